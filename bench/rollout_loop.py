@@ -26,7 +26,7 @@ from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -91,7 +91,7 @@ async def _measure(chat_format: ChatFormat, port: int, *, seconds: float) -> dic
             while True:
                 record = Trajectory(prompt_id="p", sample=number, prompt_ids=prompt)
 
-                async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+                async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
                     kind = ("tags" if hostile and turn else "call") if turn < TURNS - 1 or hostile else "answer"
                     nonlocal requests
                     requests += 1

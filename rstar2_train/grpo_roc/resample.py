@@ -29,17 +29,12 @@ class RolloutStats:
 
     reward: float
     """1 if the answer is correct, else 0 (eq. 3); or a score in [0, 1]."""
-    correct_from: float = 1.0
-    """Lowest reward of a correct answer."""
+    correct: bool
+    """Whether the answer is correct."""
     penalty: float = 0.0
     """p_total = p_err + p_format, in [0, 2] (eqs. 4 and 5)."""
     failed: bool = False
     """Lost to infrastructure: excluded from the group; the other fields are ignored."""
-
-    @property
-    def positive(self) -> bool:
-        """Whether the answer is correct."""
-        return self.reward >= self.correct_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +72,8 @@ def resample(
     """
     _check(keep=keep, min_per_class=min_per_class)
     alive = [index for index, rollout in enumerate(stats) if not rollout.failed]
-    negatives = [index for index in alive if not stats[index].positive]
-    positives = [index for index in alive if stats[index].positive]
+    negatives = [index for index in alive if not stats[index].correct]
+    positives = [index for index in alive if stats[index].correct]
     if len(alive) <= keep:
         kept = alive
     else:
@@ -163,12 +158,12 @@ def _reasons(stats: Sequence[RolloutStats], kept: set[int], mode: Mode, trainabl
         if rollout.failed:
             reasons.append("dropped: infrastructure")
         elif index not in kept:
-            chosen_by = "uniform" if mode == "Uniform" else "penalty" if rollout.positive else "negative"
+            chosen_by = "uniform" if mode == "Uniform" else "penalty" if rollout.correct else "negative"
             reasons.append(f"dropped: {chosen_by}")
         elif trainable:
-            reasons.append("kept: positive" if rollout.positive else "kept: negative")
+            reasons.append("kept: positive" if rollout.correct else "kept: negative")
         elif len(kept) == 1:
             reasons.append("untrained: alone")
         else:
-            reasons.append("untrained: all correct" if rollout.positive else "untrained: all wrong")
+            reasons.append("untrained: all correct" if rollout.correct else "untrained: all wrong")
     return reasons

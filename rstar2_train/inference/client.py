@@ -22,7 +22,7 @@ import aiohttp
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import PartReader, encode_request
 from rstar2_train.utils.http_connections import OK, Route
 from rstar2_train.weights.transfer import Offer, update_info
@@ -74,7 +74,7 @@ class EngineClient:
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
         turn: SampledTurn | None = None,
-    ) -> Generation:
+    ) -> SampledTurn:
         """Sample a turn of at most `max_tokens` after `prompt_ids`, up to one of `stop_ids`.
 
         `turn`: receives each part as it arrives. If it has tokens of a lost engine, only the rest is sampled.
@@ -82,7 +82,7 @@ class EngineClient:
         """
         turn = turn or SampledTurn()
         if turn.finish_reason is not None:  # cancelled after its last part
-            return turn.generation()
+            return turn.whole()
         turn.resume()
         parameters: dict[str, Any] = {
             "max_tokens": max_tokens - len(turn.token_ids),
@@ -111,7 +111,7 @@ class EngineClient:
                 raise self._failure(GENERATE, reply.status, reply.text)
         if turn.finish_reason is None:
             raise EngineUnavailable(f"{self.url} ended its reply in the middle of a turn")
-        return turn.generation()
+        return turn.whole()
 
     async def healthy(self) -> bool:
         """Return whether the engine reports that it is healthy."""

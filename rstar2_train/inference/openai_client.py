@@ -15,7 +15,7 @@ from typing import Any
 from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
 _SHORT_SECONDS = 30.0
@@ -78,7 +78,7 @@ class OpenAIClient(_ModelList):
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
         turn: SampledTurn | None = None,
-    ) -> Generation:
+    ) -> SampledTurn:
         """Sample as `EngineClient.generate` does, without the server's own sampling defaults, in one part."""
         turn = turn or SampledTurn()
         turn.resume()
@@ -103,7 +103,7 @@ class OpenAIClient(_ModelList):
             raise EngineRejected(f"{self.url} does not return token ids: use vLLM 0.10.2 or newer")
         part = TurnPart(token_ids, choice["logprobs"]["token_logprobs"], [(self._model, 0)], choice["finish_reason"])
         turn.add(part, url=self.url)
-        return turn.generation()
+        return turn.whole()
 
     async def limits(self) -> EngineLimits:
         """Return the server's capacity; the KV cache is unknown if the server has no vLLM metrics."""

@@ -19,34 +19,20 @@ from rstar2_train.inference.turn_wire import TurnPart
 FinishReason = Literal["stop", "length"]
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One sampled turn."""
-
-    token_ids: array[int]
-    """Sampled token ids (int32), the stop token included."""
-    logprobs: array[float]
-    """Log-probability of each token under the sampling distribution (after temperature and top-p),
-    in float32."""
-    finish_reason: FinishReason
-    weight_version: str
-    """Weight version that sampled the first token, and all tokens if `later_versions` is empty."""
-    later_versions: list[tuple[str, int]] = field(default_factory=list)
-    """Each version that the engine loaded during the request, with the position of its first token."""
-
-
 @dataclass(slots=True)
 class SampledTurn:
-    """A turn as its parts arrive, from one engine or, after failures, from several."""
+    """A turn as its parts arrive, from one engine or, after failures, from several; at its end the whole turn."""
 
-    accepts: Callable[[str], bool] = lambda version: True
-    """Whether the tokens of a weight version may be used."""
     token_ids: array[int] = field(default_factory=lambda: array("i"))
+    """Sampled token ids (int32), the stop token included."""
     logprobs: array[float] = field(default_factory=lambda: array("f"))
-    versions: list[tuple[str, int]] = field(default_factory=list)
-    """Each weight version, with the position of its first token."""
+    """Log-probability of each token under the sampling distribution (after temperature and top-p), in float32."""
     finish_reason: FinishReason | None = None
     """None before the end of the turn."""
+    versions: list[tuple[str, int]] = field(default_factory=list)
+    """Each weight version that sampled tokens, with the position of its first one."""
+    accepts: Callable[[str], bool] = lambda version: True
+    """Whether the tokens of a weight version may be used."""
     _start: int = 0
     """Tokens at the start of the present request."""
 
@@ -86,10 +72,8 @@ class SampledTurn:
         elif part.finish_reason is not None:
             raise EngineUnavailable(f"{url} finished a request with reason {part.finish_reason!r}")
 
-    def generation(self) -> Generation:
-        """Return the finished turn. Raises EngineUnavailable if it has no tokens."""
+    def whole(self) -> SampledTurn:
+        """Return the turn, which is finished. Raises EngineUnavailable if it has no tokens."""
         if self.finish_reason is None or not self.versions:
             raise EngineUnavailable("an engine finished a request without a token")
-        return Generation(
-            self.token_ids, self.logprobs, self.finish_reason, self.versions[0][0], later_versions=self.versions[1:]
-        )
+        return self

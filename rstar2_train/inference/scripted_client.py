@@ -12,7 +12,7 @@ from pathlib import Path
 from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
 SCRIPT = "script"
@@ -40,7 +40,7 @@ class ScriptedClient(EngineClient):
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
         turn: SampledTurn | None = None,
-    ) -> Generation:
+    ) -> SampledTurn:
         """Return the next turn, cut to `max_tokens`, with log-probabilities of 0. Raises EngineRejected after the last.
 
         The sampling settings have no effect.
@@ -55,7 +55,7 @@ class ScriptedClient(EngineClient):
         turn = turn or SampledTurn()
         finish_reason = "stop" if len(ids) == len(scripted) else "length"
         turn.add(TurnPart(ids, [0.0] * len(ids), [(SCRIPT, 0)], finish_reason), url=self.url)
-        return turn.generation()
+        return turn.whole()
 
     async def healthy(self) -> bool:
         """Return True."""

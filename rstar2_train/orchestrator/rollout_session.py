@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from array import array
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,7 @@ from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.pods import AgentPods
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import PromptTooLong, collect_groups
+from rstar2_train.rollout.collector import PromptTooLong, collect_groups, tokenise_prompts
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
@@ -212,33 +213,33 @@ class RolloutSession:
         problems: Sequence[Problem],
         *,
         samples: int,
+        prompts: Mapping[str, array[int]],
         sampling: Sampling,
         seed: tuple[int | str, ...],
-        on_group: Callable[[list[Trajectory]], None] = lambda _: None,
+        on_group: Callable[[list[Trajectory]], None],
         later_versions: bool = False,
-    ) -> list[list[Trajectory]]:
-        """Return `samples` scored trajectories per problem, in the order of `problems`.
+    ) -> None:
+        """Sample and score `samples` trajectories per problem; pass each group to `on_group` (`collect_groups`).
 
-        `later_versions`: whether weights that are loaded meanwhile may sample as well. `on_group`: called with each
-        group, in the order of sample numbers, when its last trajectory is scored. Raises SuspendRequested on a stop
-        request, StageFailed when too many rollouts are lost, and any error of `on_group`.
+        `later_versions`: whether weights that are loaded meanwhile may sample as well. Raises SuspendRequested on a
+        stop request, StageFailed when too many rollouts are lost, and any error of `on_group`.
         """
         count = self._progress_counter(0, len(problems) * samples, every=samples)
         context = self._rollout_context(sampling, seed, later_versions=later_versions)
-        unfinished: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
+        sampled: list[Trajectory] = []
 
         def on_done(trajectory: Trajectory) -> None:
-            group = unfinished[trajectory.prompt_id]
-            group.append(trajectory)
-            if len(group) == samples:
-                on_group(sorted(unfinished.pop(trajectory.prompt_id), key=lambda member: member.sample))
+            sampled.append(trajectory)
             count()
 
         await self._ctx.turns.to_engines()
         await self._check_sandbox()
-        groups = await self._unless_stopped(collect_groups(problems, samples=samples, context=context, on_done=on_done))
-        _check_lost([trajectory for group in groups for trajectory in group])
-        return groups
+        await self._unless_stopped(
+            collect_groups(
+                problems, samples=samples, prompts=prompts, context=context, on_group=on_group, on_done=on_done
+            )
+        )
+        _check_lost(sampled)
 
     def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
         """Return the metrics of the engines and of the event loops since the last call.
@@ -270,7 +271,7 @@ class RolloutSession:
         Raises SuspendRequested on a stop request, StageFailed when too many samples are lost, and OSError when the disk
         is full; finished samples stay saved.
         """
-        prompts = {problem.id: self._chat_format.problem_ids(problem) for problem in problems}
+        prompts = await tokenise_prompts(problems, self._chat_format)
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         saved = await asyncio.to_thread(store.load, request)
         count = self._progress_counter(len(saved), len(problems) * samples, every=samples)

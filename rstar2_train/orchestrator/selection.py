@@ -67,7 +67,7 @@ def regroup_stored(
 def _stats(trajectory: Trajectory) -> RolloutStats:
     return RolloutStats(
         reward=trajectory.reward,
-        correct_from=trajectory.correct_from,
+        correct=trajectory.correct,
         penalty=trajectory.p_err + trajectory.p_format,
         failed=trajectory.failed,
     )

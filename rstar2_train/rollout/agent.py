@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.types import CallResult, ReturnedFile
 from rstar2_train.rollout.chat_format import INLINE_CHARACTERS, INLINE_TOKENS, ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
@@ -56,7 +56,7 @@ class RemoteCalls(Protocol):
 class TokenGenerator(Protocol):
     """Samples the next turn."""
 
-    def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Awaitable[Generation]:
+    def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Awaitable[SampledTurn]:
         """Sample at most `max_tokens` after `token_ids`."""
 
 
@@ -169,7 +169,7 @@ class Agent:
         trajectory.text = "".join(display_text)
         return "\n".join(model_text)
 
-    async def _read_turn(self, turn: Generation) -> tuple[str, list[ParsedCall]]:
+    async def _read_turn(self, turn: SampledTurn) -> tuple[str, list[ParsedCall]]:
         """Return the text of a sampled turn, and its calls; a truncated turn has none."""
 
         def read() -> tuple[str, list[ParsedCall]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rstar2_train.inference.admission import EngineSlot
 from rstar2_train.inference.engine_errors import EngineUnavailable
-from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.seeds import derive_seed
 
@@ -55,13 +55,13 @@ class FailoverGenerator:
         except EngineUnavailable as error:
             raise InfrastructureError(str(error)) from error
 
-    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
         """Sample one turn.
 
         Raises InfrastructureError when no engine can, EngineRejected when the request itself is invalid.
         """
         pool, version = self.context.pool, self.context.version
-        sampled = SampledTurn(self.context.accepts)
+        sampled = SampledTurn(accepts=self.context.accepts)
         failure: Exception | None = None
         tries = 0
         while tries < MAX_TRIES:
@@ -90,7 +90,7 @@ class FailoverGenerator:
 
     async def _generate_in(
         self, url: str, token_ids: Sequence[int], sampled: SampledTurn, *, max_tokens: int, turn: int
-    ) -> Generation | None:
+    ) -> SampledTurn | None:
         """Sample the rest of a turn in one engine; return None when it was lost and the trajectory is queued again."""
         agent = self.context.agent
         # The seed of the lost part would repeat its random numbers.

@@ -21,7 +21,7 @@ from rstar2_train.tools.types import CallStatus
 from rstar2_train.trainer.types import TokenSequence
 
 if TYPE_CHECKING:
-    from rstar2_train.inference.sampled_turn import Generation
+    from rstar2_train.inference.sampled_turn import SampledTurn
 
 SegmentKind = Literal["model", "tool", "prompt"]
 """`prompt`: all tokens before the first trained token of a further sequence (`Trajectory.sequences`)."""
@@ -39,35 +39,25 @@ class Segment:
     token_ids: array[int]
     logprobs: array[float] = field(default_factory=lambda: array("f"))
     """Log-probabilities of `token_ids` under the engine's sampling policy; only for model segments."""
-    weight_version: str = ""
-    """Weight version that sampled it, or its first tokens; only for model segments."""
+    versions: list[tuple[str, int]] = field(default_factory=list)
+    """Each weight version that sampled tokens, with the position of its first one; only for model segments."""
     seconds: float = 0.0
     """Wall time of the generation, or of the tool calls."""
-    later_versions: list[str] = field(default_factory=list)
-    """Weight versions that the engine loaded during the segment."""
-    later_starts: list[int] = field(default_factory=list)
-    """Position of the first token of each of `later_versions`."""
 
     @classmethod
-    def sampled(cls, turn: Generation, *, seconds: float) -> Segment:
+    def sampled(cls, turn: SampledTurn, *, seconds: float) -> Segment:
         """Return the segment of a turn of the model."""
-        return cls(
-            kind="model",
-            token_ids=turn.token_ids,
-            logprobs=turn.logprobs,
-            weight_version=turn.weight_version,
-            later_versions=[version for version, _ in turn.later_versions],
-            later_starts=[start for _, start in turn.later_versions],
-            seconds=seconds,
-        )
+        return cls("model", turn.token_ids, turn.logprobs, turn.versions, seconds)
+
+    @property
+    def weight_version(self) -> str:
+        """Weight version that sampled its first token; empty if no engine sampled it."""
+        return self.versions[0][0] if self.versions else ""
 
     def version_spans(self) -> list[tuple[str, int]]:
-        """Return each weight version with its number of tokens, in order; only for a model segment."""
-        if self.kind != "model":
-            return []
-        ends = [*self.later_starts, len(self.token_ids)]
-        versions = [self.weight_version, *self.later_versions]
-        return [(version, end - start) for version, start, end in zip(versions, [0, *ends], ends, strict=False)]
+        """Return each weight version with its number of tokens, in order."""
+        ends = [*(start for _, start in self.versions[1:]), len(self.token_ids)]
+        return [(version, end - start) for (version, start), end in zip(self.versions, ends, strict=False)]
 
 
 @dataclass(slots=True)
@@ -140,8 +130,8 @@ class Trajectory:
 
     @property
     def correct(self) -> bool:
-        """Whether Resample-on-Correct and the metrics count the response as correct."""
-        return self.reward >= self.correct_from
+        """Whether the response is correct (eq. 3): its reward is at least `correct_from`."""
+        return self.verdict == "correct"
 
     @property
     def failed(self) -> bool:
@@ -204,7 +194,7 @@ def _sequence(segments: Sequence[Segment], advantage: float, staleness: Callable
         ids.extend(segment.token_ids)
         logprobs.extend(segment.logprobs if sampled else array("f", bytes(4 * count)))
         mask.append(np.full(count, sampled))
-        if staleness is None or not sampled:
+        if staleness is None or not segment.versions:
             ages.append(np.zeros(count, np.int32))
         else:
             ages += [np.full(tokens, staleness(version), np.int32) for version, tokens in segment.version_spans()]

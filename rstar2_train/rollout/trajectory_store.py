@@ -37,8 +37,7 @@ _TYPES: dict[str, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
     "array[int]": pa.list_(pa.int32()),
-    "list[int]": pa.list_(pa.int32()),
-    "list[str]": pa.list_(pa.string()),
+    "list[tuple[str, int]]": pa.list_(pa.struct([("version", pa.string()), ("start", pa.int32())])),
     "array[float]": pa.list_(pa.float32()),
     "SegmentKind": pa.string(),
     "CallStatus": pa.string(),
@@ -147,7 +146,8 @@ def from_row(row: dict[str, Any]) -> Trajectory:
 
 def _segment_from_row(row: dict[str, Any]) -> Segment:
     numbers = {"token_ids": array("i", row["token_ids"]), "logprobs": array("f", row["logprobs"])}
-    return Segment(**row | numbers)
+    versions = [(span["version"], span["start"]) for span in row["versions"]]
+    return Segment(**row | numbers | {"versions": versions})
 
 
 def _call_from_row(row: dict[str, Any]) -> ToolCall:
@@ -168,7 +168,10 @@ def _row(trajectory: Trajectory, numbers: Callable[[array[Any]], Any]) -> dict[s
         return {name: numbers(value) if isinstance(value, array) else value for name, value in fields_of.items()}
 
     row = values(trajectory)
-    row["segments"] = list(map(values, trajectory.segments))
+    row["segments"] = [
+        values(segment) | {"versions": [{"version": version, "start": start} for version, start in segment.versions]}
+        for segment in trajectory.segments
+    ]
     row["calls"] = [values(call) | {"files": list(map(values, call.files))} for call in trajectory.calls]
     return row
 

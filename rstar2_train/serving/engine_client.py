@@ -17,7 +17,7 @@ import aiohttp
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.openai_client import NOTHING_ADDED
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.api_error import ApiError
 
@@ -97,7 +97,7 @@ class TurnGenerator:
     stopped: bool = field(default=False, init=False)
     """Whether the last turn ended at one of `stops`."""
 
-    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
         """Sample a turn, without log-probabilities. Raises ApiError.
 
         A turn that ended at a stop string of the client is not finished, so its calls are not run. The engine's own
@@ -132,4 +132,4 @@ class TurnGenerator:
         if finish_reason not in ("stop", "length"):
             raise ApiError(503, f"the engine aborted its answer ({finish_reason!r}): retry later")
         self.stopped = isinstance(stop_reason, str)
-        return Generation(sampled, array("f"), "stop" if finish_reason == "stop" and not self.stopped else "length", "")
+        return SampledTurn(sampled, array("f"), "stop" if finish_reason == "stop" and not self.stopped else "length")

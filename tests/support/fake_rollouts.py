@@ -65,13 +65,11 @@ class FakeRollouts:
         samples: int,
         on_group: Callable[[list[Trajectory]], None],
         **_: object,
-    ) -> list[list[Trajectory]]:
+    ) -> None:
         if self._before_sample is not None:
             await self._before_sample()
-        groups = [[rollout(problem, sample) for sample in range(samples)] for problem in problems]
-        for group in groups:
-            on_group(group)
-        return groups
+        for problem in problems:
+            on_group([rollout(problem, sample) for sample in range(samples)])
 
     def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
         return {"engines/count": 1.0}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.chat_format import ChatFormat
 from tests.support.token_arrays import logprob_array, token_array
 
@@ -29,11 +29,11 @@ class ScriptedPool:
     def client(self, url: str) -> ScriptedPool:
         return self
 
-    async def generate(self, token_ids: Sequence[int], *, max_tokens: int, seed: int, **_: Any) -> Generation:
+    async def generate(self, token_ids: Sequence[int], *, max_tokens: int, seed: int, **_: Any) -> SampledTurn:
         self.requests += 1
         text = self._next_turn(self._chat_format.decode(token_ids), seed)
         ids = [*self._chat_format.encode(text), self._chat_format.end_of_turn_id]
-        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), "stop", "v1")
+        return SampledTurn(token_array(ids), logprob_array([-0.5] * len(ids)), "stop", [("v1", 0)])
 
 
 class _Slot:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from rstar2_train.inference.client import EngineClient
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 
 REQUESTS = 6
 """Requests at the same time. They differ in length, so that they rarely end together."""
@@ -20,9 +20,9 @@ ROUNDS = 6
 
 
 @asynccontextmanager
-async def steady_requests(client: EngineClient, prompt: Sequence[int]) -> AsyncIterator[list[Generation]]:
+async def steady_requests(client: EngineClient, prompt: Sequence[int]) -> AsyncIterator[list[SampledTurn]]:
     """Send requests, each at the end of the one before, until the end of the context; provide the finished ones."""
-    finished: list[Generation] = []
+    finished: list[SampledTurn] = []
 
     async def send(number: int) -> None:
         for turn in itertools.count():
@@ -39,7 +39,7 @@ async def steady_requests(client: EngineClient, prompt: Sequence[int]) -> AsyncI
             sender.cancel()
 
 
-async def spanning(finished: list[Generation], update: Callable[[], Awaitable[None]]) -> list[Generation]:
+async def spanning(finished: list[SampledTurn], update: Callable[[], Awaitable[None]]) -> list[SampledTurn]:
     """Update the weights until requests span an update; return those that have finished.
 
     On a busy machine all requests can end between the hold and the abort of an update: then none spans it.
@@ -49,7 +49,7 @@ async def spanning(finished: list[Generation], update: Callable[[], Awaitable[No
         enough = len(finished) + ROUNDS * REQUESTS
         async with asyncio.timeout(SECONDS):
             while len(finished) < enough:
-                if spans := [each for each in finished if each.later_versions]:
+                if spans := [each for each in finished if len(each.versions) > 1]:
                     return spans
                 await asyncio.sleep(0.01)
     raise AssertionError(f"no request spans one of {UPDATES} updates")

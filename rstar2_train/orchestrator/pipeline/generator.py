@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,12 +70,15 @@ class Generator:
         settings: GRPOSettings,
         rollouts: RolloutSession,
         problems: Sequence[Problem],
+        prompts: Mapping[str, array[int]],
         served: ServedVersion,
     ) -> None:
+        """`prompts`: the tokens of each problem's prompt, by id."""
         self._ctx = ctx
         self._settings = settings
         self._rollouts = rollouts
         self._problems = problems
+        self._prompts = prompts
         self._served = served
         self._order = PromptSampler(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
 
@@ -192,6 +196,7 @@ class Generator:
                 await self._rollouts.sample_groups(
                     missing,
                     samples=settings.rollouts_per_prompt,
+                    prompts=self._prompts,
                     sampling=settings.sampling,
                     seed=ctx.step_seed(step),
                     on_group=accept,

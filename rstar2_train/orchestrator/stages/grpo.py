@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
 from rstar2_train.orchestrator.validation import load_problems, needs_validation, run_validation
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import tokenise_prompts
 from rstar2_train.trainer.types import OptimizerConfig
 
 log = logging.getLogger(__name__)
@@ -50,10 +52,10 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         lag = settings.max_staleness
         trainer = await stack.enter_async_context(sessions.trainer(ctx, optimizer, source, inherit=inherit, lag=lag))
         chat_format = await asyncio.to_thread(sessions.chat_format, ctx, source.model)
-        problems = usable_problems(ctx, settings, chat_format)
+        problems, prompts = await usable_problems(ctx, settings, chat_format)
         rollouts = await stack.enter_async_context(sessions.rollouts(ctx, chat_format))
         served = ServedVersion()
-        generator = Generator(ctx, settings, rollouts, problems, served)
+        generator = Generator(ctx, settings, rollouts, problems, prompts, served)
         steps = StepTrainer(ctx, settings, trainer, chat_format)
         publisher = Publisher(ctx, trainer, rollouts, served, in_flight=lag > 0)
 
@@ -143,14 +145,20 @@ async def _validate_final(
     await run_validation(ctx, rollouts, ctx.stage, step=final)
 
 
-def usable_problems(ctx: StageContext, settings: GRPOSettings, chat_format: ChatFormat) -> list[Problem]:
-    """Return the stage's problems whose prompt fits maxPromptTokens. Raises StageFailed if there is none."""
+async def usable_problems(
+    ctx: StageContext, settings: GRPOSettings, chat_format: ChatFormat
+) -> tuple[list[Problem], dict[str, array[int]]]:
+    """Return the stage's problems whose prompt fits maxPromptTokens, and the tokens of their prompts by id.
+
+    Raises StageFailed if there is none.
+    """
     file = ctx.state.stage(settings.data_from).kept_file if settings.data_from else Path(settings.data or "")
-    problems = load_problems(str(file))
-    usable = [p for p in problems if len(chat_format.problem_ids(p)) <= settings.max_prompt_tokens]
+    problems = await asyncio.to_thread(load_problems, str(file))
+    prompts = await tokenise_prompts(problems, chat_format)
+    usable = [problem for problem in problems if len(prompts[problem.id]) <= settings.max_prompt_tokens]
     if len(usable) < len(problems):
         log.warning("skipped %d of %d prompts: longer than maxPromptTokens", len(problems) - len(usable), len(problems))
     if not usable:
         message = f"{file}: every prompt is longer than maxPromptTokens ({settings.max_prompt_tokens})"
         raise StageFailed("BadData", message, retryable=False)
-    return usable
+    return usable, {problem.id: prompts[problem.id] for problem in usable}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.tree import TokenTree, Turn
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.rollout.trajectory import ToolCall
@@ -92,7 +92,7 @@ class Conversations:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[dict[str, Any]],
         prompt_ids: Sequence[int],
-        generation: Generation,
+        generation: SampledTurn,
         *,
         seconds: float,
     ) -> dict[str, Any]:

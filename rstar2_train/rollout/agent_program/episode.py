@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.conversation import CONTEXT_LENGTH, MAX_TOOLS, Conversations
 from rstar2_train.rollout.trajectory import StopReason
 from rstar2_train.utils.api_error import ApiError, reject_unsupported
@@ -42,7 +42,7 @@ _NO_OP_VALUES: dict[str, Sequence[Any]] = {
 }
 """Unsupported parameters with their no-op values, which are accepted."""
 
-Generate = Callable[..., Awaitable[Generation]]
+Generate = Callable[..., Awaitable[SampledTurn]]
 """A `TokenGenerator` of `rollout/agent.py`."""
 
 
@@ -211,7 +211,7 @@ class AgentFailed(Exception):
     """The program violates the rules of an episode, or does not finish it."""
 
 
-def _response(message: dict[str, Any], prompt_ids: list[int], turn: Generation, *, logprobs: bool) -> dict[str, Any]:
+def _response(message: dict[str, Any], prompt_ids: list[int], turn: SampledTurn, *, logprobs: bool) -> dict[str, Any]:
     """Return the body of a response, with the fields of vLLM's `return_token_ids`."""
     content: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}

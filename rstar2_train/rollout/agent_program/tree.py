@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.trajectory import Segment, ToolCall
 
 
@@ -23,7 +23,7 @@ class Turn:
 
     gap_ids: array[int]
     """Tokens between the earlier turn and this one: replies of tools and users. Of a root: the whole prompt."""
-    generation: Generation
+    generation: SampledTurn
     parent: Turn | None
     seconds: float = 0.0
     calls: list[ToolCall] = field(default_factory=list)
@@ -54,7 +54,7 @@ class TokenTree:
         """In the order in which they were sampled."""
         self._roots: list[Turn] = []
 
-    def add(self, prompt_ids: Sequence[int], generation: Generation, *, seconds: float = 0.0) -> Turn:
+    def add(self, prompt_ids: Sequence[int], generation: SampledTurn, *, seconds: float = 0.0) -> Turn:
         """Add a turn that was sampled after `prompt_ids`, and return it."""
         prompt = array("i", prompt_ids)
         parent, start = None, 0

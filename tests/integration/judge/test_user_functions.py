@@ -20,11 +20,11 @@ from rstar2_train.rewards.task_rewards import Response, TaskRewards
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.tools.schema import call_text
 from rstar2_train.tools.toolset import MAX_RETURNED_BYTES, Tool, load_tool, load_toolset
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
@@ -139,7 +139,7 @@ async def test_function_tool_returns_files(client: JudgeClient, chat_format: Cha
         sampling = Sampling(max_response_tokens=4000)
         agent = Agent(chat_format=own, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())
         context = RolloutContext(agent=agent, pool=pool, judge=client, seed=(1,), rewards=rewards)
-        ((rollouts[size],),) = await collect_groups([Problem("p", "q", "1")], samples=1, context=context)
+        ((rollouts[size],),) = await sample_groups([Problem("p", "q", "1")], samples=1, context=context)
     (call,) = rollouts[1024].calls
     assert call.response == "done\n[file note.txt: text/plain, 5 bytes]\n[file plot.png: image/png, 1024 bytes]"
     assert [(file.name, file.size) for file in call.files] == [("note.txt", 5), ("plot.png", 1024)]

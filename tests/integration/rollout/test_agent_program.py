@@ -19,11 +19,11 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from tests.support.engine import QUESTION
 from tests.support.engine_fixtures import Models
 from tests.support.example_manifests import EXAMPLES
+from tests.support.rollout_groups import sample_groups
 
 
 async def test_agent_program_has_the_engines_tokens(
@@ -41,7 +41,7 @@ async def test_agent_program_has_the_engines_tokens(
     spec = AgentSpec(command=[sys.executable, str(EXAMPLES / "agent.py")], episodes=2)
     async with AgentPrograms(spec) as programs:
         context = RolloutContext(agent=agent, pool=pool, judge=judge, programs=programs, seed=(0, 0))
-        (group,) = await collect_groups([Problem("p", QUESTION, "43")], samples=2, context=context)
+        (group,) = await sample_groups([Problem("p", QUESTION, "43")], samples=2, context=context)
     trajectory_store.write(tmp_path / "step.parquet", group)
     for trajectory in trajectory_store.read(tmp_path / "step.parquet"):
         assert (trajectory.stop, trajectory.lost_to, trajectory.turns) == ("done", None, 2), trajectory.error

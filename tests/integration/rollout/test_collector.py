@@ -18,12 +18,13 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import PromptTooLong, collect_groups
+from rstar2_train.rollout.collector import PromptTooLong
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import FIRST_REPLY, QUESTION, RESPONSE_TOKENS, Engine, conversation
 from tests.support.engine_fixtures import Models
+from tests.support.rollout_groups import sample_groups
 from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
@@ -39,12 +40,12 @@ async def gather(
     samples: int = 2,
     sampling: Sampling = GREEDY,
     seed: tuple[int | str, ...] = (0, 0),
-    on_done: Callable[[Trajectory], None] | None = None,
+    on_done: Callable[[Trajectory], None] = lambda _: None,
     problems: list[Problem] = PROBLEMS,
     **rollout: Any,
 ) -> list[Trajectory]:
     agent = Agent(chat_format=chat_format, sampling=sampling, rollout=RolloutSpec(**rollout), limits=JudgeLimits())
-    groups = await collect_groups(
+    groups = await sample_groups(
         problems,
         samples=samples,
         context=RolloutContext(agent=agent, pool=pool, judge=judge, seed=seed),

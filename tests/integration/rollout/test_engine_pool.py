@@ -69,7 +69,7 @@ async def test_generate_reports_the_weight_version(pool: EnginePool, client: Eng
     for version in ("a/1", "a/2"):
         await pool.update_weights(models.boot, version)
         generation = await client.generate(PROMPT, max_tokens=3, seed=1)
-        assert generation.weight_version == version
+        assert generation.versions[0][0] == version
         assert len(generation.token_ids) == len(generation.logprobs) == 3
         assert generation.finish_reason == "length"
 
@@ -262,10 +262,10 @@ async def test_update_weights_keeps_requests_in_flight(pool: EnginePool, client:
     async with steady_requests(client, PROMPT) as finished:
         generations = await spanning(finished, update)
     for generation in generations:
-        [(later, start)] = generation.later_versions
-        assert [generation.weight_version, later] == list(loaded)[-2:]
+        [(later, start)] = generation.versions[1:]
+        assert [generation.versions[0][0], later] == list(loaded)[-2:]
         assert 0 < start < len(generation.token_ids)
-        for version, tokens in ((generation.weight_version, slice(0, start)), (later, slice(start, None))):
+        for version, tokens in ((generation.versions[0][0], slice(0, start)), (later, slice(start, None))):
             reference = AutoModelForCausalLM.from_pretrained(loaded[version], dtype=torch.float32)
             with torch.no_grad():
                 logits = reference(torch.tensor([PROMPT + generation.token_ids.tolist()])).logits[

@@ -32,7 +32,7 @@ async def test_openai_client_samples_as_engine_client(
             theirs = await other.generate(prompt, **options)
             assert (theirs.token_ids, theirs.finish_reason) == (ours.token_ids, ours.finish_reason)
             assert theirs.logprobs.tolist() == pytest.approx(ours.logprobs.tolist(), abs=1e-4)
-            assert theirs.weight_version == "policy"
+            assert theirs.versions[0][0] == "policy"
             seen.add(tuple(theirs.token_ids))
         assert len(seen) > 1
         assert await other.limits() == await client.limits()

@@ -17,15 +17,15 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool
-from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, Engine
 from tests.support.engine_fixtures import Models
+from tests.support.rollout_groups import sample_groups
 from tests.support.token_arrays import response
 
 PART = 4
@@ -42,7 +42,7 @@ class RecordingClient(EngineClient):
     started: dict[int, SampledTurn]
     """All turns; a turn that continues in another engine is the same one."""
 
-    async def generate(self, *args: Any, turn: SampledTurn | None = None, **options: Any) -> Generation:
+    async def generate(self, *args: Any, turn: SampledTurn | None = None, **options: Any) -> SampledTurn:
         assert turn is not None
         self.turns[id(turn)] = self.url, turn
         self.started[id(turn)] = turn
@@ -98,7 +98,7 @@ async def test_killed_engine_costs_the_last_part_only(
         await pool.update_weights(models.boot, "kill/1")
         assert len(pool.serving) == 2
         work = asyncio.create_task(
-            collect_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
+            sample_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
         )
         await until_in_long_turns(second)
         second.kill()  # in the loop: no turn continues meanwhile
@@ -137,7 +137,7 @@ async def test_draining_engine_hands_over_its_turns(
             while len(pool.serving) < 2:
                 await asyncio.sleep(0.05)
         work = asyncio.create_task(
-            collect_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
+            sample_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
         )
         await until_in_long_turns(second)
         urls.remove(second.url)

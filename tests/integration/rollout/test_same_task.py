@@ -18,11 +18,11 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.tools.schema import TOOL_NAME, call_text
 from rstar2_train.tools.toolset import Toolset, builtin_toolset, load_toolset
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import SUPPORT, running
 from tests.support.token_arrays import response
@@ -80,7 +80,7 @@ async def rollouts(chat_format: ChatFormat, tools: Toolset, judge: Any) -> list[
     sampling = Sampling(max_response_tokens=4000)
     agent = Agent(chat_format=own, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits(wall_seconds=20))
     context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(1,))
-    groups = await collect_groups(PROBLEMS, samples=6, context=context)
+    groups = await sample_groups(PROBLEMS, samples=6, context=context)
     fields = ("prompt_ids", "stop", "verdict", "reward", "correct", "p_err", "p_format", "error")
     return [
         {name: getattr(trajectory, name) for name in fields}

@@ -101,7 +101,7 @@ async def test_engine_generates_while_the_storage_hangs(
     loading = asyncio.create_task(load)
     with await opened_by_reader(file) as storage:
         sample = await client.generate([5, 6, 7], max_tokens=4, seed=1)
-        assert len(sample.token_ids) > 0 and sample.weight_version == "v0" and not loading.done()
+        assert len(sample.token_ids) > 0 and sample.versions[0][0] == "v0" and not loading.done()
         await asyncio.to_thread(storage.write, content)
     await loading
     assert await client.weight_version() == update.version
@@ -260,10 +260,10 @@ async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engi
     async with steady_requests(client, PROMPT) as finished:
         generations = await spanning(finished, update)
     for generation in generations:
-        [(version, start)] = generation.later_versions
-        assert [generation.weight_version, version] == accepted[-2:]
+        [(version, start)] = generation.versions[1:]
+        assert [generation.versions[0][0], version] == accepted[-2:]
         assert 0 < start < len(generation.token_ids) == len(generation.logprobs)
-    assert {generation.weight_version for generation in finished} <= set(accepted)
+    assert {generation.versions[0][0] for generation in finished} <= set(accepted)
 
 
 async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:
@@ -283,6 +283,6 @@ async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Eng
     async with steady_requests(client, PROMPT) as finished:
         generations = await spanning(finished, update)
     for generation in generations:
-        assert [generation.weight_version, *(version for version, _ in generation.later_versions)] == versions[-2:]
+        assert [version for version, _ in generation.versions] == versions[-2:]
     expected = folder_hashes(trainer.export("after"))
     assert (await engine_hashes(client)).items() >= expected.items()

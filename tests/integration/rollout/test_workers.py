@@ -12,7 +12,6 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.workers.messages import WorkerSetup
@@ -20,6 +19,7 @@ from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, Engine, conversation
 from tests.support.engine_fixtures import Models
+from tests.support.rollout_groups import sample_groups
 from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
@@ -58,7 +58,7 @@ async def test_killed_worker_loses_and_repeats_no_rollout(
         judge: Any = None  # each worker has its own
         context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0,), workers=workers)
         async with asyncio.timeout(600):
-            groups = await collect_groups(PROBLEMS, samples=SAMPLES, context=context, on_done=on_done)
+            groups = await sample_groups(PROBLEMS, samples=SAMPLES, context=context, on_done=on_done)
         assert victim.unfinished == other.unfinished == 0
         assert pool.admission._scheduler.waiting == [] and not pool.admission._scheduler.running(engine.url)
     assert killed[0] > 0  # else the worker had finished

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import openai
 import pytest
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
 from rstar2_train.rollout.agent_program.episode import AgentEpisode
@@ -30,12 +30,12 @@ TOOLS = [{"type": "function", "function": {"name": "double", "description": "Dou
 async def episode(chat_format: ChatFormat) -> AgentEpisode:
     """An episode whose model calls `double`, then answers."""
 
-    async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+    async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
         if max_tokens == HANGS:
             await asyncio.Event().wait()
         text = "It is 8." if turn % 2 else f"Let me see. {call_text('double', {'a': 4})}"
         ids = [*chat_format.encode(text), chat_format.end_of_turn_id]
-        return Generation(token_array(ids), logprob_array([-0.25] * len(ids)), "stop", "v1")
+        return SampledTurn(token_array(ids), logprob_array([-0.25] * len(ids)), "stop", [("v1", 0)])
 
     conversations = Conversations(chat_format, max_calls=4)
     return AgentEpisode(conversations, generate, sequence_tokens=4000, max_turns=10, seconds=60)

@@ -23,12 +23,12 @@ from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.pods import AgentPods
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.utils import agent_runner
 from rstar2_train.utils.ports import free_ports
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import SUPPORT
 from tests.support.waiting import until_async
@@ -75,7 +75,7 @@ async def collect(
     judge: Any = None
     async with AgentPrograms(settings, pods) as programs:
         context = RolloutContext(agent=agent, pool=pool, judge=judge, programs=programs, seed=(1,))
-        (group,) = await collect_groups([PROBLEM], samples=samples, context=context)
+        (group,) = await sample_groups([PROBLEM], samples=samples, context=context)
     return group, pool
 
 

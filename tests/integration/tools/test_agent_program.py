@@ -17,10 +17,10 @@ from rstar2_train.rollout import collector
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import SUPPORT
 from tests.support.waiting import until_async
@@ -42,7 +42,7 @@ async def play(
     judge: Any = None
     async with AgentPrograms(settings) as programs:
         context = RolloutContext(agent=agent, pool=pool, judge=judge, programs=programs, seed=(1,))
-        (group,) = await collect_groups([PROBLEM], samples=samples, context=context)
+        (group,) = await sample_groups([PROBLEM], samples=samples, context=context)
     return group, pool
 
 
@@ -120,6 +120,6 @@ async def test_agent_program_key_ends_with_its_episode(
     judge: Any = None
     async with AgentPrograms(settings) as programs:
         context = RolloutContext(agent=agent, pool=pool, judge=judge, programs=programs, seed=(1,))
-        ((trajectory,),) = await collect_groups([PROBLEM], samples=1, context=context)
+        ((trajectory,),) = await sample_groups([PROBLEM], samples=1, context=context)
         await until_async(lambda: file.exists() and file.read_text(), "the process posts its reward")
     assert (trajectory.lost_to, file.read_text()) == ("server", "401")

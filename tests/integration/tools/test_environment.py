@@ -14,12 +14,12 @@ from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.schema import call_text
 from rstar2_train.tools.toolset import load_toolset
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import running
 from tests.support.token_arrays import response
@@ -52,7 +52,7 @@ async def play(
     agent = Agent(chat_format=own, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())
     judge: Any = None
     context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(1,))
-    (group,) = await collect_groups([Problem("p", "Play.", "-")], samples=samples, context=context)
+    (group,) = await sample_groups([Problem("p", "Play.", "-")], samples=samples, context=context)
     return group, pool
 
 

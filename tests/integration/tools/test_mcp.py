@@ -17,7 +17,6 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.mcp_session import McpSession, ServerLost
@@ -25,6 +24,7 @@ from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.schema import call_text
 from rstar2_train.tools.toolset import load_toolset
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import SUPPORT, running
 
@@ -53,7 +53,7 @@ async def sample(
     judge: Any = None
     rewards = TaskRewards([RewardSpec(name="exact", type="Exact")])
     context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(1,), rewards=rewards)
-    ((trajectory,),) = await collect_groups([Problem("p", "q", "2")], samples=1, context=context)
+    ((trajectory,),) = await sample_groups([Problem("p", "q", "2")], samples=1, context=context)
     return trajectory, pool
 
 

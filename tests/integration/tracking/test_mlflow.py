@@ -26,7 +26,7 @@ def trajectory(sample: int) -> Trajectory:
         sample=sample,
         prompt_ids=list(b"Find the product of 12 and 17."),
         segments=[
-            Segment("model", list(b"let me run it"), seconds=1.0, weight_version="v3"),
+            Segment("model", list(b"let me run it"), seconds=1.0, versions=[("v3", 0)]),
             Segment("tool", list(b"error: line 1: NameError"), seconds=0.25),
             Segment("model", list(b"<answer>\\boxed{204}</answer>"), seconds=0.5),
         ],

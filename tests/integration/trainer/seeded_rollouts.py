@@ -20,12 +20,10 @@ class SeededRollouts(FakeRollouts):
         super().__init__()
         self._sampled = Counter() if sampled is None else sampled
 
-    async def sample_groups(self, problems: Any, *, samples: int, on_group: Any, seed: Any, **_: object) -> Any:
+    async def sample_groups(self, problems: Any, *, samples: int, on_group: Any, seed: Any, **_: object) -> None:
         self._sampled.update(f"{seed} {problem.id}" for problem in problems)
-        groups = [[seeded(rollout(each, sample), seed) for sample in range(samples)] for each in problems]
-        for group in groups:
-            on_group(group)
-        return groups
+        for problem in problems:
+            on_group([seeded(rollout(problem, sample), seed) for sample in range(samples)])
 
 
 def seeded(row: Trajectory, seed: tuple[int | str, ...]) -> Trajectory:

@@ -43,7 +43,7 @@ def rollout(chat_format: ChatFormat) -> Rollout:
                     "model",
                     ids,
                     logprob_array(-0.1 * (count + index) for index in range(len(ids))),
-                    "rl-1-step-000000",
+                    [("rl-1-step-000000", 0)],
                 )
                 count += len(ids)
             segments.append(segment)

@@ -299,7 +299,8 @@ def test_draw_plots_omits_plots_without_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["Paper", "Rank", "Uniform"])
 def test_reason_texts_explain_every_reason(mode: str) -> None:
     """Every reason of the selection has an explanation."""
-    correct, wrong, lost = RolloutStats(reward=1), RolloutStats(reward=0), RolloutStats(reward=0, failed=True)
+    correct, wrong = RolloutStats(reward=1, correct=True), RolloutStats(reward=0, correct=False)
+    lost = RolloutStats(reward=0, correct=False, failed=True)
     reasons = set()
     for group in ([correct] * 8, [wrong] * 8, [correct] * 4 + [wrong] * 4, [correct, lost]):
         reasons |= set(resample(group, keep=2, mode=mode, seed=0).reasons)  # type: ignore[arg-type]

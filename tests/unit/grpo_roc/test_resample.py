@@ -14,11 +14,11 @@ from rstar2_train.grpo_roc.penalties import NO_CALL_PENALTY, error_penalty, form
 from rstar2_train.grpo_roc.resample import DELTA, Mode, RolloutStats, class_counts, resample, stable_hash
 
 MODES: tuple[Mode, ...] = ("Paper", "Rank", "Uniform")
-WRONG = RolloutStats(reward=0.0)
-CLEAN = RolloutStats(reward=1.0)
-FAULTY = RolloutStats(reward=1.0, penalty=1.0)
-NO_CALL = RolloutStats(reward=1.0, penalty=NO_CALL_PENALTY)
-LOST = RolloutStats(reward=0.0, failed=True)
+WRONG = RolloutStats(reward=0.0, correct=False)
+CLEAN = RolloutStats(reward=1.0, correct=True)
+FAULTY = RolloutStats(reward=1.0, correct=True, penalty=1.0)
+NO_CALL = RolloutStats(reward=1.0, correct=True, penalty=NO_CALL_PENALTY)
+LOST = RolloutStats(reward=0.0, correct=False, failed=True)
 
 
 @st.composite
@@ -28,8 +28,9 @@ def rollouts(draw: st.DrawFn) -> RolloutStats:
     p_format = format_penalty(
         answers=draw(st.integers(0, 3)), turns=draw(st.integers(1, 5)), balanced=draw(st.booleans())
     )
+    correct = draw(st.booleans())
     return RolloutStats(
-        reward=float(draw(st.booleans())), penalty=p_err + p_format, failed=draw(st.integers(0, 9)) == 0
+        reward=float(correct), correct=correct, penalty=p_err + p_format, failed=draw(st.integers(0, 9)) == 0
     )
 
 
@@ -132,8 +133,8 @@ def test_resample_small_group_keeps_all(group: list[RolloutStats], mode: Mode) -
 @pytest.mark.parametrize("mode", MODES)
 def test_resample_can_keep_every_kind_of_failure(mode: Mode) -> None:
     """With two or more wrong rollouts, each of them can be kept."""
-    timed_out = RolloutStats(reward=0.0, penalty=1.0)
-    unanswered = RolloutStats(reward=0.0, penalty=NO_CALL_PENALTY + 1.0)
+    timed_out = RolloutStats(reward=0.0, correct=False, penalty=1.0)
+    unanswered = RolloutStats(reward=0.0, correct=False, penalty=NO_CALL_PENALTY + 1.0)
     group = [timed_out, unanswered] + [CLEAN] * 6
     survivors = set(itertools.chain.from_iterable(resample(group, keep=4, mode=mode, seed=s).kept for s in range(60)))
     assert {0, 1} <= survivors
@@ -141,7 +142,7 @@ def test_resample_can_keep_every_kind_of_failure(mode: Mode) -> None:
 
 def test_resample_draws_wrong_rollouts_uniformly() -> None:
     """Penalties have no effect on wrong rollouts."""
-    group = [RolloutStats(reward=0.0, penalty=errors / 4) for errors in range(4)] + [CLEAN] * 4
+    group = [RolloutStats(reward=0.0, correct=False, penalty=errors / 4) for errors in range(4)] + [CLEAN] * 4
     draws = 4000
     counts = [0] * 4
     for seed in range(draws):
@@ -154,7 +155,7 @@ def test_resample_draws_wrong_rollouts_uniformly() -> None:
 
 def test_resample_draws_correct_rollouts_by_inverse_penalty() -> None:
     """Of two correct rollouts, the probability of each is its share of the weights 1/(p + delta)."""
-    group = [CLEAN, RolloutStats(reward=1.0, penalty=0.25)]
+    group = [CLEAN, RolloutStats(reward=1.0, correct=True, penalty=0.25)]
     weights = [1 / DELTA, 1 / (0.25 + DELTA)]
     share = weights[0] / sum(weights)
     draws = 4000
@@ -164,7 +165,7 @@ def test_resample_draws_correct_rollouts_by_inverse_penalty() -> None:
 
 def test_resample_prefers_lower_penalties() -> None:
     """Correct rollouts with lower penalties are kept more often."""
-    group = [RolloutStats(reward=1.0, penalty=errors / 4) for errors in range(5)] * 2 + [WRONG] * 10
+    group = [RolloutStats(reward=1.0, correct=True, penalty=errors / 4) for errors in range(5)] * 2 + [WRONG] * 10
     counts = [0] * 5
     for seed in range(1500):
         for index in resample(group, keep=10, seed=seed).kept:

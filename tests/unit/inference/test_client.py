@@ -46,7 +46,7 @@ async def test_generate_complete_turn_needs_no_end_of_reply() -> None:
     async with client_of(HEAD + chunk(1, 2) + chunk(3, finish_reason="stop")) as client:
         generation = await client.generate([9], max_tokens=5)
     assert list(generation.token_ids) == [1, 2, 3]
-    assert (generation.finish_reason, generation.weight_version) == ("stop", "v")
+    assert (generation.finish_reason, generation.versions) == ("stop", [("v", 0)])
 
 
 @pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"])

@@ -49,10 +49,10 @@ def test_sampled_turn_continues_with_its_versions() -> None:
     turn.add(TurnPart([3], [-3.0], [("a", 0), ("b", 2), ("c", 3)]), url="one")  # "c" has no token yet
     turn.resume()
     turn.add(TurnPart([4, 5], [-4.0, -5.0], [("b", 0), ("d", 1)], "stop"), url="two")
-    generation = turn.generation()
+    generation = turn.whole()
     assert generation.token_ids == token_array([1, 2, 3, 4, 5])
     assert generation.logprobs == logprob_array([-1.0, -2.0, -3.0, -4.0, -5.0])
-    assert (generation.weight_version, generation.later_versions) == ("a", [("b", 2), ("d", 4)])
+    assert generation.versions == [("a", 0), ("b", 2), ("d", 4)]
     assert generation.finish_reason == "stop"
 
 
@@ -68,7 +68,7 @@ def test_sampled_turn_continues_with_its_versions() -> None:
 )
 def test_sampled_turn_invalid_part_adds_nothing(part: TurnPart, error: type[Exception], message: str) -> None:
     """A part that cannot be used raises, and the tokens before it stay."""
-    turn = SampledTurn(lambda version: version == "a")
+    turn = SampledTurn(accepts=lambda version: version == "a")
     turn.add(TurnPart([9], [-9.0], [("a", 0)]), url="url")
     with pytest.raises(error, match=message):
         turn.add(part, url="url")
@@ -82,4 +82,4 @@ def test_sampled_turn_aborted_request_keeps_its_tokens() -> None:
         turn.add(TurnPart([1], [-1.0], [("a", 0)], "abort"), url="url")
     assert (turn.token_ids, turn.finish_reason) == (token_array([1]), None)
     with pytest.raises(EngineUnavailable, match="without a token"):
-        turn.generation()
+        turn.whole()

@@ -231,16 +231,16 @@ async def test_grpo_restart_samples_only_missing_groups(stage: Callable[..., Sta
     class DyingRollouts(FakeRollouts):
         async def sample_groups(
             self, problems: Sequence[Problem], *, on_group: Callable[[list[Trajectory]], None], **more: Any
-        ) -> list[list[Trajectory]]:
+        ) -> None:
             on_group([rollout(problems[0], sample) for sample in range(more["samples"])])
             raise StageFailed("EngineUnavailable", "all engines are unreachable", retryable=True)
 
     class RecordingRollouts(FakeRollouts):
         sampled: ClassVar[list[list[str]]] = []
 
-        async def sample_groups(self, problems: Sequence[Problem], **more: Any) -> list[list[Trajectory]]:
+        async def sample_groups(self, problems: Sequence[Problem], **more: Any) -> None:
             self.sampled.append([problem.id for problem in problems])
-            return await super().sample_groups(problems, **more)
+            await super().sample_groups(problems, **more)
 
     ctx = stage()
     with pytest.raises(StageFailed, match="all engines are unreachable"):
@@ -267,23 +267,20 @@ class SlowRollouts(FakeRollouts):
 
     async def sample_groups(
         self, problems: Sequence[Problem], *, samples: int, on_group: Callable[[list[Trajectory]], None], **_: object
-    ) -> list[list[Trajectory]]:
+    ) -> None:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
-        groups = []
         for number, problem in enumerate(problems):
             before = self.pushed[-1]
             await asyncio.sleep(0.02 * (number + 1))
             group = [rollout(problem, sample) for sample in range(samples)]
             for trajectory in group:
-                segment = Segment("model", [66, 67], logprobs=[-0.5, -0.5], weight_version=before)
+                segment = Segment("model", [66, 67], logprobs=[-0.5, -0.5], versions=[(before, 0)])
                 if self.pushed[-1] != before:
-                    segment.later_versions, segment.later_starts = [self.pushed[-1]], [1]
+                    segment.versions.append((self.pushed[-1], 1))
                 trajectory.segments = [segment]
             on_group(group)
-            groups.append(group)
         self.running -= 1
-        return groups
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2])
@@ -404,7 +401,7 @@ async def test_grpo_dynamic_sampling_replaces_equal_groups(
 
         async def sample_groups(
             self, problems: Sequence[Problem], *, on_group: Callable[[list[Trajectory]], None], **more: Any
-        ) -> list[list[Trajectory]]:
+        ) -> None:
             self.draws.append(len(problems))
             groups = [[rollout(problem, sample) for sample in range(more["samples"])] for problem in problems]
             for group in groups:
@@ -415,7 +412,6 @@ async def test_grpo_dynamic_sampling_replaces_equal_groups(
                 PartlySolved.finished += 1
                 if len(self.draws) == dies:
                     raise StageFailed("EngineUnavailable", "all engines are unreachable", retryable=True)
-            return groups
 
     ctx, rollouts = stage(dynamicSampling=True), PartlySolved()
     if dies:

@@ -45,6 +45,7 @@ def test_select_group_classes_follow_the_threshold() -> None:
     group = rollouts("a", "a", "a", "a")
     for trajectory, score in zip(group, (0.2, 0.4, 0.6, 1.0), strict=True):
         trajectory.reward, trajectory.correct_from = score, 0.5
+        trajectory.verdict = "correct" if score >= 0.5 else "wrong"
         trajectory.segments = [Segment("model", token_array([1]), logprob_array([-0.5]))]
     settings = GRPOSettings(keep_per_prompt=4)
     sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
@@ -65,11 +66,11 @@ def test_select_group_sequences_of_a_rollout_share_its_advantage() -> None:
         trajectory.reward = reward
         trajectory.segments = [
             Segment("prompt", token_array([5, 6])),
-            Segment("model", token_array([7]), logprob_array([-0.5]), "3"),
+            Segment("model", token_array([7]), logprob_array([-0.5]), [("3", 0)]),
             Segment("tool", token_array([8])),
-            Segment("model", token_array([9]), logprob_array([-0.1]), "4"),
+            Segment("model", token_array([9]), logprob_array([-0.1]), [("4", 0)]),
             Segment("prompt", token_array([5])),
-            Segment("model", token_array([3]), logprob_array([-0.2]), "4"),
+            Segment("model", token_array([3]), logprob_array([-0.2]), [("4", 0)]),
         ]
     sequences = select_group(
         group, settings=GRPOSettings(keep_per_prompt=2), seed=(0, "rl-1", 0), staleness=lambda version: 4 - int(version)

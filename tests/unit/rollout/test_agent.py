@@ -15,7 +15,7 @@ from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.data.problems import Problem
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -36,14 +36,16 @@ class Script:
     turns: list[str | tuple[str, Literal["length"]]]
     requests: list[tuple[list[int], int]] = field(default_factory=list)
 
-    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
         assert turn == len(self.requests)
         self.requests.append((list(token_ids), max_tokens))
         scripted = self.turns[turn]
         ids = self.chat_format.encode(scripted if isinstance(scripted, str) else scripted[0])
         finished = isinstance(scripted, str)
         ids = [*ids, self.chat_format.end_of_turn_id] if finished else ids[:max_tokens]
-        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), "stop" if finished else "length", "v1")
+        return SampledTurn(
+            token_array(ids), logprob_array([-0.5] * len(ids)), "stop" if finished else "length", [("v1", 0)]
+        )
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
@@ -48,7 +48,7 @@ class Talk:
         ids = answer if isinstance(answer, list) else self.chat_format.encode(answer)
         if finish == "stop":
             ids = [*ids, self.chat_format.end_of_turn_id]
-        turn = Generation(token_array(ids), logprob_array([-0.5] * len(ids)), finish, "v1")
+        turn = SampledTurn(token_array(ids), logprob_array([-0.5] * len(ids)), finish, [("v1", 0)])
         return self.conversations.reply(messages, tools or [], prompt, turn, seconds=0.0)
 
     def sequences(self) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from rstar2_train.inference.engine_errors import EngineUnavailable
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.episode import MAX_WAITING, AgentEpisode
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -30,7 +30,7 @@ class Engine:
         self.running = self.most = 0
         self.error: Exception | None = None
 
-    async def __call__(self, token_ids: list[int], *, max_tokens: int, turn: int) -> Generation:
+    async def __call__(self, token_ids: list[int], *, max_tokens: int, turn: int) -> SampledTurn:
         self.requests.append({"tokens": len(token_ids), "max_tokens": max_tokens, "turn": turn})
         self.running += 1
         self.most = max(self.most, self.running)
@@ -42,7 +42,7 @@ class Engine:
             raise self.error
         ids = [*self._chat_format.encode("2"), self._chat_format.end_of_turn_id][:max_tokens]
         finish = "stop" if len(ids) == 2 else "length"
-        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), finish, "v1")  # type: ignore[arg-type]
+        return SampledTurn(token_array(ids), logprob_array([-0.5] * len(ids)), finish, [("v1", 0)])  # type: ignore[arg-type]
 
 
 def episode(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.tree import TokenTree
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 from tests.support.token_arrays import logprob_array, token_array
 
 
-def generation(*token_ids: int, version: str = "v1") -> Generation:
-    return Generation(token_array(token_ids), logprob_array(-float(token) for token in token_ids), "stop", version)
+def generation(*token_ids: int, version: str = "v1") -> SampledTurn:
+    return SampledTurn(
+        token_array(token_ids), logprob_array(-float(token) for token in token_ids), "stop", [(version, 0)]
+    )
 
 
 def sequences(tree: TokenTree) -> list[tuple[list[int], list[int], list[int]]]:

@@ -11,7 +11,7 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.sampled_turn import Generation
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -44,7 +44,7 @@ class HostilePolicy:
         self.vocabulary = len(chat_format.tokenizer)
         self.written: list[list[int]] = []
 
-    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+    async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
         assert 1 <= max_tokens <= BUDGET
         ids: list[int] = []
         for _ in range(self.source.randrange(12)):
@@ -54,7 +54,7 @@ class HostilePolicy:
         ids = [*ids[: max_tokens - 1], self.chat_format.end_of_turn_id]
         self.written.append(ids)
         reason = "stop" if self.source.random() < 0.95 else "length"
-        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), reason, "v1")
+        return SampledTurn(token_array(ids), logprob_array([-0.5] * len(ids)), reason, [("v1", 0)])
 
 
 class HostileProgram:
@@ -121,12 +121,12 @@ def test_run_huge_hostile_turns_leave_the_loop_free(chat_format: ChatFormat, mon
     for name in ("model_text", "cut_middle", "encode"):
         monkeypatch.setattr(chat_format, name, recorded(getattr(chat_format, name), threads))
 
-    async def policy(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+    async def policy(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
         if turn:
             ids, reason = repeated[:max_tokens], "stop" if len(repeated) <= max_tokens else "length"
-            return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), reason, "v1")
+            return SampledTurn(token_array(ids), logprob_array([-0.5] * len(ids)), reason, [("v1", 0)])
         threads.clear()  # only the response to this short turn, and all that follows
-        return Generation(token_array(first), logprob_array([-0.5] * len(first)), "stop", "v1")
+        return SampledTurn(token_array(first), logprob_array([-0.5] * len(first)), "stop", [("v1", 0)])
 
     class Spaces:
         async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:

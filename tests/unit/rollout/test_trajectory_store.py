@@ -19,7 +19,11 @@ def full() -> Trajectory:
     )
     segments = [
         Segment(
-            "model", token_array([5, 6]), logprobs=logprob_array([-0.5, -0.25]), weight_version="rl/1", seconds=2.0
+            "model",
+            token_array([5, 6]),
+            logprobs=logprob_array([-0.5, -0.25]),
+            versions=[("rl/1", 0), ("rl/2", 1)],
+            seconds=2.0,
         ),
         Segment("tool", token_array([7]), seconds=0.5),
     ]

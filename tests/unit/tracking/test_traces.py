@@ -2,6 +2,7 @@
 
 import pytest
 
+from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from rstar2_train.tracking.traces import MAX_TEXT, Trace, build_trace, fenced, last_user_message, select_trajectories
 
@@ -18,9 +19,9 @@ def trajectory() -> Trajectory:
         sample=3,
         prompt_ids=list(b"ask"),
         segments=[
-            Segment("model", list(b"call"), weight_version="v7", seconds=1.0),
+            Segment("model", list(b"call"), versions=[("v7", 0)], seconds=1.0),
             Segment("tool", list(b"result"), seconds=0.5),
-            Segment("model", list(b"answer"), weight_version="v7", seconds=2.0),
+            Segment("model", list(b"answer"), versions=[("v7", 0)], seconds=2.0),
         ],
         calls=[
             ToolCall(1, "run", "print(1)", "", "ok", "1", 0.1, 0.2),
@@ -143,7 +144,8 @@ def test_select_trajectories_alternates_kinds() -> None:
     """Kept and dropped, correct and wrong trajectories alternate."""
 
     def make(prompt: str, kept: bool, reward: float) -> Trajectory:
-        return Trajectory(prompt_id=prompt, sample=0, prompt_ids=[], kept=kept, reward=reward)
+        verdict: Verdict = "correct" if reward else "wrong"
+        return Trajectory(prompt_id=prompt, sample=0, prompt_ids=[], kept=kept, verdict=verdict, reward=reward)
 
     groups = [
         [make("kept right", True, 1), make("kept right 2", True, 1)],
