@@ -18,7 +18,7 @@ import yaml
 from rstar2_train.data.tiny import write_rows
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.tools.schema import call_text
-from scripts.setup import CACHE, exclusive, step
+from scripts.setup import CACHE, exclusive, find_uv, step
 
 REQUIREMENTS = Path(__file__).with_name("openenv_package.txt")
 SYSTEM_PROMPT = "Tool: step"
@@ -34,9 +34,10 @@ def venv() -> Path:
     with exclusive(CACHE / "openenv-package.lock", "installing an environment of PyPI"):
         if not (folder / "complete").exists():
             with step("environment openenv-dipg-safety"):
-                subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-                pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
-                subprocess.run([*pip, "-r", str(REQUIREMENTS)], check=True)
+                uv = [find_uv(), "--quiet"]  # links packages that other environments have too; compiles nothing
+                subprocess.run([*uv, "venv", "--clear", "-p", sys.executable, str(folder)], check=True)
+                install = [*uv, "pip", "install", "--no-deps", "-p", str(folder), "-r", str(REQUIREMENTS)]
+                subprocess.run(install, check=True)
                 (folder / "complete").touch()
     return folder
 
