@@ -3,8 +3,8 @@
     rstar2 data ──> prepare ──> problems.jsonl, conversations.jsonl, benchmark.jsonl
     (public datasets)                 │ named in a manifest
                                       v
-    manifest ──> sources ──> path of a data file ──> problems ──> readers
-                    │ generated://tiny/...              │  Problem, Conversation
+    manifest ──> sources ──> path of a data file ──> problems, demonstrations ──> readers
+                    │ generated://tiny/...              │  Problem, Demonstration
                     └──> tiny                           v
                                         orchestrator, evaluation, rollout
                                                         ^  indices of a step
@@ -13,7 +13,8 @@
 Modules:
 
 - `readers`: reads the rows of a data file.
-- `problems`: validates rows as problems or demonstrations.
+- `problems`: validates rows as problems.
+- `demonstrations`: validates rows as demonstrations.
 - `sources`: resolves the `source` and `data` values of a manifest to paths on this machine.
 - `sampler`: the order in which a stage draws its data.
 - `prepare`: converts and cleans public datasets (`rstar2 data`).

@@ -1,4 +1,4 @@
-"""Reads problems and demonstrations from data files. Every error names the file, the line and the field.
+"""Reads problems from data files. Every error names the file, the line and the field.
 
 `sources.py` validates all files of a job with these functions before the job starts. Each stage reads its `data` with
 them. One row is in memory at a time.
@@ -7,12 +7,13 @@ them. One row is in memory at a time.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.readers import DataError, brief, read_rows, text_field
+from rstar2_train.data.readers import DataError, brief, check_text, json_value, known_answer, read_rows, text_field
 from rstar2_train.rewards.instructions import (
     decode_instructions,
     encode_instructions,
@@ -21,14 +22,8 @@ from rstar2_train.rewards.instructions import (
 )
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
-from rstar2_train.utils.text import lone_surrogate
 
-__all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
-
-ROLES = ("system", "user", "assistant", "tool")
-LONGEST_TEXT = 2**20
-"""Maximum characters of a problem or message: far above the context of any policy. Some tokenizers abort the process
-on texts a few times longer."""
+__all__ = ["DataError", "Problem", "read_problems"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +78,6 @@ class Problem:
         return holds_instructions(self.answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A demonstration: chat messages. Assistant messages are the exact text that the policy learns to write."""
-
-    messages: tuple[dict[str, Any], ...]
-    level: int = 0
-    """Difficulty, from 1; 0: the row has no level. See `SFTStage.shortest_first_steps`."""
-
-
 def read_problems(path: Path) -> Iterator[Problem]:
     """Yield the problems of a file with rows `{problem, answer, id?, slice?, hard?, ...}`, in file order.
 
@@ -107,14 +93,14 @@ def read_problems(path: Path) -> Iterator[Problem]:
         where = f"{path}:{line}"
         problem = Problem(
             id=text_field(row, "id", where, default=f"{path.stem}-{line}"),
-            problem=_check_text(text_field(row, "problem", where), f"{where}: problem"),
+            problem=check_text(text_field(row, "problem", where), f"{where}: problem"),
             answer=_answer(row, where),
             slice=text_field(row, "slice", where, default=""),
             hard=_flag(row, "hard", where),
             tools=_tools(row, where),
             reward=text_field(row, "reward", where, default=""),
             files=_files(row, where, folder=path.parent),
-            data="" if row.get("data") is None else json.dumps(row["data"], ensure_ascii=False),
+            data=_data(row, where),
             functions=_functions(row, where),
         )
         if problem.id in seen:
@@ -125,20 +111,6 @@ def read_problems(path: Path) -> Iterator[Problem]:
         yield problem
 
 
-def read_conversations(path: Path) -> Iterator[Conversation]:
-    """Yield the demonstrations of a file with rows `{messages: [{role, content}], level?}`, in file order.
-
-    Raises DataError, which names file and line, for a row without an assistant message, an unknown role or a message
-    without text.
-    """
-    for line, row in read_rows(path):
-        where = f"{path}:{line}"
-        level = row.get("level") or 0
-        if not isinstance(level, int):
-            raise DataError(f"{where}: level must be a whole number from 1 (easiest), got {level!r}")
-        yield Conversation(messages=_messages(row, where), level=level)
-
-
 def _answer(row: dict[str, Any], where: str) -> str:
     """Return the answer of a row, or its instructions as text."""
     instructions = row.get("instructions")
@@ -146,11 +118,19 @@ def _answer(row: dict[str, Any], where: str) -> str:
         if instructions is not None:
             if row.get("answer") is not None:
                 raise ValueError("a row has an answer or instructions, not both")
-            return encode_instructions(read_instructions(instructions))
+            return encode_instructions(read_instructions(json_value(instructions, f"{where}: instructions")))
         answer = text_field(row, "answer", where)
-        return encode_instructions(decode_instructions(answer)) if holds_instructions(answer) else answer
+        if holds_instructions(answer):
+            return encode_instructions(decode_instructions(answer))
+        return known_answer(answer, f"{where}: answer")
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{where}: {error}") from error
+
+
+def _data(row: dict[str, Any], where: str) -> str:
+    """Return the further data of a row as JSON; empty: none."""
+    data = json_value(row.get("data"), f"{where}: data")
+    return "" if data is None else json.dumps(data, ensure_ascii=False)
 
 
 def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
@@ -164,7 +144,7 @@ def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
 
 def _functions(row: dict[str, Any], where: str) -> str:
     """Return the functions of a row as JSON; empty: the row has no such field."""
-    functions = row.get("functions")
+    functions = json_value(row.get("functions"), f"{where}: functions")
     if functions is None:
         return ""
     if not isinstance(functions, list):
@@ -203,40 +183,10 @@ def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str,
     return tuple((name, str(path)) for name, path in paths.items())
 
 
-def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
-    messages = row.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: messages must be a non-empty list of {{role, content}}, got {brief(messages)}")
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise DataError(f"{where}: messages[{index}] must be an object, got {brief(message)}")
-        if message.get("role") not in ROLES:
-            raise DataError(f"{where}: messages[{index}].role is {message.get('role')!r}; allowed: {', '.join(ROLES)}")
-        if not isinstance(message.get("content"), str):
-            raise DataError(
-                f"{where}: messages[{index}].content must be a text; write tool calls as text in it, "
-                "`rstar2 data prepare` converts the known formats"
-            )
-        _check_text(message["content"], f"{where}: messages[{index}].content")
-    if not any(message["role"] == "assistant" for message in messages):
-        raise DataError(f"{where}: messages has no assistant message; SFT trains on assistant messages only")
-    # Parquet adds the fields of other rows as None; a chat template would treat those as set.
-    return tuple({key: value for key, value in message.items() if value is not None} for message in messages)
-
-
-def _check_text(text: str, field: str) -> str:
-    """Return the text unchanged. Raises DataError for a text that tokenizers reject."""
-    if half := lone_surrogate(text):
-        raise DataError(f"{field} contains {half!a}, half of a surrogate pair; remove it or the row")
-    if len(text) > LONGEST_TEXT:
-        raise DataError(
-            f"{field} has {len(text):,} characters; the limit is {LONGEST_TEXT:,}. Shorten or remove the row"
-        )
-    return text
-
-
 def _flag(row: dict[str, Any], field: str, where: str) -> bool:
     value = row.get(field)
+    if isinstance(value, float) and math.isnan(value):  # a gap of pandas
+        return False
     if value is not None and not isinstance(value, bool):
         raise DataError(f"{where}: {field} must be true or false, got {brief(value)}")
     return bool(value)

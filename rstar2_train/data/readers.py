@@ -11,20 +11,33 @@ import csv
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
+
+from rstar2_train.utils.text import lone_surrogate
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Supported file types. `.json` holds one array of objects, or an object per line as `.jsonl`. `.csv` has a header, and
 all its fields are text. `.arrow` is the format of `datasets.save_to_disk`."""
 CHUNK = 1 << 16
 """Characters per read of a JSON array."""
+LONGEST_TEXT = 2**20
+"""Maximum characters of a problem or message: far above the context of any policy. Some tokenizers abort the process
+on texts a few times longer."""
 LARGEST_ROW = 1 << 24
-"""Maximum characters of one row in a JSON array; reading stops with an error at a longer one."""
+"""Maximum characters of a row in a JSON array, and of a CSV field; reading stops with an error at a longer one."""
 _CUT_OFF = 16
 """Characters before the end of the buffer in which a parse error may come from a cut token. The longest token is
 `\\uXXXX\\uXXXX`."""
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+    r"|\t(?:ext[a-z]*|imes|frac|an|heta|au|ilde|riangle|o)(?![a-z])"
+    r"|\r(?:ho|ight|angle|ceil|floor|m)(?![a-z])|\n(?:eq|eg|abla)(?![a-z])"
+)
+"""Control characters that no answer has: all but tab and line breaks, and those if they start a LaTeX command."""
 _MAX_DIGITS = 4000
 """Python does not convert more than 4300 digits to an int."""
 
@@ -52,7 +65,9 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
         ".csv": _csv_rows,
     }
     read = readers.get(path.suffix)
-    rows = read(path) if read else enumerate(_arrow_rows(path, columns), start=1)
+    if read is None:
+        from rstar2_train.data.arrow_rows import read_arrow_rows
+    rows = read(path) if read else enumerate(read_arrow_rows(path, columns), start=1)
     empty = True
     for line, row in rows:
         if not isinstance(row, dict):
@@ -71,9 +86,11 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     value = row.get(field)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # a column of integers with gaps
         value = int(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        value = str(int(value)) if value % 1 == 0 else f"{value:f}"
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         value = str(value)
-    if value is None and default is not None:
+    if default is not None and (value is None or (isinstance(value, float) and math.isnan(value))):  # a gap of pandas
         return default
     if not isinstance(value, str) or (not value and default is None):
         raise DataError(f"{where}: {field} must be a non-empty text, got {brief(value)}")
@@ -86,6 +103,51 @@ def first_text(row: dict[str, Any], where: str, *fields: str) -> str:
         raise DataError(f"{where}: no {' or '.join(fields)}")
     filled = next((field for field in fields if row.get(field) not in (None, "")), None)
     return "" if filled is None else text_field(row, filled, where)
+
+
+def json_value(value: Any, field: str) -> Any:
+    """Return a value of a row with the types of JSON. Raises DataError, which names the field inside the value."""
+    try:
+        return _json_value(value, field)
+    except RecursionError:
+        raise DataError(f"{field[:200]}: too many nested objects or arrays") from None
+
+
+def _json_value(value: Any, field: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _json_value(inner, f"{field}.{key}") for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_json_value(inner, f"{field}[{at}]") for at, inner in enumerate(value)]
+    if isinstance(value, Decimal) and value.is_finite() and value % 1 == 0:
+        return int(value)
+    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise DataError(f"{field} is {brief(value)}, which JSON cannot hold: write it as a text or a number")
+
+
+def known_answer(answer: str, field: str) -> str:
+    """Return a known answer; of GSM8K's `solution #### value` the value.
+
+    Raises DataError for a control character: JSON reads the start of a LaTeX command such as `\\frac` as one.
+    """
+    if control := _CONTROL.search(answer):
+        raise DataError(
+            f"{field} contains {control.group()[0]!a}, a control character, in {brief(answer)}; in JSON, write the "
+            "backslash of a LaTeX command twice"
+        )
+    *_, last = answer.rstrip().rpartition("\n")
+    return last.removeprefix("#### ").strip() if last.startswith("#### ") else answer
+
+
+def check_text(text: str, field: str) -> str:
+    """Return the text unchanged. Raises DataError for a text that tokenizers reject."""
+    if half := lone_surrogate(text):
+        raise DataError(f"{field} contains {half!a}, half of a surrogate pair; remove it or the row")
+    if len(text) > LONGEST_TEXT:
+        raise DataError(
+            f"{field} has {len(text):,} characters; the limit is {LONGEST_TEXT:,}. Shorten or remove the row"
+        )
+    return text
 
 
 def brief(value: object) -> str:
@@ -164,6 +226,7 @@ def _parse_int(digits: str) -> int | str:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a CSV file as dicts by header, each with the number of its first line."""
+    csv.field_size_limit(LARGEST_ROW)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader, header, line = csv.reader(file, strict=True), list[str](), 1
         try:
@@ -183,32 +246,3 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             raise DataError(f"{path}:{line}: not valid CSV: {error}") from error
         except UnicodeDecodeError as error:
             raise DataError(f"{path}:{line}: not UTF-8 near this line: {error.reason}") from error
-
-
-def _arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the rows of a Parquet file or an Arrow stream. One batch is in memory at a time."""
-    try:
-        import pyarrow.ipc
-        import pyarrow.lib
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(f"{path}: pyarrow is not installed; run pip install 'rstar2[train]'") from error
-
-    kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
-    try:
-        if kind == "Arrow":
-            with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
-                names = _selected(stream.schema.names, columns)
-                for batch in stream:
-                    yield from batch.select(names).to_pylist()
-            return
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024, columns=_selected(file.schema_arrow.names, columns)):
-                yield from batch.to_pylist()
-    except pyarrow.lib.ArrowInvalid as error:
-        raise DataError(f"{path}: not a readable {kind} file: {error}") from error
-
-
-def _selected(names: list[str], columns: Sequence[str] | None) -> list[str]:
-    """Return the names in `columns`, or all names if none is: the error for the row then lists the existing fields."""
-    return [name for name in names if columns is None or name in columns] or names

@@ -18,7 +18,8 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import GENERATED, generated_folder, sources, split_generated
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.data import tiny
-from rstar2_train.data.problems import DataError, Problem, read_conversations, read_problems
+from rstar2_train.data.demonstrations import read_demonstrations
+from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.tools.function_schema import check_function
 from rstar2_train.tools.sandbox_program import SourceError
@@ -71,7 +72,7 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
             if source.holds == "problems":
                 collections.deque(map(check_row, read_problems(path)), maxlen=0)
             if source.holds == "conversations":
-                collections.deque(read_conversations(path), maxlen=0)
+                collections.deque(read_demonstrations(path), maxlen=0)
             if isinstance(source.owner, ToolSpec):
                 load_tool(source.owner)
             if source.holds == "checker":

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rstar2_train.data.problems import DataError, read_conversations
+from rstar2_train.data.demonstrations import read_demonstrations
+from rstar2_train.data.problems import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.trainer.checkpoint import remove_asides, write_folder
 from rstar2_train.trainer.types import TokenSequence
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 TOKENS, ENDS, LEVELS, MANIFEST = "tokens.bin", "ends.npy", "levels.npy", "manifest.json"
 LEARNED = np.uint32(1 << 31)
 """The bit of a stored token that marks a trained one."""
@@ -88,11 +89,11 @@ def load_tokens(
 def _tokenize(folder: Path, data: Path, chat_format: ChatFormat, report: Callable[[int], None]) -> None:
     ends, levels, position = [], [], 0
     with (folder / TOKENS).open("wb") as file:
-        for index, row in enumerate(read_conversations(data)):
+        for index, row in enumerate(read_demonstrations(data)):
             try:
-                encoded = chat_format.encode_conversation(row.messages)
+                encoded = chat_format.encode_demonstration(row.messages)
             except ChatFormatError as error:
-                raise DataError(f"{data}: row {index + 1}: {error}") from error
+                raise DataError(f"{row.where}: {error}") from error
             tokens = np.array(encoded.token_ids, dtype=np.uint32)
             tokens |= np.array(encoded.mask, dtype=np.uint32) * LEARNED
             file.write(tokens.tobytes())

@@ -25,6 +25,7 @@ Modules:
 - `agent_program`     rollouts of a user's own program, through an OpenAI-compatible endpoint
 - `episode`           the episode of an environment, one per trajectory
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
+- `chat_template`     conversations as text, by the model's chat template
 - `chat_format`       conversations as tokens: prompts, turns, tool responses
 - `scoring`           penalties, verdict and reward of a finished trajectory
 - `trajectory`        the record of one rollout

@@ -12,6 +12,7 @@ import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rstar2_train.api.roles import ModelSource
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
+from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
@@ -54,13 +56,6 @@ DEFAULT_PROMPT_PREFIX = (
 INLINE_TOKENS, INLINE_CHARACTERS = 4096, 4096
 """Longest input that is decoded or encoded in the event loop: less than 2 ms. A hand-over to a thread costs 0.1 ms."""
 
-_MODEL_MARK = "QZMODELTURNZQ"
-_USER_MARK = "QZUSERTURNZQ"
-
-
-class ChatFormatError(ValueError):
-    """The tokenizer or its chat template cannot be used, or cannot render a conversation."""
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedConversation:
@@ -77,12 +72,7 @@ def tool_message(responses: Sequence[str]) -> str:
 
 
 class ChatFormat:
-    """Renders conversations with the chat template of one tokenizer.
-
-    The template must write an assistant's content verbatim and close it with a special token, as ChatML does. The text
-    that it writes after an assistant turn is derived from a conversation with marks, so that a template that opens the
-    next turn with its own text (such as `<reason>`) is followed to the token.
-    """
+    """Renders conversations as tokens with the chat template of one tokenizer."""
 
     def __init__(
         self,
@@ -92,11 +82,14 @@ class ChatFormat:
         prompt_prefix: str | None = None,
         chat_template: str | None = None,
         tools: Toolset | None = None,
+        date: datetime | None = None,
+        stop_ids: Iterable[int] = (),
     ) -> None:
         """`system_prompt`, `prompt_prefix`: None selects the built-in text, "" omits it.
 
         `tools`: the tools of the job; default: the Python tool. The built-in system prompt describes them; another one
-        describes them in place of TOOLS_MARK.
+        describes them in place of TOOLS_MARK. `date`: the current date for the template; None: today. `stop_ids`:
+        tokens that end a turn, besides the template's end of turn and the tokenizer's end of sequence.
 
         Raises ChatFormatError when the tokenizer or the template cannot be used.
         """
@@ -105,19 +98,14 @@ class ChatFormat:
         self._own_system_prompt = system_prompt
         self.system_prompt = self._system_prompt(self.tools)
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
-        self._template = chat_template
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise ChatFormatError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
         self._fast: Tokenizer = tokenizer.backend_tokenizer
-        after_model = self._after_model_turn([{"role": "user", "content": _USER_MARK}])
-        self.end_of_turn = self._closing_token(after_model)
+        self.template = ChatTemplate(tokenizer, chat_template, date=date)
+        self.end_of_turn = self.template.end_of_turn
         self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
-        head, mark, tail = after_model[len(self.end_of_turn) :].partition(_USER_MARK)
-        if not mark:
-            raise ChatFormatError("the chat template drops a user turn that follows an assistant turn")
-        self._turn_head, self._turn_tail = head, tail
         eos = tokenizer.eos_token_id
-        self.stop_ids: list[int] = sorted({self.end_of_turn_id} | ({eos} if isinstance(eos, int) else set()))
+        self.stop_ids: list[int] = sorted({self.end_of_turn_id, *stop_ids} | ({eos} if isinstance(eos, int) else set()))
         self._markers = sorted(
             {token.content for token in tokenizer.added_tokens_decoder.values()} | {"</tool_response>"},
             key=len,
@@ -131,8 +119,9 @@ class ChatFormat:
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of tokenizer and template: with the same one, a conversation has the same tokens."""
-        template = self._template or self.tokenizer.chat_template
-        parts = [self._fast.to_str(), template, self.tokenizer.special_tokens_map]
+        parts = [self._fast.to_str(), self.template.text, self.tokenizer.special_tokens_map]
+        if self.template.uses_date:
+            parts.append(self.template.date)
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     @classmethod
@@ -210,7 +199,7 @@ class ChatFormat:
 
     def prompt_ids(self, problem: str, *, as_is: bool = False, tools: Iterable[str] | None = None) -> list[int]:
         """Return the token ids up to the start of the model's first turn. Arguments as of `prompt_messages`."""
-        return self.encode(self._render(self.prompt_messages(problem, as_is=as_is, tools=tools)))
+        return self.encode(self.template.render(self.prompt_messages(problem, as_is=as_is, tools=tools)))
 
     def problem_ids(self, problem: Problem) -> array[int]:
         """Return the token ids of a row's prompt, up to the start of the model's first turn."""
@@ -219,7 +208,7 @@ class ChatFormat:
         tools, own = self.tools.select(None, problem.functions), self._own_system_prompt or ""
         system = self._system_prompt(tools) if TOOLS_MARK in own else tools.section()  # the built-in one asks for a box
         opening = [{"role": "system", "content": system}] if system else []
-        return array("i", self.encode(self._render([*opening, {"role": "user", "content": problem.problem}])))
+        return array("i", self.encode(self.template.render([*opening, {"role": "user", "content": problem.problem}])))
 
     def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of an unfinished conversation, up to the start of the model's next turn.
@@ -228,7 +217,7 @@ class ChatFormat:
         """
         if any(message["role"] == "assistant" for message in messages):
             return self.encode_conversation(messages).token_ids
-        return self.encode(self._render(messages))
+        return self.encode(self.template.render(messages))
 
     def tool_turn_text(self, responses: Sequence[str]) -> str:
         """Return the text between a turn's end-of-turn token and the model's next turn.
@@ -236,11 +225,19 @@ class ChatFormat:
         Markers of the tokenizer in the responses are escaped: tool output cannot forge a turn.
         """
         body = tool_message([self.escape_markers(response) for response in responses])
-        return self._turn_head + body + self._turn_tail
+        return self.template.turn_head + body + self.template.turn_tail
 
     def tool_turn_ids(self, responses: Sequence[str]) -> list[int]:
         """Return the token ids of `tool_turn_text`: they follow a turn's sampled ids, up to the model's next turn."""
         return self.encode(self.tool_turn_text(responses))
+
+    def encode_demonstration(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
+        """Return a demonstration as the tokens that a rollout of it would have: the only tokens to train on.
+
+        Raises ChatFormatError, which names the message, for a conversation that no rollout could have sampled, and for
+        a field that the template does not write.
+        """
+        return self._encode(messages, is_demonstration=True)
 
     def encode_conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
         """Return a finished conversation `[{role, content}, ...]` as the tokens that a rollout of it would have.
@@ -248,17 +245,38 @@ class ChatFormat:
         Consecutive messages of role `tool` share one user turn, as in a rollout. Raises ChatFormatError for a
         conversation without an assistant turn, or with an assistant turn first.
         """
-        opening, turns = _split_turns(messages)
-        ids = self.encode(self._render(opening))
+        return self._encode(messages, is_demonstration=False)
+
+    def _encode(self, messages: Sequence[Mapping[str, Any]], *, is_demonstration: bool) -> EncodedConversation:
+        opening, turns = self._split_turns(messages)
+        rendered = self.template.render(opening)
+        if is_demonstration:
+            self.template.check_written(rendered, opening)
+        ids = self.encode(rendered)
         mask = [0] * len(ids)
-        for content, reply in turns:
-            written = [*self.encode(content), self.end_of_turn_id]
+        for message, reply in turns:
+            try:
+                written = self._turn_ids(message, is_demonstration=is_demonstration)
+            except ChatFormatError as error:
+                at = next(at for at, candidate in enumerate(messages) if candidate is message)
+                raise ChatFormatError(f"messages[{at}]: {error}") from error
             ids += written
-            mask += [1] * len(written)
-            between = self._reply_ids(reply)
+            mask += [int(message.get("weight", 1))] * len(written)
+            between = self._reply_ids(reply, is_demonstration=is_demonstration)
             ids += between
             mask += [0] * len(between)
         return EncodedConversation(ids, mask)
+
+    def _turn_ids(self, message: Mapping[str, Any], *, is_demonstration: bool) -> list[int]:
+        """Return the token ids of an assistant turn with its end."""
+        text = self.template.model_turn(message)
+        ids = self.encode(text)
+        if is_demonstration:
+            self.template.check_reasoning(text)
+            stop = next((token for token in ids if token in self.stop_ids), None)
+            if stop is not None:
+                raise ChatFormatError(f"the text contains {self.decode([stop])!r}, which ends a turn: remove it")
+        return [*ids, self.end_of_turn_id]
 
     def continuation_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids after an assistant turn and its end-of-turn token, up to the model's next turn.
@@ -267,15 +285,42 @@ class ChatFormat:
         turns. Raises ChatFormatError for messages that the template cannot render.
         """
         before = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
-        _, ((_, reply), *turns) = _split_turns([*before, *messages])
+        _, ((_, reply), *turns) = self._split_turns([*before, *messages])
         ids = self._reply_ids(reply)
-        for content, later_reply in turns:
-            ids += [*self.encode(content), self.end_of_turn_id, *self._reply_ids(later_reply)]
+        for message, later_reply in turns:
+            ids += [*self._turn_ids(message, is_demonstration=False), *self._reply_ids(later_reply)]
         return ids
 
-    def _reply_ids(self, reply: Sequence[Mapping[str, Any]]) -> list[int]:
+    def _reply_ids(self, reply: Sequence[Mapping[str, Any]], *, is_demonstration: bool = False) -> list[int]:
         """Return the token ids of the messages between two assistant turns, without the first turn's end."""
-        return self.encode(self._after_model_turn(reply)[len(self.end_of_turn) :]) if reply else []
+        if not reply:
+            return []
+        text = self.template.after_model_turn(reply)[len(self.end_of_turn) :]
+        if is_demonstration:
+            self.template.check_written(text, reply)
+        return self.encode(text)
+
+    def _split_turns(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Mapping[str, Any]], list[tuple[Mapping[str, Any], list[dict[str, str]]]]]:
+        """Return the messages before the first assistant turn, and each assistant turn with the messages after it."""
+        first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), None)
+        if not first:
+            raise ChatFormatError("a conversation must have an assistant turn, and must not start with one")
+        turns: list[tuple[Mapping[str, Any], list[dict[str, str]]]] = []
+        results: list[str] = []
+        for at in range(first, len(messages)):
+            role, content = str(messages[at]["role"]), str(messages[at]["content"])
+            if role == "assistant":
+                turns.append((messages[at], []))
+                continue
+            if role == "tool":
+                results.append(self.escape_markers(content))
+                if at + 1 < len(messages) and messages[at + 1]["role"] == "tool":
+                    continue
+                role, content, results = "user", tool_message(results), []
+            turns[-1][1].append({"role": role, "content": content})
+        return list(messages[:first]), turns
 
     def model_text(self, token_ids: Sequence[int]) -> str:
         """Return the text of a sampled turn, without its stop token."""
@@ -314,64 +359,7 @@ class ChatFormat:
             return text
         return _without_middle(escaped, offsets[head][0], offsets[-tail - 1][1])
 
-    # -- the template ---------------------------------------------------------------------------------------------
-
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        from jinja2 import TemplateError
-
-        try:
-            rendered = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, chat_template=self._template
-            )
-        except TemplateError as error:
-            roles = [message["role"] for message in messages]
-            raise ChatFormatError(
-                f"the chat template cannot render a conversation of roles {roles}: {error}"
-            ) from error
-        return str(rendered)
-
-    def _after_model_turn(self, reply: Sequence[Mapping[str, Any]]) -> str:
-        """Return the template's text from the end of an assistant turn, through `reply`, to the next generation."""
-        opening = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MODEL_MARK}]
-        _, mark, after = self._render([*opening, *reply]).partition(_MODEL_MARK)
-        if not mark:
-            raise ChatFormatError("the chat template does not write an assistant's content verbatim")
-        return after
-
-    def _closing_token(self, after: str) -> str:
-        added = {token.content for token in self.tokenizer.added_tokens_decoder.values()}
-        closing = max((token for token in added if after.startswith(token)), key=len, default="")
-        if not closing:
-            raise ChatFormatError(
-                f"the chat template closes an assistant turn with {after[:20]!r}, which is not a special token: the "
-                "end of a turn could not be sampled"
-            )
-        return closing
-
 
 def _without_middle(text: str, head_end: int, tail_start: int) -> str:
     """Return `text[:head_end]` and `text[tail_start:]` with a note on the omitted characters between them."""
     return f"{text[:head_end]}\n...({tail_start - head_end} characters left out)...\n{text[tail_start:]}"
-
-
-def _split_turns(
-    messages: Sequence[Mapping[str, Any]],
-) -> tuple[list[Mapping[str, Any]], list[tuple[str, list[dict[str, str]]]]]:
-    """Return the messages before the first assistant turn, and each assistant turn with the messages after it."""
-    first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), None)
-    if not first:
-        raise ChatFormatError("a conversation must have an assistant turn, and must not start with one")
-    turns: list[tuple[str, list[dict[str, str]]]] = []
-    results: list[str] = []
-    for at in range(first, len(messages)):
-        role, content = str(messages[at]["role"]), str(messages[at]["content"])
-        if role == "assistant":
-            turns.append((content, []))
-            continue
-        if role == "tool":
-            results.append(content)
-            if at + 1 < len(messages) and messages[at + 1]["role"] == "tool":
-                continue
-            role, content, results = "user", tool_message(results), []
-        turns[-1][1].append({"role": role, "content": content})
-    return list(messages[:first]), turns

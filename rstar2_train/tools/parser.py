@@ -62,6 +62,20 @@ def parse_calls(text: str, *, max_calls: int, tools: Toolset = _PYTHON) -> list[
     return calls + [ParsedCall(fault="malformed", detail=f"more than {max_calls} calls in one turn")] * excess
 
 
+def written_calls(text: str) -> list[tuple[str, Any]] | None:
+    """Return name and arguments of every call of a turn, of any tool; None if one is malformed."""
+    calls = []
+    for start, end in call_spans(text):
+        try:
+            value = json.loads(text[start + len(CALL_OPEN) : end - len(CALL_CLOSE)])
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
+            return None
+        calls.append((value["name"], value["arguments"]))
+    return calls
+
+
 def call_spans(text: str) -> list[tuple[int, int]]:
     """Return (start, end) of each `<tool_call>` of a turn, tags included, end exclusive; also of invalid calls.
 

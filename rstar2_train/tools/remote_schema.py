@@ -19,15 +19,15 @@ _SLOW = ("pattern", "patternProperties")
 """Keywords with regular expressions of the server, which may need exponential time."""
 
 
-def remote_signature(name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def remote_signature(name: str, description: str, schema: Mapping[str, Any], *, where: str = "") -> dict[str, Any]:
     """Return the signature of a server's tool in the form of OpenAI's `tools`, without titles.
 
-    Raises SourceError for a schema that cannot be used.
+    `where`: the tool in messages; default: a tool of the server. Raises SourceError for a schema that cannot be used.
     """
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
-    where = f"tool {name!r} of the server"
+    where = where or f"tool {name!r} of the server"
     try:
         size = len(json.dumps(schema)) + len(description)
         if size > MAX_SCHEMA_CHARACTERS:
@@ -57,7 +57,7 @@ def declared_signature(function: Any) -> dict[str, Any]:
     name, description, parameters = given.get("name"), given.get("description", ""), given.get("parameters")
     if not (isinstance(name, str) and name and isinstance(description, str) and isinstance(parameters, Mapping)):
         raise SourceError(f"not a function with a name, a description and parameters: {json.dumps(function)[:80]}")
-    return remote_signature(name, description, parameters)
+    return remote_signature(name, description, parameters, where=f"function {name!r}")
 
 
 def lenient_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:

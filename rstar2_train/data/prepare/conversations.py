@@ -14,6 +14,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from rstar2_train.data.demonstrations import (
+    ROW_FIELDS,
+    Message,
+    calls_as_text,
+    check_order,
+    read_level,
+    read_messages,
+    read_tools,
+    with_tools,
+)
 from rstar2_train.data.prepare.call_syntax import (
     CallSyntaxError,
     SourceCall,
@@ -23,10 +33,9 @@ from rstar2_train.data.prepare.call_syntax import (
     tool_signature,
 )
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, first_text, text_field
-from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text, tools_section
+from rstar2_train.data.readers import LONGEST_TEXT, DataError, brief, first_text, text_field
+from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text
 
-Message = dict[str, Any]
 _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 _GLAIVE_CALL = "<functioncall>"
 _END = "<|endoftext|>"
@@ -120,10 +129,14 @@ def _magicoder(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 def _messages(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row that already has `messages`: Tulu 3's mixture, or the output of `rstar2 data prepare`."""
-    messages = row.get("messages")
-    if not isinstance(messages, list):
+    if not isinstance(row.get("messages"), list):
         raise DataError(f"{where}: no messages")
-    return _conversation(_checked(messages, f"{where}: messages"))
+    tools, level = read_tools(row, where), read_level(row, where)
+    try:
+        result = _conversation(_read(row, where, "messages", tools), tools=tools)
+    except CallSyntaxError as error:
+        return RemovedRow(error.rule, str(error))
+    return result | {"level": level} if level and not isinstance(result, RemovedRow) else result
 
 
 def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -134,7 +147,7 @@ def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
     history = row.get("input")
     if not isinstance(history, list):
         history = [{"role": "user", "content": first_text(row, where, "input")}]
-    messages = _checked(history, f"{where}: input")
+    messages = _read(row | {"input": history}, where, "input") if history else []
     return _conversation([*messages, {"role": "assistant", "content": output.strip()}])
 
 
@@ -146,25 +159,31 @@ def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple
     pairs = []
     for index, turn in enumerate(turns):
         field = f"{where}: conversations[{index}]"
-        if not isinstance(turn, dict) or turn.get("from") not in roles:
-            speaker = turn.get("from") if isinstance(turn, dict) else turn
-            raise DataError(f"{field}: from is {speaker!r}; allowed in this layout: {', '.join(roles)}")
-        pairs.append((roles[turn["from"]], text_field(turn, "value", field, default="").strip()))
+        speaker = turn.get("from") if isinstance(turn, dict) else turn
+        if not isinstance(turn, dict) or not isinstance(speaker, str) or speaker not in roles:
+            raise DataError(f"{field}: from is {brief(speaker)}; allowed in this layout: {', '.join(roles)}")
+        pairs.append((roles[speaker], text_field(turn, "value", field, default="").strip()))
     return pairs
 
 
-def _checked(messages: Sequence[Any], where: str) -> list[Message]:
-    """Return role and content of each message and drop other fields. `_conversation` checks for empty messages."""
-    checked = []
-    for index, message in enumerate(messages):
-        field = f"{where}[{index}]"
-        if not isinstance(message, dict):
-            raise DataError(f"{field}: must be an object {{role, content}}")
-        role = text_field(message, "role", field)
-        if role not in ("system", "user", "assistant", "tool"):
-            raise DataError(f"{field}: role is {role!r}; allowed: system, user, assistant, tool")
-        checked.append({"role": role, "content": text_field(message, "content", field, default="")})
-    return checked
+def _read(row: dict[str, Any], where: str, name: str, tools: Sequence[dict[str, Any]] = ()) -> list[Message]:
+    """Return the messages of a field, with their calls as text. `tools`: those that the row declares.
+
+    Raises DataError for a field that would be lost, CallSyntaxError for an undeclared tool.
+    """
+    messages = []
+    for index, message in enumerate(read_messages(row, where, name=name)):
+        if "reasoning_content" in message:
+            raise DataError(
+                f"{where}: {name}[{index}].reasoning_content has no form that every model reads: write it in the "
+                "content as the model does, or name the file in sft.data as it is"
+            )
+        content, calls = calls_as_text(message)
+        written = [SourceCall(*call) for call in calls]
+        declared = tools or [{"function": {"name": call.name}} for call in written]
+        converted = _call_message(content, written, declared) if written else {"content": content}
+        messages.append({"role": message["role"], **converted, **{key: 0 for key in ("weight",) if key in message}})
+    return messages
 
 
 def _call_message(before: str, calls: Sequence[SourceCall], tools: Sequence[dict[str, Any]]) -> Message:
@@ -201,7 +220,9 @@ def _conversation(
         if message["role"] == "system" and not turns:
             system = "\n\n".join(part for part in (system, message["content"].strip()) if part)
         elif turns and turns[-1]["role"] == message["role"] == "assistant":
-            turns[-1] = {"role": "assistant", "content": f"{turns[-1]['content']}\n{message['content']}".strip()}
+            if turns[-1].get("weight") != message.get("weight"):
+                return RemovedRow("not-a-conversation", "consecutive assistant messages have different weights")
+            turns[-1] = message | {"content": f"{turns[-1]['content']}\n{message['content']}".strip()}
         else:
             turns.append(message)
     while turns and turns[-1]["role"] != "assistant":
@@ -211,11 +232,18 @@ def _conversation(
         return RemovedRow("not-a-conversation", f"roles: {', '.join(roles[:4]) or 'no assistant message'}")
     if any(not message["content"].strip() for message in turns if message["role"] != "tool"):
         return RemovedRow("not-a-conversation", "empty message")
-    prompt = "\n\n".join(part for part in (system.strip(), tools_section(tools) if tools else "") if part)
-    opening = [{"role": "system", "content": prompt}] if prompt else []
-    return {"messages": [*opening, *turns]}
+    opening = [{"role": "system", "content": system.strip()}] if system.strip() else []
+    converted = with_tools([*opening, *turns], tools)
+    try:
+        check_order(converted, "messages")
+    except DataError as error:
+        return RemovedRow("not-a-conversation", str(error))
+    if (longest := max(len(message["content"]) for message in converted)) > LONGEST_TEXT:
+        return RemovedRow("not-text", f"a message has {longest:,} characters; the limit is {LONGEST_TEXT:,}")
+    return {"messages": list(converted)}
 
 
+_OWN_COLUMNS = ("messages", "level", "tools", *ROW_FIELDS)
 DEMONSTRATIONS = (
     DatasetLayout("toolace", "Team-ACE/ToolACE", "conversations", ("system", "conversations"), _toolace),
     DatasetLayout(
@@ -226,13 +254,14 @@ DEMONSTRATIONS = (
         "magicoder", "ise-uiuc/Magicoder-OSS-Instruct-75K, ise-uiuc/Magicoder-Evol-Instruct-110K", "conversations",
         ("lang", "problem", "solution", "instruction", "response"), _magicoder,
     ),
-    DatasetLayout("tulu3", "allenai/tulu-3-sft-mixture", "conversations", ("messages",), _messages),
+    DatasetLayout("tulu3", "allenai/tulu-3-sft-mixture", "conversations", _OWN_COLUMNS, _messages),
     DatasetLayout(
         "nemotron", "nvidia/Llama-Nemotron-Post-Training-Dataset", "conversations",
         ("input", "output", "reasoning"), _nemotron,
     ),
     DatasetLayout(
-        "conversations", "your own data: {messages: [{role, content}]}", "conversations", ("messages",), _messages
+        "conversations", "your own data: {messages: [{role, content}], level?, tools?}", "conversations",
+        _OWN_COLUMNS, _messages,
     ),
 )  # fmt: skip
 """The layouts of conversations."""

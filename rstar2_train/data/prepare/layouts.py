@@ -12,7 +12,7 @@ from typing import Any
 from rstar2_train.data.prepare import bfcl
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, brief, first_text, text_field
+from rstar2_train.data.readers import DataError, brief, first_text, known_answer, text_field
 from rstar2_train.rewards.instructions import read_instructions
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 
@@ -44,8 +44,8 @@ def _dapo(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
     reward = row.get("reward_model")
     if isinstance(reward, dict):
-        return _problem(problem, first_text(reward, f"{where}: reward_model", "ground_truth"))
-    return _problem(problem, first_text(row, where, "solution"))
+        return _problem(problem, first_text(reward, f"{where}: reward_model", "ground_truth"), where)
+    return _problem(problem, first_text(row, where, "solution"), where)
 
 
 def _openmathreasoning(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -53,16 +53,16 @@ def _openmathreasoning(row: dict[str, Any], where: str) -> Row | RemovedRow:
     kind = text_field(row, "problem_type", where, default=_CHECKED)
     if kind != _CHECKED:
         return RemovedRow("no-gold-answer", f"problem_type: {kind}")
-    return _problem(problem, first_text(row, where, "expected_answer"))
+    return _problem(problem, first_text(row, where, "expected_answer"), where)
 
 
 def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = first_text(row, where, "question_latex", "problem", "question")
-    return _problem(problem, first_text(row, where, "numerical_answer", "answer", "solution"))
+    return _problem(problem, first_text(row, where, "numerical_answer", "answer", "solution"), where)
 
 
 def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    return _problem(first_text(row, where, "problem", "question"), first_text(row, where, "answer"))
+    return _problem(first_text(row, where, "problem", "question"), first_text(row, where, "answer"), where)
 
 
 def _benchmark(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -95,7 +95,7 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
     answer = f"\\text{{{_LETTERS[order.index(right)]}}}"
     domain = text_field(row, "High-level domain", where, default="")
-    return _with_id_and_slice(_problem(problem, answer), row, ("Record ID",), slice=domain)
+    return _with_id_and_slice(_problem(problem, answer, where), row, ("Record ID",), slice=domain)
 
 
 def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -110,7 +110,7 @@ def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
     question = first_text(row, where, "problem_text").strip()
     unit_line = f"\n\nThe unit of the answer is {unit}." if unit and question else ""
     source = text_field(row, "source", where, default="").strip()
-    return _with_id_and_slice(_problem(question + unit_line, answer), row, (), slice=source)
+    return _with_id_and_slice(_problem(question + unit_line, answer, where), row, (), slice=source)
 
 
 def _ifeval(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -156,8 +156,8 @@ def _with_id_and_slice(
     return problem | ({"id": identity} if identity else {}) | ({"slice": slice} if slice else {})
 
 
-def _problem(problem: str, answer: str) -> Row | RemovedRow:
-    problem, answer = problem.strip(), answer.strip()
+def _problem(problem: str, answer: str, where: str) -> Row | RemovedRow:
+    problem, answer = problem.strip(), known_answer(answer, f"{where}: answer").strip()
     if not problem:
         return RemovedRow("no-problem", "the text is empty")
     return {"problem": problem, "answer": answer} if answer else RemovedRow("no-gold-answer", "the answer is empty")

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.prepare.answer_rules import SampledAnswers, integer_answer
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.decontaminate import Benchmarks
@@ -38,11 +39,11 @@ from rstar2_train.data.prepare.records import (
     to_json,
 )
 from rstar2_train.data.prepare.report import RemovalReport
-from rstar2_train.data.problems import read_conversations, read_problems
+from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError, read_rows
 from rstar2_train.utils.files import write_atomically
 
-VERSION = 1
+VERSION = 2
 """Increment when the same input gives other bytes, so that the output of an older version is not reused."""
 REPORT = "report.json"
 FILES: Mapping[DatasetKind, str] = {
@@ -302,7 +303,7 @@ def _validate_and_report(file: Path, report: dict[str, Any], kind: DatasetKind |
         rules = ", ".join(f"{rule} {entry['rows']['all']}" for rule, entry in report["removed"].items())
         raise DataError(f"the rules removed all {report['read']['all']} rows: {rules}")
     if kind is not None:
-        deque(read_conversations(file) if kind == "conversations" else read_problems(file), maxlen=0)
+        deque(read_demonstrations(file) if kind == "conversations" else read_problems(file), maxlen=0)
     report["output"] = {"file": file.name, "sha256": _sha256(file)}
     write_atomically(file.with_name(REPORT), json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 

@@ -24,7 +24,7 @@ RULES: Mapping[str, str] = {
     "unreadable-call": "A tool call or a tool signature cannot be parsed.",
     "undeclared-tool": "The conversation calls a tool that it does not declare.",
     "no-python": "The solution has no Python program to convert to a tool call.",
-    "not-text": "The text contains half of a surrogate pair.",
+    "not-text": "The text contains half of a surrogate pair, or is too long.",
     "repeated": "Another row has the same content.",
     "contaminated": "Eight consecutive words also occur in a benchmark (paper §5.1).",
     "unverified": "Too few sampled answers equal the label (paper §4.2: at least 2 of 16).",
@@ -104,6 +104,6 @@ class DatasetLayout:
         The file of answers is in memory. Raises DataError, as `read_rows`.
         """
         source = self.answers(path)
-        answers = {row.get("id"): row for _, row in read_rows(source)} if source else {}
+        answers = {str(row.get("id")): row for _, row in read_rows(source)} if source else {}
         for line, row in read_rows(path, columns=self.columns):
-            yield line, answers.get(row.get("id"), {}) | row if answers else row
+            yield line, answers.get(str(row.get("id")), {}) | row if answers else row

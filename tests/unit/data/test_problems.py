@@ -11,19 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rstar2_train.data.problems import DataError, Problem, read_conversations, read_problems
+from rstar2_train.data.problems import DataError, Problem, read_problems
 
 PROBLEMS: list[dict[str, Any]] = [
     {"id": "a", "problem": "1+1?", "answer": "2", "slice": "easy"},
     {"id": "b", "problem": "2*3?", "answer": "6", "hard": True},
 ]
-DEMO = {
-    "messages": [
-        {"role": "user", "content": "1+1?"},
-        {"role": "assistant", "content": "<answer>\\boxed{2}</answer>"},
-    ],
-    "level": 1,
-}
 ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -87,6 +80,44 @@ def test_read_problems_of_invalid_row_names_place(tmp_path: Path, row: object, m
     assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "answer", ["\frac{1}{2}", "\boxed{1}", "\times 2", "\text{C}", "\rho", "\neq 3", "1\x00", "\x85"]
+)
+def test_read_problems_control_character_in_answer_raises(tmp_path: Path, answer: str) -> None:
+    """An answer whose JSON has one backslash before a LaTeX command would never be equal to a rollout's."""
+    with pytest.raises(DataError, match=r":1: answer contains '\\.*', a control character, .* backslash .* twice"):
+        list(read_problems(_jsonl(tmp_path, {"problem": "x", "answer": answer})))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("5+5=10\n#### 10", "10"),
+        ("5+5=<<5+5=10>>10\n\n#### 1,234\n", "1,234"),
+        ("#### 7", "7"),
+        ("\tx = 1\n\treturn x\r\n", "\tx = 1\n\treturn x\r\n"),
+        ("no value ####", "no value ####"),
+    ],
+)
+def test_read_problems_reads_answers_of_gsm8k(tmp_path: Path, answer: str, expected: str) -> None:
+    """The value after the solution is the answer. Other text, such as a program, is unchanged."""
+    (problem,) = read_problems(_jsonl(tmp_path, {"problem": "x", "answer": answer}))
+    assert problem.answer == expected
+
+
+def test_read_problems_of_csv_has_the_limit_of_jsonl(tmp_path: Path) -> None:
+    """A long field is read from CSV as from JSON Lines; the limit of both is the same."""
+    for length, message in ((140_000, ""), (2**20, ""), (2**20 + 1, "problem has 1,048,577 characters")):
+        path = tmp_path / "data.csv"
+        path.write_text(f'problem,answer\n"{"a" * length}",1\n')
+        for read in (path, _jsonl(tmp_path, {"problem": "a" * length, "answer": "1"})):
+            if message:
+                with pytest.raises(DataError, match=rf":\d: {message}"):
+                    list(read_problems(read))
+            else:
+                assert [len(problem.problem) for problem in read_problems(read)] == [length]
+
+
 def test_read_problems_with_duplicate_id_raises(tmp_path: Path) -> None:
     """A duplicate id is an error."""
     with pytest.raises(DataError, match=r":2: duplicate id 'a', first used in line 1"):
@@ -111,39 +142,6 @@ def test_read_problems_of_unreadable_file_raises(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             list(read_problems(tmp_path / name))
         assert name in str(caught.value) and message in str(caught.value)
-
-
-def test_read_conversations_drops_null_fields_of_parquet(tmp_path: Path) -> None:
-    """Messages are unchanged, except for the null fields that Parquet adds."""
-    (row,) = read_conversations(_jsonl(tmp_path, DEMO))
-    assert (list(row.messages), row.level) == (DEMO["messages"], 1)
-    with_extra = {"messages": [*DEMO["messages"], {"role": "tool", "content": "2", "name": "python"}]}
-    pq.write_table(pa.Table.from_pylist([with_extra]), tmp_path / "data.parquet")
-    (row,) = read_conversations(tmp_path / "data.parquet")
-    assert list(row.messages) == with_extra["messages"] and row.level == 0
-
-
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        (None, "messages must be a non-empty list"),
-        ([], "messages must be a non-empty list"),
-        (["hello"], r"messages\[0\] must be an object"),
-        ([{"role": "bot", "content": "x"}], r"messages\[0\]\.role is 'bot'; allowed: system, user, assistant, tool"),
-        ([{"role": "user"}], r"messages\[0\]\.content must be a text"),
-        ([{"role": "user", "content": "x"}], "no assistant message"),
-    ],
-)
-def test_read_conversations_of_invalid_messages_raises(tmp_path: Path, messages: object, message: str) -> None:
-    """Messages with a wrong form, or without an assistant message, are an error."""
-    with pytest.raises(DataError, match=message):
-        list(read_conversations(_jsonl(tmp_path, {"messages": messages})))
-
-
-def test_read_conversations_with_text_level_raises(tmp_path: Path) -> None:
-    """A level must be a number."""
-    with pytest.raises(DataError, match=r"level must be a whole number .* got 'easy'"):
-        list(read_conversations(_jsonl(tmp_path, DEMO | {"level": "easy"})))
 
 
 def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:

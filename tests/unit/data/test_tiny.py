@@ -17,7 +17,8 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.roles import ModelSource
-from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
+from rstar2_train.data.demonstrations import Demonstration, read_demonstrations
+from rstar2_train.data.problems import Problem, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
 from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFlaws, demonstrate, error_message
 from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, OperationChain, draw_chain
@@ -55,7 +56,7 @@ def test_write_tiny_with_same_seed_writes_same_bytes(tiny: Path, tmp_path: Path)
 def test_write_tiny_files_share_no_problem(tiny: Path) -> None:
     """No problem is in two files."""
     texts = [problem.problem for name in PROBLEM_FILES for problem in read_problems(tiny / f"{name}.jsonl")]
-    texts += [row.messages[1]["content"] for row in read_conversations(tiny / "sft.jsonl")]
+    texts += [row.messages[1]["content"] for row in read_demonstrations(tiny / "sft.jsonl")]
     assert [text for text, count in Counter(texts).items() if count > 1] == []
 
 
@@ -105,7 +106,7 @@ def test_error_text_equals_executor_output(code: str) -> None:
 def test_tool_messages_equal_parser_and_tool_output(tiny: Path) -> None:
     """Every tool message is the output of the parser or the tool for its call."""
     seen: Counter[str] = Counter()
-    for row in read_conversations(tiny / "sft.jsonl"):
+    for row in read_demonstrations(tiny / "sft.jsonl"):
         turns = row.messages[2:]
         for call_turn, tool_turn in zip(turns[::2], turns[1::2], strict=False):
             (call,) = parse_calls(call_turn["content"], max_calls=8)
@@ -132,7 +133,7 @@ def test_demonstrate_without_flaws_is_always_correct() -> None:
     assert _solved(chains, DemonstrationFlaws()) < 0.35
 
 
-def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
+def _token_counts(tiny: Path) -> Callable[[Demonstration], int]:
     chat_format = ChatFormat.load(tiny / "base", ModelSource(source="m", system_prompt=SYSTEM_PROMPT, prompt_prefix=""))
     return lambda row: len(chat_format.encode_conversation(row.messages).token_ids)
 
@@ -140,7 +141,7 @@ def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
 def test_level_1_demonstrations_fit_60_tokens(tiny: Path) -> None:
     """The budgets of the manifests depend on this: a call has 8 tokens, its result 13, an answer 5."""
     count = _token_counts(tiny)
-    rows = [row for row in read_conversations(tiny / "sft.jsonl") if row.level == 1 and len(row.messages) == 5]
+    rows = [row for row in read_demonstrations(tiny / "sft.jsonl") if row.level == 1 and len(row.messages) == 5]
     assert rows and max(count(row) for row in rows) < 60
 
 

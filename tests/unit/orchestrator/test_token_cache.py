@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rstar2_train.api.stages import SFTStage
-from rstar2_train.data.problems import DataError, read_conversations
+from rstar2_train.data.demonstrations import read_demonstrations
+from rstar2_train.data.problems import DataError
 from rstar2_train.data.tiny import SMOKE, write_tiny
 from rstar2_train.orchestrator import token_cache
 from rstar2_train.orchestrator.stages.sft import DemonstrationBatches
@@ -48,7 +49,7 @@ def load(tiny: Path, tmp_path: Path) -> Loads:
 def test_load_tokens_returns_the_encoded_rows(load: Loads) -> None:
     """Ids, mask and level of each row; the second load tokenises nothing and has the same content."""
     cache = load()
-    rows = list(read_conversations(load.data))
+    rows = list(read_demonstrations(load.data))
     assert load.reports[-1] == (len(rows), len(rows))
     assert len(load.reports) > 2
     again = load()
@@ -106,7 +107,7 @@ def test_load_tokens_stopped_leaves_no_files(load: Loads) -> None:
     with pytest.raises(KeyboardInterrupt):
         load_tokens(load.folder, load.data, load.chat_format, report=stop)
     load.data.write_text(json.dumps({"messages": [{"role": "assistant", "content": "x"}]}) + "\n")
-    with pytest.raises(DataError, match="row 1"):
+    with pytest.raises(DataError, match=r":1: messages\[0\]"):
         load()
     assert list(load.folder.parent.iterdir()) == []
 

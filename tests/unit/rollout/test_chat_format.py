@@ -165,11 +165,10 @@ def test_chat_format_unsuitable_template_raises(chat_format: ChatFormat, templat
 
 def test_prompt_ids_rejected_role_names_the_roles(chat_format: ChatFormat) -> None:
     """If the template raises an error, the message names the roles of the conversation."""
-    own = ChatFormat(
-        chat_format.tokenizer, chat_template=NO_SYSTEM.replace("{% endfor %}", "{{ m.content }}<|im_end|>{% endfor %}")
-    )
-    with pytest.raises(ChatFormatError, match="system"):
-        own.prompt_ids("x")
+    template = NO_SYSTEM.replace("{% endfor %}", "{{ m.content }}<|im_end|>{% endfor %}").replace("system", "tool")
+    own = ChatFormat(chat_format.tokenizer, chat_template=template)
+    with pytest.raises(ChatFormatError, match=r"roles \['user', 'tool'\]: no tool role"):
+        own.conversation_prompt_ids([{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}])
 
 
 @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "x"}], [{"role": "assistant", "content": "x"}]])

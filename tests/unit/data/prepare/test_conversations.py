@@ -135,7 +135,8 @@ def test_tulu3_and_nemotron_convert_to_same_messages() -> None:
 def test_conversation_merges_and_trims_messages() -> None:
     """Consecutive assistant messages are merged. Messages after the last of them are dropped."""
     turns = [("system", "S"), ("user", "a"), ("assistant", "b"), ("assistant", "c"), ("tool", ""), ("user", "d")]
-    messages = [{"role": role, "content": content, "weight": 1} for role, content in turns]
+    messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in turns]
+    messages[2]["weight"] = 1
     assert _messages("conversations", {"messages": messages}) == [
         {"role": "system", "content": "S"},
         {"role": "user", "content": "a"},
@@ -185,9 +186,9 @@ def test_convert_of_invalid_demonstration_returns_rule(layout: str, row: dict[st
             r"conversations\[0\]: from is 'judge'",
         ),
         ("toolace", TOOLACE | {"conversations": ["x"]}, r"conversations\[0\]: from is 'x'"),
-        ("tulu3", {"messages": [{"role": "bot", "content": "x"}]}, r"messages\[0\]: role is 'bot'"),
-        ("tulu3", {"messages": ["x"]}, r"messages\[0\]: must be an object"),
-        ("nemotron", NEMOTRON | {"input": [{"role": "user", "content": 3.5, "x": 1}, 4]}, r"input\[1\]: must be"),
+        ("tulu3", {"messages": [{"role": "bot", "content": "x"}]}, r"messages\[0\]\.role is 'bot'"),
+        ("tulu3", {"messages": ["x"]}, r"messages\[0\] must be an object"),
+        ("nemotron", NEMOTRON | {"input": [{"role": "user", "content": "x"}, 4]}, r"input\[1\] must be"),
     ],
 )
 def test_convert_of_unknown_turn_names_field(layout: str, row: dict[str, Any], message: str) -> None:

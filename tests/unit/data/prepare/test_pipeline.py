@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.prepare import pipeline
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, PreparedDataset, decontaminate, prepare
-from rstar2_train.data.problems import read_conversations, read_problems
+from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError
 from rstar2_train.rewards.instructions import Instruction, decode_instructions
 
@@ -248,7 +249,7 @@ def test_prepare_compares_conversations_by_user_messages(tmp_path: Path) -> None
     second = _write(tmp_path / "2.jsonl", _conversation("hi", "ho"), _conversation("hi", "ha"))
     sources = [_source("tulu3", first), _source("conversations", second)]
     prepared = prepare(sources, out=tmp_path / "out", against=[bench])
-    assert [row.messages[1]["content"] for row in read_conversations(prepared.file)] == ["ho", BENCHMARK, "ha"]
+    assert [row.messages[1]["content"] for row in read_demonstrations(prepared.file)] == ["ho", BENCHMARK, "ha"]
     assert _removed(prepared) == {"contaminated": 1, "repeated": 1}
 
 

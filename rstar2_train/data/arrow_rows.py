@@ -1,0 +1,153 @@
+"""Reads the rows of Parquet files and Arrow streams as values of JSON. One batch is in memory at a time.
+
+Arrow has one type per column: a struct has the keys of all rows, and null where a row has none. Such keys are left
+out. A value without a form in JSON, such as a timestamp, becomes `Unreadable`: a row is refused only where the value
+is used, with its column and type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rstar2_train.data.readers import DataError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A value without a form in JSON."""
+
+    type: str
+    """Type in Arrow's notation, or the fault."""
+
+    def __repr__(self) -> str:
+        return f"a value of type {self.type}"
+
+
+def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a `.parquet` or `.arrow` file. `columns`: as of `read_rows`. Raises DataError."""
+    try:
+        import pyarrow.ipc
+        import pyarrow.lib
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(f"{path}: pyarrow is not installed; run pip install 'rstar2[train]'") from error
+
+    kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
+    try:
+        if kind == "Arrow":
+            with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
+                names = _selected(stream.schema.names, columns, path)
+                for batch in stream:
+                    yield from _rows(batch.select(names), path)
+            return
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = _selected(file.schema_arrow.names, columns, path)
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+                yield from _rows(batch, path)
+    except (pyarrow.lib.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable {kind} file: {error}") from error
+
+
+def _selected(names: list[str], columns: Sequence[str] | None, path: Path) -> list[str]:
+    """Return the names in `columns`, or all names if none is: the error for the row then lists the existing fields."""
+    if repeated := next((name for name in names if names.count(name) > 1), ""):
+        raise DataError(f"{path}: two columns have the same name {repeated!r}; rename one")
+    return [name for name in names if columns is None or name in columns] or names
+
+
+def _rows(batch: pyarrow.RecordBatch, path: Path) -> Iterator[dict[str, Any]]:
+    values = [_values(column) for column in batch.columns]
+    names = batch.schema.names
+    for number in range(batch.num_rows):
+        yield {name: column[number] for name, column in zip(names, values, strict=True)}
+
+
+def _values(array: pyarrow.Array) -> list[Any]:
+    """Return the values of an array: of a struct without its null keys, of a map as an object."""
+    import pyarrow.compute
+    from pyarrow import types
+
+    kind = array.type
+    if isinstance(array, pyarrow.ExtensionArray):
+        return _values(array.storage)
+    if types.is_dictionary(kind):
+        return _values(array.dictionary_decode())
+    if types.is_run_end_encoded(kind):
+        return _values(pyarrow.compute.run_end_decode(array))
+    if types.is_struct(kind):
+        return _structs(array)
+    if types.is_map(kind):
+        return _maps(array)
+    lists = (
+        types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view,
+    )  # fmt: skip
+    if any(check(kind) for check in lists):
+        return _lists(array)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return _texts(array)
+    plain = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    return list(array.to_pylist()) if any(check(kind) for check in plain) else _unreadable(array, str(kind))
+
+
+def _structs(array: pyarrow.Array) -> list[Any]:
+    names = [field.name for field in array.type]
+    if len(set(names)) < len(names):
+        return _unreadable(array, str(array.type))
+    columns = [_values(column) for column in array.flatten()]
+    return [
+        {name: column[at] for name, column in zip(names, columns, strict=True) if column[at] is not None}
+        if is_valid
+        else None
+        for at, is_valid in enumerate(array.is_valid().to_pylist())
+    ]
+
+
+def _maps(array: pyarrow.Array) -> list[Any]:
+    """Return maps as objects. A key that is no text, or that is repeated, has no form in JSON."""
+    import pyarrow
+
+    kind = array.type
+    entry = pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])
+    entries = _values(array.cast(pyarrow.list_(entry)))
+    values: list[Any] = []
+    for pairs in entries:
+        value = None if pairs is None else {pair["key"]: pair.get("value") for pair in pairs}
+        is_object = value is None or (all(isinstance(key, str) for key in value) and len(value) == len(pairs))
+        values.append(value if is_object else Unreadable(str(kind)))
+    return values
+
+
+def _lists(array: pyarrow.Array) -> list[Any]:
+    import pyarrow.compute
+
+    items, end, values = _values(array.flatten()), 0, list[Any]()
+    for length in pyarrow.compute.list_value_length(array).to_pylist():
+        start, end = end, end + (length or 0)
+        values.append(None if length is None else items[start:end])
+    return values
+
+
+def _texts(array: pyarrow.Array) -> list[Any]:
+    try:
+        return list(array.to_pylist())
+    except UnicodeDecodeError:
+        return [_text(value) for value in array]
+
+
+def _text(value: pyarrow.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return Unreadable("text that is not UTF-8")
+
+
+def _unreadable(array: pyarrow.Array, kind: str) -> list[Any]:
+    return [Unreadable(kind) if is_valid else None for is_valid in array.is_valid().to_pylist()]

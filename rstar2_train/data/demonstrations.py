@@ -1,0 +1,295 @@
+"""Reads demonstrations from data files: chat messages that the SFT stage trains on.
+
+Each field of a message is used or refused, and never dropped. `tool_calls` and `reasoning_content` are written by the
+chat template of the model (`rollout/chat_template.py`). Every error names file, line, field and remedy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.data.readers import DataError, brief, check_text, json_value, read_rows
+from rstar2_train.tools.remote_schema import declared_signature
+from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.tools.schema import tools_section
+
+ROLES = ("system", "user", "assistant", "tool")
+Message = dict[str, Any]
+"""A message in the form that chat templates read: role, content, and of an assistant `tool_calls` (arguments as an
+object), `reasoning_content` and `weight` if they are set."""
+
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "system": frozenset(),
+    "user": frozenset(),
+    "assistant": frozenset({"tool_calls", "reasoning_content", "weight"}),
+    "tool": frozenset({"tool_call_id", "name"}),
+}
+"""Role -> its fields, besides role and content."""
+_REMEDIES: Mapping[str, str] = {
+    "function_call": "write the call as tool_calls, and its result as a message of role tool",
+    "name": "write the name in the content",
+    "reasoning": "rename it to reasoning_content",
+    "thinking": "rename it to reasoning_content",
+    "tool_calls": "only assistant messages have calls",
+    "reasoning_content": "only assistant messages have reasoning",
+    "weight": "only assistant messages are trained",
+    "train": "write weight: 0 for a message that is not trained",
+    "training": "write weight: 0 for a message that is not trained",
+    "loss": "write weight: 0 for a message that is not trained",
+}
+_OTHER = "remove it, or write it in the content"
+ROW_FIELDS: Mapping[str, str] = {
+    "functions": "rename it to tools",
+    "system": "write it as the first message, with role system",
+    "chat_template_kwargs": "set spec.model.chatTemplate to a template that needs no arguments",
+}
+"""Fields of a row that would change the conversation -> remedy."""
+LARGEST_LEVEL = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A conversation to train on: the loss covers its assistant messages, except those of weight 0."""
+
+    messages: tuple[Message, ...]
+    level: int = 0
+    """Difficulty, from 1; 0: the row has no level. See `SFTStage.shortest_first_steps`."""
+    where: str = ""
+    """File and line of the row."""
+
+
+def read_demonstrations(path: Path) -> Iterator[Demonstration]:
+    """Yield the demonstrations of a file with rows `{messages: [{role, content}], level?, tools?}`, in file order.
+
+    Raises DataError, which names file, line and field, for a row that cannot be trained on as it is.
+    """
+    for line, row in read_rows(path):
+        where = f"{path}:{line}"
+        messages = read_messages(row, where)
+        check_order(messages, f"{where}: messages")
+        tools = read_tools(row, where)
+        _check_texts_and_names(messages, {tool["function"]["name"] for tool in tools}, f"{where}: messages")
+        yield Demonstration(with_tools(messages, tools), level=read_level(row, where), where=where)
+
+
+def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
+    """Return the messages of the field `name`. Raises DataError for a field of a message or row that is not trained."""
+    for field, remedy in ROW_FIELDS.items():
+        if row.get(field):
+            raise DataError(f"{where}: {field} is not trained on: {remedy}")
+    messages = json_value(row.get(name), f"{where}: {name}")
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {brief(messages)}")
+    read = [read_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(messages)]
+    _match_results(read, f"{where}: {name}")
+    return read
+
+
+def read_message(message: Any, field: str) -> Message:
+    """Return one message; a message of role tool still has its `tool_call_id` and `name`. Raises DataError."""
+    if not isinstance(message, dict):
+        raise DataError(f"{field} must be an object {{role, content}}, got {brief(message)}")
+    role = message.get("role")
+    if role not in ROLES:
+        advice = "; write system for developer" if role == "developer" else ""
+        raise DataError(f"{field}.role is {brief(role)}; allowed: {', '.join(ROLES)}{advice}")
+    given = {key: value for key, value in message.items() if value is not None and key not in ("role", "content")}
+    if given.get("tool_calls") == []:
+        del given["tool_calls"]
+    if role != "assistant" and given.get("weight") == 0:  # only assistant messages are trained
+        del given["weight"]
+    for key in given:
+        if key not in _FIELDS[role]:
+            raise DataError(f"{field}.{key} is not trained on: {_REMEDIES.get(key, _OTHER)}")
+    read: Message = {"role": role, "content": _content(message, field, needed=role != "assistant")}
+    if reasoning := _text(given.get("reasoning_content", ""), f"{field}.reasoning_content"):
+        read["reasoning_content"] = reasoning
+    if "tool_calls" in given:
+        read["tool_calls"] = _calls(given["tool_calls"], f"{field}.tool_calls")
+    if "weight" in given:
+        if isinstance(given["weight"], bool) or given["weight"] not in (0, 1):
+            raise DataError(f"{field}.weight must be 0 or 1, got {brief(given['weight'])}")
+        if given["weight"] == 0:
+            read["weight"] = 0
+    return read | {key: given[key] for key in ("tool_call_id", "name") if key in given}
+
+
+def calls_as_text(message: Message) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """Return the content of a message, and name and arguments of each of its calls."""
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    return message["content"], [(function["name"], function["arguments"]) for function in functions]
+
+
+def read_level(row: Mapping[str, Any], where: str) -> int:
+    """Return the level of a row; 0: it has none. A column of integers with gaps may hold them as floats."""
+    level = row.get("level")
+    if level is None or (isinstance(level, float) and math.isnan(level)):
+        return 0
+    is_number = isinstance(level, (int, float, Decimal)) and not isinstance(level, bool)
+    if not is_number or level % 1 != 0 or not 0 <= level <= LARGEST_LEVEL:
+        raise DataError(f"{where}: level must be a whole number from 1 (easiest), got {brief(level)}")
+    return int(level)
+
+
+def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the signatures of the tools that a row declares. Raises DataError."""
+    tools = json_value(row.get("tools"), f"{where}: tools")
+    if tools is None:
+        return []
+    if not isinstance(tools, list):
+        raise DataError(f"{where}: tools must be a list of {{type: function, function: {{...}}}}, got {brief(tools)}")
+    signatures = []
+    for index, tool in enumerate(tools):
+        field = f"{where}: tools[{index}]"
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            raise DataError(f"{field} must be an object {{type: function, function: {{...}}}}, got {brief(tool)}")
+        extra = {*function, *(tool if function is not tool else ())}
+        extra -= {"type", "function", "name", "description", "parameters"}
+        if extra:
+            raise DataError(f"{field}: {min(extra)} is not trained on: remove it, or write it in the description")
+        try:
+            signatures.append(declared_signature({"parameters": {"type": "object", "properties": {}}, **function}))
+        except SourceError as error:
+            raise DataError(f"{field}: {error}") from error
+    return signatures
+
+
+def with_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+    """Return the messages with the tools in the system message, in the form of a rollout's prompt."""
+    if not tools:
+        return tuple(messages)
+    system = messages[0]["content"].strip() if messages[0]["role"] == "system" else ""
+    content = "\n\n".join(part for part in (system, tools_section(tools)) if part)
+    return ({"role": "system", "content": content}, *messages[messages[0]["role"] == "system" :])
+
+
+def check_order(messages: Sequence[Message], where: str) -> None:
+    """Raise DataError for messages in an order that no rollout has, and for an empty assistant message."""
+    previous, has_user = "", False
+    for index, message in enumerate(messages):
+        role, field = message["role"], f"{where}[{index}]"
+        if role == "assistant":
+            if previous == "assistant":
+                raise DataError(f"{field}: the message before it is also an assistant message: join the two")
+            if not has_user:
+                raise DataError(f"{field}: an assistant message needs a user message before it; add one")
+            if not (message["content"].strip() or message.get("tool_calls")):
+                raise DataError(f"{field}.content is empty: the model would learn to reply nothing; remove the row")
+        if role == "tool" and previous not in ("assistant", "tool"):
+            raise DataError(f"{field}: a tool message must follow an assistant message or another tool message")
+        previous, has_user = role, has_user or role == "user"
+    trained = [message for message in messages if message["role"] == "assistant" and "weight" not in message]
+    if not trained:
+        roles = {message["role"] for message in messages}
+        fault = "only assistant messages of weight 0" if "assistant" in roles else "no assistant message"
+        raise DataError(f"{where} has {fault}; SFT trains on assistant messages only")
+
+
+def _content(message: Mapping[str, Any], field: str, *, needed: bool) -> str:
+    content = message.get("content")
+    if content is None and not needed:
+        return ""
+    if isinstance(content, list):
+        parts = [part for part in content if part is not None]
+        part = parts[0] if len(parts) == 1 and isinstance(parts[0], dict) else {}
+        given = {key: value for key, value in part.items() if value is not None}
+        if set(given) != {"type", "text"} or given["type"] != "text":
+            raise DataError(
+                f"{field}.content must be a text, or a list of one part {{type: text, text}}, got {brief(content)}; "
+                "join several texts, other kinds of parts cannot be trained on"
+            )
+        content = given["text"]
+    return _text(content, f"{field}.content")
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{field} must be a text, got {brief(value)}")
+    return value
+
+
+def _calls(calls: Any, field: str) -> list[dict[str, Any]]:
+    """Return calls in the form of OpenAI, with arguments as an object. Raises DataError."""
+    if not isinstance(calls, list):
+        raise DataError(f"{field} must be a list of calls, got {brief(calls)}")
+    return [_call(call, f"{field}[{index}]") for index, call in enumerate(calls)]
+
+
+def _call(call: Any, field: str) -> dict[str, Any]:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise DataError(f"{field} must be an object {{function: {{name, arguments}}}}, got {brief(call)}")
+    given = {key: value for key, value in {**call, **function}.items() if value is not None}
+    unknown = sorted(set(given) - {"id", "index", "type", "function", "name", "arguments"})
+    if unknown:
+        raise DataError(f"{field}.{unknown[0]} is not trained on: remove it")
+    if given.get("type", "function") != "function":
+        raise DataError(f"{field}.type is {brief(given['type'])}; only calls of type function can be trained on")
+    name, arguments = given.get("name"), given.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{field}.function.name must be a non-empty text, got {brief(name)}")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{field}.function.arguments is not valid JSON: {error}; correct or remove the row"
+            ) from None
+    if not isinstance(arguments, dict):
+        raise DataError(f"{field}.function.arguments must be a JSON object, got {brief(arguments)}")
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{field}.function.arguments cannot be written as JSON: {error}; correct the row") from None
+    read: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": given["id"], **read} if "id" in given else read
+
+
+def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: str) -> None:
+    """Raise DataError for a text that tokenizers reject, and for a call that the row's tools do not declare."""
+    for index, message in enumerate(messages):
+        check_text(message["content"], f"{where}[{index}].content")
+        check_text(message.get("reasoning_content", ""), f"{where}[{index}].reasoning_content")
+        for call in message.get("tool_calls", ()):
+            check_text(json.dumps(call, ensure_ascii=False), f"{where}[{index}].tool_calls")
+            if tools and call["function"]["name"] not in tools:
+                raise DataError(
+                    f"{where}[{index}].tool_calls calls {call['function']['name']!r}, but the tools of the row are "
+                    f"{', '.join(sorted(tools))}; declare it"
+                )
+
+
+def _match_results(messages: Sequence[Message], where: str) -> None:
+    """Check that results follow calls in their order, as in a rollout, and remove the ids, which are then redundant.
+
+    Raises DataError for another order or number, and for a name or id without a call.
+    """
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls", ())
+        results = list(itertools.takewhile(lambda later: later["role"] == "tool", messages[index + 1 :]))
+        if calls and messages[index + 1 :] and len(results) != len(calls):
+            raise DataError(
+                f"{where}[{index}].tool_calls has {len(calls)} calls, but {len(results)} messages of role tool follow; "
+                "write one result per call"
+            )
+        for at, (call, result) in enumerate(zip(calls, results, strict=False), start=index + 1):
+            for key, expected in (("tool_call_id", call.get("id")), ("name", call["function"]["name"])):
+                given = result.pop(key, expected)
+                if given != expected:
+                    raise DataError(
+                        f"{where}[{at}].{key} is {brief(given)}, but the call of this position has {brief(expected)}; "
+                        "write the results in the order of the calls"
+                    )
+    for index, message in enumerate(messages):
+        if key := next((key for key in ("tool_call_id", "name") if key in message), ""):
+            raise DataError(f"{where}[{index}].{key} is not trained on: no tool_calls are before it; remove it")
+        for call in message.get("tool_calls", ()):
+            call.pop("id", None)

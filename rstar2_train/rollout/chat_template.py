@@ -1,0 +1,214 @@
+"""Renders messages as text by the chat template of a model.
+
+`ChatFormat` turns the text into tokens. The end of a turn, the text between turns and the start of a generation are
+derived from renderings with marks, so that any template is followed to the character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rstar2_train.tools.parser import written_calls
+from rstar2_train.tools.schema import call_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MODEL_MARK = "QZMODELTURNZQ"
+USER_MARK = "QZUSERTURNZQ"
+_SYSTEM_MARK = "QZSYSTEMZQ"
+_OPENED = re.compile(r"<([a-z_]+)>(\s*)\Z")
+_THINK, _THINK_END = "<think>", "</think>"
+_DATE = "strftime_now"
+"""Function of chat templates that returns the current date."""
+
+
+class ChatFormatError(ValueError):
+    """The tokenizer or its chat template cannot be used, or cannot render a conversation."""
+
+
+class ChatTemplate:
+    """The chat template of one tokenizer.
+
+    It must write an assistant's content verbatim, and close it with a special token. A template that does not write
+    the start of a generation is completed; one without a system role gets the system message in the user's first one.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, *, date: datetime | None) -> None:
+        """`template`: None selects the tokenizer's. `date`: the current date for the template; None: today.
+
+        Raises ChatFormatError for a template that cannot be used.
+        """
+        self._tokenizer, self._template, self._date = tokenizer, template, date
+        self._has_system, self._start = True, ""
+        after_model = self.after_model_turn([{"role": "user", "content": USER_MARK}])
+        self.end_of_turn = self._closing_token(after_model)
+        head, mark, tail = after_model[len(self.end_of_turn) :].partition(USER_MARK)
+        if not mark:
+            raise ChatFormatError("the chat template drops a user turn that follows an assistant turn")
+        self._start = self._missing_start()
+        self.turn_head, self.turn_tail = head, tail + self._start
+        """Text around a user turn that follows an assistant turn, up to the model's next turn."""
+        self._has_system = self._renders_system()
+
+    @property
+    def text(self) -> str:
+        """The template itself."""
+        return str(self._template or self._tokenizer.chat_template)
+
+    @property
+    def uses_date(self) -> bool:
+        """Whether a prompt contains the current date."""
+        return _DATE in self.text
+
+    @property
+    def date(self) -> str:
+        """The date in prompts, as YYYY-MM-DD."""
+        return f"{self._date or datetime.now():%Y-%m-%d}"
+
+    @cached_property
+    def _opened(self) -> tuple[str, str]:
+        """The tag that the start of a generation opens, such as `<think>`, and the white space after it."""
+        match = _OPENED.search(self.render([{"role": "user", "content": USER_MARK}]).rpartition(USER_MARK)[2])
+        return (f"<{match.group(1)}>", match.group(2)) if match else ("", "")
+
+    @cached_property
+    def _has_closed_reasoning(self) -> bool:
+        """Whether the start of a generation is an empty reasoning."""
+        return self.render([{"role": "user", "content": USER_MARK}]).rstrip().endswith(_THINK_END)
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the text of a conversation up to the model's next turn. Raises ChatFormatError."""
+        return self._apply(messages, start=True) + self._start
+
+    def after_model_turn(self, reply: Sequence[Mapping[str, Any]]) -> str:
+        """Return the template's text from the end of an assistant turn, through `reply`, to the next generation."""
+        opening = [{"role": "user", "content": "x"}, {"role": "assistant", "content": MODEL_MARK}]
+        _, mark, after = self.render([*opening, *reply]).partition(MODEL_MARK)
+        if not mark:
+            raise ChatFormatError("the chat template does not write an assistant's content verbatim")
+        return after
+
+    def check_written(self, text: str, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Raise ChatFormatError for a message that the template dropped from its rendering."""
+        for message in messages:
+            if message["content"].strip() not in text:
+                raise ChatFormatError(
+                    f"the chat template does not write the content of a {message['role']} message here; move it"
+                )
+
+    def model_turn(self, message: Mapping[str, Any]) -> str:
+        """Return the text of an assistant turn as the model would sample it: without its start and its end.
+
+        A tag that the start of a generation opens, such as `<think>`, is not repeated.
+        """
+        content = str(message["content"])
+        if message.get("tool_calls") or message.get("reasoning_content"):
+            content = self._written_fields(message)
+        tag, space = self._opened
+        if tag and content.lstrip().startswith(tag):
+            content = content.lstrip().removeprefix(tag).removeprefix(space)
+        return content
+
+    def check_reasoning(self, turn: str) -> None:
+        """Raise ChatFormatError for a turn whose reasoning does not fit the start of a generation."""
+        if self._opened[0] == _THINK and (_THINK_END not in turn or _THINK in turn):
+            raise ChatFormatError(
+                f"the chat template opens {_THINK}, so an assistant message must close it exactly once: set "
+                f"reasoning_content, or start the content with {_THINK}...{_THINK_END}"
+            )
+        if self._has_closed_reasoning and _THINK in turn:
+            raise ChatFormatError(
+                f"the chat template starts a turn with an empty reasoning, so an assistant message cannot have {_THINK}"
+            )
+
+    def _written_fields(self, message: Mapping[str, Any]) -> str:
+        """Return a turn with calls or reasoning as the template writes it; calls that it ignores, in Hermes form."""
+        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+        text = self._alone(message)
+        if calls and text == self._alone({key: message[key] for key in message if key != "tool_calls"}):
+            before = text if message.get("reasoning_content") else str(message["content"])
+            text = "\n".join(part for part in (before, *(call_text(*call) for call in calls)) if part)
+        if calls and written_calls(text) != calls:
+            raise ChatFormatError(
+                "the chat template writes tool_calls in a form that rollouts do not read: write the calls in the "
+                "content (`rstar2 data prepare` does)"
+            )
+        for field in ("reasoning_content", "content"):
+            if str(message.get(field, "")).strip() not in text:
+                raise ChatFormatError(
+                    f"the chat template does not write {field}: write it in the content, as the model writes it"
+                )
+        return text
+
+    def _alone(self, message: Mapping[str, Any]) -> str:
+        """Return the text of an assistant message after a question, without its start and its end."""
+        question = [{"role": "user", "content": "x"}]
+        whole, start = self._apply([*question, message], start=False), self.render(question)
+        if not whole.startswith(start):  # a start that opens a tag, before a turn without it
+            start = start.rstrip().removesuffix(self._opened[0])
+        text, end, rest = whole.removeprefix(start).rpartition(self.end_of_turn)
+        if not whole.startswith(start) or not end or rest.strip():
+            raise ChatFormatError(
+                "the chat template writes a message with tool_calls or reasoning_content in a form that no turn has: "
+                "write them in the content"
+            )
+        return text
+
+    def _apply(self, messages: Sequence[Mapping[str, Any]], *, start: bool) -> str:
+        from jinja2 import TemplateError
+
+        given = [dict(message) for message in messages]
+        if not self._has_system:
+            given = _without_system(given)
+        options: dict[str, Any] = {} if self._date is None else {_DATE: self._date.strftime}
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                given, tokenize=False, add_generation_prompt=start, chat_template=self._template, **options
+            )
+        except (TemplateError, TypeError) as error:
+            roles = [message["role"] for message in messages]
+            raise ChatFormatError(
+                f"the chat template cannot render a conversation of roles {roles}: {error}"
+            ) from error
+        return str(rendered)
+
+    def _missing_start(self) -> str:
+        """Return the text before an assistant's content if the template ignores add_generation_prompt; else ""."""
+        question = [{"role": "user", "content": USER_MARK}]
+        prompt = self._apply(question, start=True)
+        if prompt != self._apply(question, start=False):
+            return ""
+        turn = self._apply([*question, {"role": "assistant", "content": MODEL_MARK}], start=False)
+        return turn.partition(MODEL_MARK)[0].removeprefix(prompt) if turn.startswith(prompt) else ""
+
+    def _renders_system(self) -> bool:
+        messages = [{"role": "system", "content": _SYSTEM_MARK}, {"role": "user", "content": USER_MARK}]
+        try:
+            return _SYSTEM_MARK in self._apply(messages, start=True)
+        except ChatFormatError:
+            self._has_system = False
+            self._apply(messages, start=True)  # raises if another part of the template is at fault
+            return False
+
+    def _closing_token(self, after: str) -> str:
+        added = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
+        closing = max((token for token in added if after.startswith(token)), key=len, default="")
+        if not closing:
+            raise ChatFormatError(
+                f"the chat template closes an assistant turn with {after[:20]!r}, which is not a special token: the "
+                "end of a turn could not be sampled"
+            )
+        return closing
+
+
+def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose first one, of role system, is the start of the first user message."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return messages
+    content = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+    return [{**messages[1], "content": content}, *messages[2:]]

@@ -1,0 +1,260 @@
+"""The reader of demonstrations: each field of a message is read, or refused with row, field and remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rstar2_train.data.demonstrations import Demonstration, read_demonstrations
+from rstar2_train.data.prepare.layouts import LAYOUTS
+from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
+from rstar2_train.data.readers import DataError
+from rstar2_train.tools.schema import call_text, tools_section
+
+DEMO = {
+    "messages": [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "<answer>\\boxed{2}</answer>"},
+    ],
+    "level": 1,
+}
+USER = {"role": "user", "content": "q"}
+ANSWER = {"role": "assistant", "content": "2"}
+CALL = {"type": "function", "function": {"name": "run", "arguments": '{"code": "print(2)"}'}}
+READ_CALL = {"type": "function", "function": {"name": "run", "arguments": {"code": "print(2)"}}}
+ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+
+
+def _jsonl(folder: Path, *rows: object) -> Path:
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def _parquet(folder: Path, *rows: dict[str, Any]) -> Path:
+    path = folder / "data.parquet"
+    pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def _read(folder: Path, row: dict[str, Any]) -> Demonstration:
+    (read,) = read_demonstrations(_jsonl(folder, row))
+    return read
+
+
+def _calling(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [CALL], **fields}
+
+
+def _prepared(folder: Path, path: Path) -> list[list[dict[str, Any]]]:
+    """Return the messages that `rstar2 data prepare conversations=PATH` writes."""
+    file = prepare([DatasetSource(LAYOUTS["conversations"], (path,))], out=folder / "out").file
+    return [json.loads(line)["messages"] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_read_demonstrations_keeps_plain_messages(tmp_path: Path) -> None:
+    """Messages of role and content are unchanged, also those of a Parquet file with null fields of other rows."""
+    row = _read(tmp_path, DEMO)
+    assert (list(row.messages), row.level) == (DEMO["messages"], 1)
+    with_call = {"messages": [USER, _calling(), {"role": "tool", "content": "2", "name": "run"}, ANSWER]}
+    plain, calling = read_demonstrations(_parquet(tmp_path, DEMO, with_call))
+    assert list(plain.messages) == DEMO["messages"] and plain.level == 1
+    assert list(calling.messages) == [
+        USER, {"role": "assistant", "content": "", "tool_calls": [READ_CALL]}, {"role": "tool", "content": "2"}, ANSWER,
+    ]  # fmt: skip
+    assert calling.level == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "read"),
+    [
+        ({"content": None, "tool_calls": [CALL]}, {"content": "", "tool_calls": [READ_CALL]}),
+        (
+            {"content": "I compute.", "tool_calls": [CALL | {"id": "a", "index": 0}]},
+            {"content": "I compute.", "tool_calls": [READ_CALL]},
+        ),
+        (
+            {"content": "", "tool_calls": [{"name": "run", "arguments": {"code": "print(2)"}}]},
+            {"content": "", "tool_calls": [READ_CALL]},
+        ),
+        ({"content": "b", "reasoning_content": "because"}, {"content": "b", "reasoning_content": "because"}),
+        ({"content": [{"type": "text", "text": "b"}]}, {"content": "b"}),
+        ({"content": "b", "tool_calls": [], "name": None, "refusal": None, "function_call": None}, {"content": "b"}),
+        ({"content": "b", "weight": 1}, {"content": "b"}),
+    ],
+)
+def test_read_demonstrations_reads_each_field(tmp_path: Path, message: dict[str, Any], read: dict[str, Any]) -> None:
+    """Calls, reasoning, null contents and text parts have one form; a null field is an absent one."""
+    row = _read(tmp_path, {"messages": [USER, {"role": "assistant"} | message]})
+    assert list(row.messages) == [USER, {"role": "assistant"} | read]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (None, "messages must be a non-empty list"),
+        ([], "messages must be a non-empty list"),
+        (["hello"], "messages[0] must be an object"),
+        ([{"role": "bot", "content": "x"}], "messages[0].role is 'bot'; allowed: system, user, assistant, tool"),
+        ([{"role": "developer", "content": "x"}], "write system for developer"),
+        ([{"role": "user"}], "messages[0].content must be a text"),
+        ([USER], "no assistant message"),
+        ([USER, ANSWER | {"weight": 0}], "only assistant messages of weight 0"),
+        ([USER, ANSWER | {"weight": 0.5}], "messages[1].weight must be 0 or 1, got 0.5"),
+        ([USER, ANSWER | {"weight": True}], "messages[1].weight must be 0 or 1, got True"),
+        ([USER | {"weight": 1}, ANSWER], "messages[0].weight is not trained on: only assistant messages are trained"),
+        ([ANSWER], "messages[0]: an assistant message needs a user message before it"),
+        ([{"role": "system", "content": "s"}, ANSWER], "messages[1]: an assistant message needs a user message"),
+        ([USER, ANSWER, ANSWER], "messages[2]: the message before it is also an assistant message: join the two"),
+        ([USER, {"role": "tool", "content": "x"}, ANSWER], "messages[1]: a tool message must follow an assistant"),
+        ([USER, {"role": "assistant", "content": " "}], "messages[1].content is empty"),
+        ([USER, {"role": "assistant", "content": None}], "messages[1].content is empty"),
+        (
+            [USER, ANSWER | {"function_call": {"name": "f", "arguments": "{}"}}],
+            "messages[1].function_call is not trained on: write the call as",
+        ),
+        ([USER, ANSWER | {"name": "bob"}], "messages[1].name is not trained on: write the name in the content"),
+        ([USER | {"name": "bob"}, ANSWER], "messages[0].name is not trained on"),
+        (
+            [USER, ANSWER | {"reasoning": "r"}],
+            "messages[1].reasoning is not trained on: rename it to reasoning_content",
+        ),
+        ([USER, ANSWER | {"train": False}], "messages[1].train is not trained on: write weight: 0"),
+        ([USER, ANSWER | {"images": [1]}], "messages[1].images is not trained on: remove it"),
+        ([USER | {"tool_calls": [CALL]}, ANSWER], "messages[0].tool_calls is not trained on: only assistant messages"),
+        ([USER, ANSWER | {"reasoning_content": 3}], "messages[1].reasoning_content must be a text, got 3"),
+        ([USER, ANSWER | {"content": [{"type": "text", "text": "a"}] * 2}], "join several texts"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, ANSWER],
+            "messages[0].content must be a text, or a list of one part",
+        ),
+        ([USER, ANSWER | {"content": 2}], "messages[1].content must be a text, got 2"),
+        ([USER, ANSWER | {"content": "\ud800"}], "messages[1].content contains '\\ud800'"),
+        (
+            [USER, _calling(tool_calls=[{"function": {"name": "f", "arguments": "{"}}])],
+            "messages[1].tool_calls[0].function.arguments is not valid JSON",
+        ),
+        (
+            [USER, _calling(tool_calls=[{"function": {"name": "f", "arguments": "[1]"}}])],
+            "must be a JSON object, got [1]",
+        ),
+        (
+            [USER, _calling(tool_calls=[{"function": {"arguments": "{}"}}])],
+            "messages[1].tool_calls[0].function.name must be",
+        ),
+        ([USER, _calling(tool_calls=["f"])], "messages[1].tool_calls[0] must be an object"),
+        ([USER, _calling(tool_calls={"a": 1})], "messages[1].tool_calls must be a list of calls"),
+        ([USER, _calling(tool_calls=[CALL | {"type": "custom"}])], "messages[1].tool_calls[0].type is 'custom'"),
+        ([USER, _calling(tool_calls=[CALL | {"seconds": 3}])], "messages[1].tool_calls[0].seconds is not trained on"),
+        ([USER, _calling(), ANSWER], "messages[1].tool_calls has 1 calls, but 0 messages of role tool follow"),
+        ([USER, _calling(), USER, ANSWER], "messages[1].tool_calls has 1 calls, but 0 messages of role tool follow"),
+        (
+            [USER, _calling(tool_calls=[CALL] * 2), {"role": "tool", "content": "1"}, ANSWER],
+            "has 2 calls, but 1 messages",
+        ),
+        (
+            [USER, _calling(), {"role": "tool", "content": "1", "name": "f"}, ANSWER],
+            "messages[2].name is 'f', but the call of this position has 'run'",
+        ),
+        (
+            [USER, _calling(tool_calls=[CALL | {"id": "a"}]), {"role": "tool", "content": "1", "tool_call_id": "b"}],
+            "messages[2].tool_call_id is 'b', but the call of this position has 'a'",
+        ),
+        (
+            [USER, ANSWER, {"role": "tool", "content": "1", "name": "f"}, ANSWER],
+            "messages[2].name is not trained on: no tool_calls are before it",
+        ),
+    ],
+)
+def test_read_demonstrations_refuses_with_row_and_field(tmp_path: Path, messages: Any, message: str) -> None:
+    """A row that cannot be trained whole is refused: file, line, field and remedy."""
+    path = _jsonl(tmp_path, DEMO, {"messages": messages})
+    with pytest.raises(DataError) as caught:
+        list(read_demonstrations(path))
+    assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"functions": [ADD]}, "functions is not trained on: rename it to tools"),
+        ({"system": "Be brief."}, "system is not trained on: write it as the first message"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs is not trained on"),
+        ({"tools": "add"}, "tools must be a list"),
+        ({"tools": ["add"]}, "tools[0] must be an object"),
+        ({"tools": [{"type": "function", "function": ADD | {"strict": True}}]}, "tools[0]: strict is not trained on"),
+        ({"tools": [{"function": {"name": "add", "parameters": {"type": "array"}}}]}, "tools[0]: function 'add'"),
+        ({"level": "easy"}, "level must be a whole number from 1 (easiest), got 'easy'"),
+        ({"level": 1.5}, "got 1.5"),
+        ({"level": True}, "got True"),
+        ({"level": -1}, "got -1"),
+        ({"level": float("inf")}, "got inf"),
+        ({"level": 2**31}, "got 2147483648"),
+    ],
+)
+def test_read_demonstrations_refuses_fields_of_the_row(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    """A field of the row that would change the conversation is refused."""
+    with pytest.raises(DataError) as caught:
+        _read(tmp_path, DEMO | row)
+    assert ":1: " in str(caught.value) and message in str(caught.value)
+
+
+@pytest.mark.parametrize(("level", "expected"), [(None, 0), (0, 0), (1, 1), (1.0, 1), (float("nan"), 0), (3, 3)])
+def test_read_demonstrations_reads_levels_of_pandas(tmp_path: Path, level: float | None, expected: int) -> None:
+    """A column of integers with gaps holds floats and NaN."""
+    assert _read(tmp_path, DEMO | {"level": level}).level == expected
+
+
+def test_read_demonstrations_writes_tools_as_a_prompt_does(tmp_path: Path) -> None:
+    """The tools of a row are the section of a rollout's system message, after the row's own system message."""
+    tools = [{"type": "function", "function": ADD}]
+    call = {"type": "function", "function": {"name": "add", "arguments": {}}}
+    turns = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    section = tools_section(tools)
+    for opening, expected in (([], section), ([{"role": "system", "content": "Be brief."}], f"Be brief.\n\n{section}")):
+        row = _read(tmp_path, {"messages": [*opening, *turns], "tools": tools})
+        assert list(row.messages) == [{"role": "system", "content": expected}, *turns]
+    with pytest.raises(DataError, match=r"messages\[1\]\.tool_calls calls 'run', but the tools of the row are add"):
+        _read(tmp_path, {"messages": [USER, _calling()], "tools": tools})
+
+
+def test_prepare_conversations_writes_calls_as_text(tmp_path: Path) -> None:
+    """`rstar2 data prepare` writes calls as rollouts do; tools, level and weight stay."""
+    tools = [{"type": "function", "function": {**ADD, "name": "run"}}]
+    results = [{"role": "tool", "content": "2"}]
+    row = {
+        "messages": [USER, _calling(content="I compute."), *results, ANSWER | {"weight": 0}],
+        "tools": tools,
+        "level": 2,
+    }
+    path = _jsonl(tmp_path, row, {"messages": [USER, _calling()]})
+    written = call_text("run", {"code": "print(2)"})
+    assert _prepared(tmp_path, path) == [
+        [
+            {"role": "system", "content": tools_section(tools)}, USER,
+            {"role": "assistant", "content": f"I compute.\n{written}"}, *results, ANSWER | {"weight": 0},
+        ],
+        [USER, {"role": "assistant", "content": written}],
+    ]  # fmt: skip
+    file = next((tmp_path / "out").glob("*/conversations.jsonl"))
+    assert [row.level for row in read_demonstrations(file)] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"content": "b", "reasoning_content": "because"}, "reasoning_content"),
+        ({"content": "b", "function_call": {"name": "f", "arguments": "{}"}}, "function_call"),
+        ({"content": "b", "audio": {"id": 1}}, "audio"),
+    ],
+)
+def test_prepare_conversations_refuses_other_fields(tmp_path: Path, message: dict[str, Any], field: str) -> None:
+    """A field that `rstar2 data prepare` cannot write as text is refused with row and field."""
+    path = _jsonl(tmp_path, DEMO, {"messages": [USER, {"role": "assistant"} | message]})
+    with pytest.raises(DataError, match=rf"data\.jsonl:2: messages\[1\]\.{field} "):
+        _prepared(tmp_path, path)
