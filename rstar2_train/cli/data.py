@@ -33,6 +33,8 @@ _LAYOUT_LIST = "\n".join(f"  {name:18} {layout.kind}: {layout.dataset}" for name
 DESCRIPTION = "Convert public datasets into the files that a manifest names, inspect them, and decontaminate them."
 EPILOG = """examples:
   rstar2 data inspect math500=math500.jsonl        show the columns of a file and its usable rows
+  rstar2 data inspect demonstrations.jsonl --model base --row 3
+                                                   show a demonstration as tokens, the trained ones marked
   rstar2 data prepare dapo=DAPO-Math-17k-Processed@en --against math500.jsonl --out data/rl
   rstar2 data decontaminate mine.jsonl --against aime24.jsonl --out data/mine
 
@@ -47,7 +49,9 @@ examples:
   download a dataset:
     hf download --repo-type dataset open-r1/DAPO-Math-17k-Processed --local-dir DAPO-Math-17k-Processed
   the candidates of the paper's RL data (§4.2), cleaned against its benchmarks:
-    rstar2 data prepare dapo=DAPO-Math-17k-Processed@en openmathreasoning=OpenMathReasoning@cot \\
+    rstar2 data inspect demonstrations.jsonl --model base --row 3
+                                                   show a demonstration as tokens, the trained ones marked
+  rstar2 data prepare dapo=DAPO-Math-17k-Processed@en openmathreasoning=OpenMathReasoning@cot \\
       project-euler=project-euler@full --against math500.jsonl --against aime24.jsonl --out data/rl
   the same with 16 sampled answers per candidate; files that were read before are not read again:
     rstar2 data prepare (as above) --sampled answers.jsonl --out data/rl
@@ -117,6 +121,15 @@ def add_arguments(commands: Subparsers) -> None:
         "source", metavar="[LAYOUT=]PATH", help="as for prepare; without a layout, rows are not converted"
     )
     inspect.add_argument("--rows", type=count, metavar="N", help="read only the first N rows (default: all)")
+    inspect.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="show a demonstration as tokens of this model, trained ones marked",
+    )
+    inspect.add_argument(
+        "--row", type=count, default=1, metavar="N", help="with --model: the row of the files to show (default: 1)"
+    )
 
     help = "remove problems or conversations that overlap with benchmarks"
     decontaminate = add_command(verbs, "decontaminate", main, help=help, epilog=_DECONTAMINATE, parents=[output])
@@ -173,6 +186,11 @@ def _inspect(args: argparse.Namespace) -> None:
 
     has_layout = args.source.partition("=")[0] in LAYOUTS
     layout, files = _layout_and_files(args.source) if has_layout else (None, tuple(find_data_files(args.source)))
+    if args.model is not None:
+        from rstar2_train.cli.demonstration_view import print_demonstration
+
+        print_demonstration(files, layout=layout, model=args.model, row=args.row)
+        return
     report = inspect_rows(files, layout=layout, limit=args.rows)
     table_console(width=WIDTH).print(column_table(report))
     for line in inspection_lines(report, layout):
@@ -187,7 +205,7 @@ def _layout_and_files(source: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
         raise DataError(f"{source}: a source is LAYOUT=PATH; the layouts are {', '.join(LAYOUTS)}")
     files = tuple(filter(LAYOUTS[name].has_rows, find_data_files(location)))
     if not files:
-        raise DataError(f"{location}: no file has rows of the layout {name}, by the names of the files")
+        raise DataError(f"{location}: no file name matches the layout {name}")
     return LAYOUTS[name], files
 
 

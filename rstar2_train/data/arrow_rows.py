@@ -26,9 +26,14 @@ class Unreadable:
 
     type: str
     """Type in Arrow's notation, or the fault."""
+    text: str = ""
+    """The value for people."""
 
     def __repr__(self) -> str:
         return f"a value of type {self.type}"
+
+    def __str__(self) -> str:
+        return self.text or repr(self)
 
 
 def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
@@ -121,7 +126,7 @@ def _maps(array: pyarrow.Array) -> list[Any]:
     for pairs in entries:
         value = None if pairs is None else {pair["key"]: pair.get("value") for pair in pairs}
         is_object = value is None or (all(isinstance(key, str) for key in value) and len(value) == len(pairs))
-        values.append(value if is_object else Unreadable(str(kind)))
+        values.append(value if is_object else Unreadable(str(kind), str(pairs)))
     return values
 
 
@@ -150,4 +155,19 @@ def _text(value: pyarrow.Scalar) -> Any:
 
 
 def _unreadable(array: pyarrow.Array, kind: str) -> list[Any]:
-    return [Unreadable(kind) if is_valid else None for is_valid in array.is_valid().to_pylist()]
+    import pyarrow
+
+    try:
+        texts = array.cast(pyarrow.string()).to_pylist()
+    except (pyarrow.ArrowException, UnicodeDecodeError):
+        texts = [_description(value) if value.is_valid else None for value in array]
+    return [text if text is None else Unreadable(kind, text) for text in texts]
+
+
+def _description(value: pyarrow.Scalar) -> str:
+    import pyarrow
+
+    try:
+        return str(value.as_py())
+    except (ValueError, OverflowError, LookupError, TypeError, pyarrow.ArrowException):
+        return ""  # beyond Python's calendar, or an unknown time zone

@@ -71,12 +71,15 @@ def read_demonstrations(path: Path) -> Iterator[Demonstration]:
     Raises DataError, which names file, line and field, for a row that cannot be trained on as it is.
     """
     for line, row in read_rows(path):
-        where = f"{path}:{line}"
-        messages = read_messages(row, where)
-        check_order(messages, f"{where}: messages")
-        tools = read_tools(row, where)
-        _check_texts_and_names(messages, {tool["function"]["name"] for tool in tools}, f"{where}: messages")
-        yield Demonstration(with_tools(messages, tools), level=read_level(row, where), where=where)
+        yield read_demonstration(row, f"{path}:{line}")
+
+
+def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
+    """Return the demonstration of a row. `where`: file and line, for the message. Raises DataError."""
+    messages, tools = read_messages(row, where), read_tools(row, where)
+    check_order(messages, f"{where}: messages")
+    _check_texts_and_names(messages, {tool["function"]["name"] for tool in tools}, f"{where}: messages")
+    return Demonstration(with_tools(messages, tools), level=read_level(row, where), where=where)
 
 
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.data.arrow_rows import Unreadable
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
@@ -83,8 +84,9 @@ def _count_columns(report: InspectionReport, row: dict[str, Any]) -> None:
         if value is None:
             continue
         column = report.columns.setdefault(name, ColumnSummary())
-        column.types[_JSON_TYPES.get(type(value), type(value).__name__)] += 1
-        column.example = column.example or brief(value)
+        kind = value.type if isinstance(value, Unreadable) else _JSON_TYPES.get(type(value), type(value).__name__)
+        column.types[kind] += 1
+        column.example = column.example or brief(str(value) if isinstance(value, Unreadable) else value)
 
 
 def _count_row(report: InspectionReport, row: Row, where: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,46 @@ def test_data_help_lists_layouts_and_examples(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["data", "--help"])
     assert "examples:" in capsys.readouterr().out
+
+
+def test_inspect_with_model_marks_trained_tokens(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A demonstration is shown as tokens, trained ones behind `>`, and in colour on a terminal."""
+    call = {"function": {"name": "f", "arguments": '{"a": "é\U0001f600"}'}}
+    turn = {"role": "assistant", "content": "[bold]one\ntwo", "tool_calls": [call]}
+    messages = [{"role": "user", "content": "\x1b[31mq"}, turn]
+    given = _write(tmp_path / "mine.jsonl", {"messages": []}, {"messages": messages})
+    for source in (str(given), f"conversations={given}"):
+        command = ["data", "inspect", source, "--model", str(model_folder), "--row", "2"]
+        assert main(command) == 0
+        plain = capsys.readouterr().out
+        title, *lines = plain.splitlines()
+        assert title.startswith(f"{given}:2: ") and title.endswith(" trained (lines with >)")
+        joined = ["".join(line[2:].split("|")) for line in lines if line.startswith("> ")]
+        assert "".join(joined).startswith("[bold]one⏎two⏎<tool_call>⏎{") and "".join(joined).endswith("<im_end>")
+        assert "\x1b" not in plain
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert main(command) == 0
+        monkeypatch.delenv("FORCE_COLOR")
+        coloured = capsys.readouterr().out
+        assert coloured != plain and re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (1, ":1: messages must be a non-empty list"),
+        (2, ":2: messages[1]: the chat template does not write reasoning_content"),
+        (3, "no row 3; set a smaller --row"),
+    ],
+)
+def test_inspect_with_model_names_a_refused_row(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str], row: int, message: str
+) -> None:
+    """A row that the stage would refuse is refused with its line."""
+    turn = {"role": "assistant", "content": "a", "reasoning_content": "b"}
+    messages = [{"role": "user", "content": "q"}, turn]
+    given = _write(tmp_path / "mine.jsonl", {"messages": []}, {"messages": messages})
+    assert main(["data", "inspect", str(given), "--model", str(model_folder), "--row", str(row)]) == 1
+    assert message in capsys.readouterr().err
