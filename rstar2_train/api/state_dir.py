@@ -163,6 +163,11 @@ class JobState:
         return self.root / "start.json"
 
     @property
+    def chat_date_file(self) -> Path:
+        """Date of the job's first attempt, if the chat template writes the current date into prompts."""
+        return self.root / "chat_date"
+
+    @property
     def analysis(self) -> Path:
         """Directory with the pages and plots of `rstar2 analyse`."""
         return self.root / "analysis"

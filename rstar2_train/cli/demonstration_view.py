@@ -51,7 +51,7 @@ def print_demonstration(files: Sequence[Path], *, layout: DatasetLayout | None, 
 def find_demonstration(files: Sequence[Path], *, layout: DatasetLayout | None, row: int) -> Demonstration:
     """Return row number `row` (from 1) of the files, converted by the layout. Raises DataError."""
     read = layout.read if layout else read_rows
-    rows = ((f"{path}:{line}", found) for path in files for line, found in read(path))
+    rows = ((f"{path}:{line}", source) for path in files for line, source in read(path))
     where, source = next(itertools.islice(rows, row - 1, None), ("", None))
     if source is None:
         raise DataError(f"{files[0]}: no row {row}; set a smaller --row")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.trainer_session import TrainerSession
@@ -17,6 +19,7 @@ from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.toolset import job_toolset
+from rstar2_train.utils.files import write_atomically
 
 
 def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
@@ -25,11 +28,21 @@ def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
         tools = None  # a stage that samples nothing needs no servers
         if ctx.stage.needs_engines:
             tools = job_toolset(ctx.job.spec, ctx.endpoints.environments)
-        return ChatFormat.load(model, ctx.job.spec.model, tools=tools)
+        chat_format = ChatFormat.load(model, ctx.job.spec.model, tools=tools)
+        if chat_format.template.uses_date:
+            chat_format = ChatFormat.load(model, ctx.job.spec.model, tools=tools, date=chat_date(ctx.state))
+        return chat_format
     except (ChatFormatError, SourceError) as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error
     except ServerLost as error:
         raise StageFailed("ServerUnavailable", str(error), retryable=True) from error
+
+
+def chat_date(state: JobState) -> date:
+    """Return the date in the prompts of a job: that of its first attempt, on any later day."""
+    if not state.chat_date_file.exists():
+        write_atomically(state.chat_date_file, f"{datetime.now(UTC):%Y-%m-%d}\n")
+    return date.fromisoformat(state.chat_date_file.read_text(encoding="utf-8").strip())
 
 
 @dataclass(frozen=True, slots=True)

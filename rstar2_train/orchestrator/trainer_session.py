@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Self
 
@@ -243,11 +243,11 @@ class TrainerSession:
             self.rewards = [(sampled, reward) for sampled, reward in self.rewards if sampled >= following]
             del self._unrated[0]
 
-    async def finish(self, step: int, *, reason: Reason = "StepsReached") -> Outcome:
+    async def finish(self, step: int, *, reason: Reason = "StepsReached", stop_ids: Sequence[int] = ()) -> Outcome:
         """Write the stage's final checkpoint and model, and return the outcome.
 
-        After a collapse the final model is that of the best checkpoint; if none was kept, it is the last one, with a
-        warning.
+        `stop_ids`: as of `TrainerGroup.export`. After a collapse the final model is that of the best checkpoint; if
+        none was kept, it is the last one, with a warning.
         """
         ctx = self._ctx
         await self.checkpoint(step)
@@ -262,7 +262,7 @@ class TrainerSession:
             message += "; no earlier checkpoint was kept, so the final model is the collapsed one"
             log.warning("stage %s: %s (see spec.checkpoint: everySteps, keepBest)", ctx.stage.name, message)
         ctx.check_current()
-        await asyncio.to_thread(self.group.export, ctx.folder.model)
+        await asyncio.to_thread(self.group.export, ctx.folder.model, stop_ids=stop_ids)
         kind = "completed" if reason == "StepsReached" else "advanced"
         return ctx.outcome(kind, reason, message, checkpoint=self._reference(step))
 

@@ -12,7 +12,7 @@ import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +82,7 @@ class ChatFormat:
         prompt_prefix: str | None = None,
         chat_template: str | None = None,
         tools: Toolset | None = None,
-        date: datetime | None = None,
+        date: date | None = None,
         stop_ids: Iterable[int] = (),
     ) -> None:
         """`system_prompt`, `prompt_prefix`: None selects the built-in text, "" omits it.
@@ -125,11 +125,19 @@ class ChatFormat:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     @classmethod
-    def load(cls, folder: Path | str, source: ModelSource | None = None, *, tools: Toolset | None = None) -> ChatFormat:
+    def load(
+        cls,
+        folder: Path | str,
+        source: ModelSource | None = None,
+        *,
+        tools: Toolset | None = None,
+        date: date | None = None,
+    ) -> ChatFormat:
         """Return the chat format of a Hugging Face model folder.
 
         `source`: the job's prompts and chat template (a Jinja file that replaces the folder's own); default: the
-        built-in prompts and the folder's template. `tools`: the tools of the job; default: the Python tool.
+        built-in prompts and the folder's template. `tools`, `date`: as of the constructor. A turn ends at the end of
+        turn of the template, and at each end of sequence of tokenizer, config.json and generation_config.json.
 
         Raises ChatFormatError when the tokenizer or the template cannot be used; the message names the folder.
         """
@@ -148,6 +156,8 @@ class ChatFormat:
                 prompt_prefix=source.prompt_prefix if source else None,
                 chat_template=template,
                 tools=tools,
+                date=date,
+                stop_ids=_listed_stop_ids(Path(folder), vocabulary=len(tokenizer)),
             )
         except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
             raise ChatFormatError(f"{folder}: the tokenizer cannot be used: {error}") from error
@@ -358,6 +368,21 @@ class ChatFormat:
         if len(offsets) <= limit:
             return text
         return _without_middle(escaped, offsets[head][0], offsets[-tail - 1][1])
+
+
+def _listed_stop_ids(folder: Path, *, vocabulary: int) -> set[int]:
+    """Return the ends of sequence in a model's config files. Raises ChatFormatError for one outside the vocabulary."""
+    listed: set[int] = set()
+    for file in (folder / "config.json", folder / "generation_config.json"):
+        if not file.is_file():
+            continue
+        config = json.loads(file.read_text(encoding="utf-8"))
+        ids = config.get("eos_token_id") if isinstance(config, dict) else None
+        for token in ids if isinstance(ids, list) else [] if ids is None else [ids]:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
+                raise ChatFormatError(f"{file.name}: eos_token_id {token!r} is no token of the tokenizer; correct it")
+            listed.add(token)
+    return listed
 
 
 def _without_middle(text: str, head_end: int, tail_start: int) -> str:

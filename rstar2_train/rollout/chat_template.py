@@ -6,9 +6,9 @@ derived from renderings with marks, so that any template is followed to the char
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class ChatTemplate:
     the start of a generation is completed; one without a system role gets the system message in the user's first one.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, *, date: datetime | None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, *, date: datetime.date | None) -> None:
         """`template`: None selects the tokenizer's. `date`: the current date for the template; None: today.
 
         Raises ChatFormatError for a template that cannot be used.
@@ -68,7 +68,7 @@ class ChatTemplate:
     @property
     def date(self) -> str:
         """The date in prompts, as YYYY-MM-DD."""
-        return f"{self._date or datetime.now():%Y-%m-%d}"
+        return f"{self._date or datetime.date.today():%Y-%m-%d}"
 
     @cached_property
     def _opened(self) -> tuple[str, str]:

@@ -1,12 +1,14 @@
 """Writes the policy as a folder for transformers and vLLM: at the end of a stage, and in every step for the engines.
 
-All files except the weights are copied from the source folder: config, tokenizer, chat template.
+All files except the weights are copied from the source folder: config, tokenizer, chat template. The generation config
+of a final model lists the tokens that end its turns.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,11 +23,21 @@ FILE_BYTES = 4 * 2**30
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
 
 
-def copy_companions(source: Path, target: Path) -> None:
-    """Copy all files of a model folder except its weights."""
+GENERATION_CONFIG = "generation_config.json"
+
+
+def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = ()) -> None:
+    """Copy all files of a model folder except its weights.
+
+    `stop_ids`: tokens that end a turn, for the generation config: other programs stop at those; () leaves it unchanged.
+    """
     for path in source.iterdir():
         if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
             shutil.copyfile(path, target / path.name)
+    if stop_ids:
+        file = target / GENERATION_CONFIG
+        config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps({**config, "eos_token_id": list(stop_ids)}, indent=2) + "\n", encoding="utf-8")
 
 
 def write_weights(policy: Policy, source: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ import datetime
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,11 +188,11 @@ class TrainerRank:
         if reset_optimizer:
             self.optimizer = make_optimizer(policy, self.optimizer_config)
 
-    def export(self, model_dir: Path, folder: Path) -> None:
+    def export(self, model_dir: Path, folder: Path, stop_ids: Sequence[int]) -> None:
         """Gather the weights; rank 0 writes them to `folder` and copies the other files of `model_dir`."""
         policy, _ = self._loaded()
         if self.rank == 0:
-            export.copy_companions(model_dir, folder)
+            export.copy_companions(model_dir, folder, stop_ids)
         export.write_weights(policy, model_dir, folder)
 
     def start_versions(self, model_dir: Path) -> None:

@@ -187,16 +187,17 @@ class TrainerGroup:
             )
             check()
 
-    def export(self, model_dir: Path, *, durable: bool = True) -> None:
+    def export(self, model_dir: Path, *, durable: bool = True, stop_ids: Sequence[int] = ()) -> None:
         """Write the policy as a model folder that transformers and vLLM load: complete or absent.
 
         Args:
             model_dir: the folder to create; an existing one is replaced.
             durable: fsync it; not needed for weights that are pushed to engines.
+            stop_ids: tokens that end a turn, for the generation config of a final model.
         """
         source = self.model_dir
         with checkpoint.write_folder(model_dir, durable=durable) as folder:
-            self._ranks.call("export", source, folder)
+            self._ranks.call("export", source, folder, list(stop_ids))
 
     def start_versions(self) -> None:
         """Start a chain of weight versions: the next `publish` must write a snapshot."""

@@ -7,7 +7,7 @@ sessions that a stage runs with.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class FakeTrainerGroup:
             checkpoint.write_manifest(aside, CheckpointManifest(step=step, extra=extra, ranks=1, files={}))
             check()
 
-    def export(self, folder: Path, *, durable: bool = True) -> None:
+    def export(self, folder: Path, *, durable: bool = True, stop_ids: Sequence[int] = ()) -> None:
         assert not self.parked
         write_weights(folder, round(self.weights))
 

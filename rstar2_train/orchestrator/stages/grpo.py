@@ -64,7 +64,9 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         steps.resume(first)
         await _run_steps(ctx, generator, steps, publisher)
         await asyncio.to_thread(generator.discard_unused, steps.step)
-        outcome = await trainer.finish(steps.step, reason=steps.end_reason or "StepsReached")
+        outcome = await trainer.finish(
+            steps.step, reason=steps.end_reason or "StepsReached", stop_ids=chat_format.stop_ids
+        )
         await _validate_final(ctx, rollouts, publisher, outcome, last_step=steps.step)
         return outcome
 

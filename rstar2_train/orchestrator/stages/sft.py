@@ -20,6 +20,7 @@ from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
 from rstar2_train.orchestrator.token_cache import TokenCache, load_tokens
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.trainer import lr_schedule
 from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
@@ -90,7 +91,8 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
             ctx.check_stop()
             loop.call_soon_threadsafe(ctx.report_demonstrations, done, total)
 
-        data = await asyncio.to_thread(_load_demonstrations, ctx, sessions, settings, source.model, report)
+        chat_format = await asyncio.to_thread(sessions.chat_format, ctx, source.model)
+        data = await asyncio.to_thread(_load_demonstrations, ctx, settings, chat_format, report)
         every = settings.checkpoint_every_steps or max(1, data.steps // 10)
         step = await trainer.wait_until_ready()
         ctx.report(phase="Training", total_steps=data.steps)
@@ -107,15 +109,14 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
             trainer.report_step(step, tracked, seconds=seconds, headline={"loss": metrics["loss"]})
             if step % every == 0 and step < data.steps:
                 await trainer.start_checkpoint(step)
-        return await trainer.finish(step)
+        return await trainer.finish(step, stop_ids=chat_format.stop_ids)
 
 
 def _load_demonstrations(
-    ctx: StageContext, sessions: Sessions, settings: SFTStage, model: Path, report: Callable[[int, int], None]
+    ctx: StageContext, settings: SFTStage, chat_format: ChatFormat, report: Callable[[int, int], None]
 ) -> DemonstrationBatches:
     """Return the stage's data. Raises StageFailed when it cannot be read or tokenised."""
     try:
-        chat_format = sessions.chat_format(ctx, model)
         tokens = load_tokens(ctx.folder.tokens, Path(settings.data), chat_format, report=report)
         return DemonstrationBatches(tokens, settings=settings, seed=ctx.seed)
     except DataError as error:

@@ -97,7 +97,7 @@ def test_prepare_of_changed_answers_writes_new_rows(tmp_path: Path) -> None:
         ("parallel", _item("parallel_0", [ADD]), {"parallel_1": []}, "parallel_0 has no ground_truth"),
         ("parallel", _item("exec_0", [ADD]), {"exec_0": []}, "unknown category 'exec'"),
         ("parallel", {"id": "parallel_0"}, {"parallel_0": []}, "not a question in one turn with functions"),
-        ("memory", {"id": "memory_0"}, None, "no file has rows of the layout bfcl"),
+        ("memory", {"id": "memory_0"}, None, "no file name matches the layout bfcl"),
     ],
 )
 def test_prepare_of_invalid_files_names_the_fault(
