@@ -30,7 +30,7 @@ OWNERLESS = frozenset({"PersistentVolumeClaim"})
 
 SCALED = ("rollout", "judge", "executor")
 """Members of the spec whose `replicas` may change without a change of pods."""
-WITHOUT_PODS = frozenset(
+FIELDS_WITHOUT_POD_CHANGES = frozenset(
     {
         *("suspend", "failurePolicy", "nodeLoss", "stuck"),
         *("pendingDeadlineSeconds", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
@@ -68,14 +68,14 @@ def _digest(value: object) -> str:
 
 def applied_spec(job: Object) -> str:
     """Return `GENERATION.DIGEST` of a job; the digest leaves out the fields that change no pod."""
-    spec = {field: value for field, value in job["spec"].items() if field not in WITHOUT_PODS}
+    spec = {field: value for field, value in job["spec"].items() if field not in FIELDS_WITHOUT_POD_CHANGES}
     for role in SCALED:
         spec[role] = {field: value for field, value in (spec.get(role) or {}).items() if field != "replicas"}
     return f"{job['metadata'].get('generation', 0)}.{_digest(spec)}"
 
 
 def has_equal_pods(applied: str, new: str) -> bool:
-    """Whether two results of `applied_spec` have the same digest: only fields that change no pod differ. Pure."""
+    """Return whether two results of `applied_spec` have the same digest: no pod changes. Pure."""
     return applied.split(".")[1:] == new.split(".")[1:]
 
 
@@ -103,7 +103,7 @@ def keep_revision(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> li
 
 
 def _is_other_revision(body: dict[str, Any], live: Object, observed: ObservedJob) -> bool:
-    """Whether an object differs from its applied form though the job's spec is the same."""
+    """Return whether an object differs from its applied form though the job's spec is the same."""
     old, new = annotations_of(live), body["metadata"]["annotations"]
     if old.get(names.HASH) == new[names.HASH]:
         return False
@@ -114,7 +114,7 @@ def _is_other_revision(body: dict[str, Any], live: Object, observed: ObservedJob
 
 
 def _is_scaled(body: dict[str, Any], live: Object) -> bool:
-    """Whether the replicas of a Deployment were changed in the job, and not by an autoscaler of the Deployment."""
+    """Return whether the job changed the replicas of a Deployment, and not an autoscaler."""
     edited = annotations_of(live).get(names.SPEC) != body["metadata"]["annotations"][names.SPEC]
     return edited and bool(live["spec"].get("replicas") != body["spec"]["replicas"])
 
@@ -134,7 +134,7 @@ def changed(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dic
 
 
 def must_wait(body: dict[str, Any], observed: ObservedJob) -> bool:
-    """Whether an object must not be created after another was rejected. Pure.
+    """Return whether an object must not be created after another was rejected. Pure.
 
     Executors need their NetworkPolicies first; a trainer must not hold accelerators without engines.
     """
@@ -212,7 +212,7 @@ async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Ob
 
 
 async def is_missing(client: KubeClient, body: dict[str, Any]) -> bool:
-    """Whether an object that must not be read does not exist, by a dry-run creation."""
+    """Return whether an object that must not be read does not exist, by a dry-run creation."""
     try:
         await client.create(body, dry_run=True)
     except ApiException as error:

@@ -1,8 +1,8 @@
 """The watch cache: every job and its children as last delivered or written, grouped by job. In memory only.
 
 watch.py and informer.py write events into it, reconcile.py the responses to its own writes; reconcile.py reads an
-`ObservedJob` from it. A child's label names its job, so that reading needs no request. The cache keeps records
-(records.py), not whole objects.
+`ObservedJob` from it. A child's label names its job, so that reading needs no request. The cache keeps compact JSON
+(cached_object.py), not whole objects.
 
 The cache is never older than the operator's own writes: of two versions of an object it keeps the one with the higher
 resourceVersion, whichever arrives last. A UID that was deleted does not return. A snapshot has the objects of one job
@@ -17,9 +17,9 @@ from collections import defaultdict, deque
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.node_health import NodeTrouble, trouble
+from rstar2_operator.cached_object import CachedObject, bodies, strip_event, to_cached, uid_of, version_of
+from rstar2_operator.node_health import NodeFault, node_fault
 from rstar2_operator.observed import Object, ObservedJob, belongs, is_true, labels
-from rstar2_operator.records import Record, bodies, record, thin_event, uid_of, version_of
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -35,18 +35,18 @@ class WatchCache:
     """Jobs and their children as last delivered or written."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, Record] = {}
-        self._children: defaultdict[Key, dict[tuple[str, str], Record]] = defaultdict(dict)
-        self._pods: defaultdict[Key, dict[str, Record]] = defaultdict(dict)
+        self._jobs: dict[Key, CachedObject] = {}
+        self._children: defaultdict[Key, dict[tuple[str, str], CachedObject]] = defaultdict(dict)
+        self._pods: defaultdict[Key, dict[str, CachedObject]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
         self._disrupted: defaultdict[Key, set[str]] = defaultdict(set)
-        self._nodes: dict[str, tuple[str, NodeTrouble]] = {}
-        """Name of a faulty node -> its UID and trouble."""
+        self._nodes: dict[str, tuple[str, NodeFault]] = {}
+        """Name of a faulty node -> its UID and fault."""
         self._keys: dict[Key, Key] = {}
         """One tuple per job, which all its objects share: 37 tuples and 74 strings take 6 KB."""
         self._owners: dict[str, Key] = {}
         """UID of a cached object -> its job."""
-        self._deleted: dict[str, float] = {}
+        self._tombstones: dict[str, float] = {}
         """UID of a deleted object -> last resourceVersion that is ignored; oldest deletion first."""
         self._delivered: set[Key] | None = set()
         """Every delivered job, deleted ones included; None after the initial sync."""
@@ -67,51 +67,53 @@ class WatchCache:
         if stored and (gone or (replaced is not None and replaced.uid != uid_of(body))):
             self._warnings.pop(key, None)
             self._disrupted.pop(key, None)
-        self._forget_empty(key)
+        self._drop_empty(key)
         return key
 
     def record_child(self, kind: str, body: Object, *, gone: bool) -> Key | None:
         """Record a child, or its deletion. Return the key of its job, None if no job sees a change.
 
-        A newer version with the same kept fields (records.py) is no change: kubelets write much that no policy reads.
+        A newer version with the same kept fields is no change: kubelets write much that no policy reads.
         """
         owner = labels(body).get(names.JOB_LABEL)
         if owner is None:
             return None
         key, name = self._changed(self._key(body, owner)), body["metadata"]["name"]
-        table: dict[Any, Record] = self._pods[key] if kind == "Pod" else self._children[key]
+        table: dict[Any, CachedObject] = self._pods[key] if kind == "Pod" else self._children[key]
         entry = name if kind == "Pod" else (kind, name)
         before = table.get(entry)
         self._store(table, entry, kind, body, key, gone=gone)
         after = table.get(entry)
         if kind == "Pod" and key in self._jobs and is_true(body, "DisruptionTarget"):
-            self._disrupted[key].add(labels(body).get(names.OF_JOB_LABEL, ""))
-        self._forget_empty(key)
+            self._disrupted[key].add(labels(body).get(names.BATCH_JOB_LABEL, ""))
+        self._drop_empty(key)
         return None if before is not None and after is not None and after.only_newer(before) else key
 
-    def _store(self, table: dict[Any, Record], entry: Any, kind: str, body: Object, key: Key, *, gone: bool) -> bool:
+    def _store(
+        self, table: dict[Any, CachedObject], entry: Any, kind: str, body: Object, key: Key, *, gone: bool
+    ) -> bool:
         """Write an object to a table, or remove it; False if the table has a newer one or the object is deleted."""
         uid, version, cached = uid_of(body), version_of(body), table.get(entry)
         if gone:
-            self._bury(uid, version)
+            self._mark_deleted(uid, version)
             if cached is None or cached.uid != uid:
                 return False
             del table[entry]
             return True
         # An object can come back: one whose label was removed and restored is deleted and added for its watch.
-        if version <= self._deleted.get(uid, -1) or (cached is not None and version < cached.version):
+        if version <= self._tombstones.get(uid, -1) or (cached is not None and version < cached.version):
             return False
         if cached is not None and cached.uid != uid:
-            self._bury(cached.uid, version)
-        table[entry] = record(kind, body)
+            self._mark_deleted(cached.uid, version)
+        table[entry] = to_cached(kind, body)
         self._owners[uid] = key
         return True
 
-    def _bury(self, uid: str, version: float) -> None:
+    def _mark_deleted(self, uid: str, version: float) -> None:
         self._owners.pop(uid, None)
-        self._deleted[uid] = max(version, self._deleted.pop(uid, -1))
-        if len(self._deleted) > KEPT_DELETIONS:
-            del self._deleted[next(iter(self._deleted))]
+        self._tombstones[uid] = max(version, self._tombstones.pop(uid, -1))
+        if len(self._tombstones) > KEPT_DELETIONS:
+            del self._tombstones[next(iter(self._tombstones))]
 
     def record_write(self, kind: str, body: Object) -> None:
         """Record the API server's response to an own write, before its watch event."""
@@ -128,7 +130,7 @@ class WatchCache:
             self.record_job(body, gone=True)
         else:
             self.record_child(kind, body, gone=True)
-        self._bury(uid_of(body), math.inf)
+        self._mark_deleted(uid_of(body), math.inf)
 
     def record_warning(self, event: Object) -> list[Key]:
         """Record a Warning event. Return the keys of the jobs that it may be about."""
@@ -138,13 +140,13 @@ class WatchCache:
         # compares kind, name and UID.
         keys = [owner] if owner is not None else self._candidates(about.get("namespace", ""), str(about.get("name")))
         for key in keys:
-            self._warnings[self._changed(key)].append(thin_event(event))
+            self._warnings[self._changed(key)].append(strip_event(event))
         return keys
 
     def record_node(self, body: Object, *, gone: bool) -> list[Key]:
-        """Record the trouble of a node, if it has any. Return the keys of the jobs that see a change."""
+        """Record the fault of a node, if it has any. Return the keys of the jobs that see a change."""
         self._snapshot = None
-        name, now = body["metadata"]["name"], None if gone else trouble(body)
+        name, now = body["metadata"]["name"], None if gone else node_fault(body)
         before = self._nodes.pop(name, None)
         if now is not None:
             self._nodes[name] = uid_of(body), now
@@ -154,7 +156,7 @@ class WatchCache:
         return [key for key, pods in self._pods.items() if any(own in pod.data for pod in pods.values())]
 
     def was_delivered(self, key: Key) -> bool:
-        """Whether a job was ever delivered; True for all jobs after `end_initial_sync`."""
+        """Return whether a job was ever delivered; True for all jobs after `end_initial_sync`."""
         return self._delivered is None or key in self._delivered
 
     def end_initial_sync(self) -> None:
@@ -183,7 +185,7 @@ class WatchCache:
         key = self._owners.get(uid)
         if key is None:
             return None
-        table: dict[Any, Record] = self._pods[key] if kind == "Pod" else self._children[key]
+        table: dict[Any, CachedObject] = self._pods[key] if kind == "Pod" else self._children[key]
         cached = (
             self._jobs.get(key) if kind == JOB else next((each for each in table.values() if each.uid == uid), None)
         )
@@ -208,17 +210,17 @@ class WatchCache:
         cached = self._jobs.get(key)
         if cached is None:
             return None
-        pod_records = [pod for _, pod in sorted(self._pods.get(key, {}).items())]
-        child_records = self._children.get(key, {})
-        job, *rest = bodies([cached, *pod_records, *child_records.values()])
-        pods = tuple(rest[: len(pod_records)])
-        children = dict(zip(child_records, rest[len(pod_records) :], strict=True))
+        cached_pods = [pod for _, pod in sorted(self._pods.get(key, {}).items())]
+        cached_children = self._children.get(key, {})
+        job, *rest = bodies([cached, *cached_pods, *cached_children.values()])
+        pods = tuple(rest[: len(cached_pods)])
+        children = dict(zip(cached_children, rest[len(cached_pods) :], strict=True))
         nodes = {pod["spec"].get("nodeName", "") for pod in pods}
         observed = ObservedJob(
             job=job,
             children={entry: child for entry, child in children.items() if belongs(child, job)},
             pods=pods,
-            node_troubles={name: each for name, (_, each) in self._nodes.items() if name in nodes},
+            node_faults={name: each for name, (_, each) in self._nodes.items() if name in nodes},
             warnings=tuple(self._warnings.get(key, ())),
             disrupted=frozenset(self._disrupted.get(key, ())),
         )
@@ -226,11 +228,11 @@ class WatchCache:
         return observed
 
     def _candidates(self, namespace: str, name: str) -> list[Key]:
-        """The jobs that may have an object of that name: those whose name is followed by a dash in it."""
+        """Return the jobs that may have an object of that name: those whose name is followed by a dash in it."""
         ends = [index for index, letter in enumerate(name) if letter == "-"]
         return [key for end in ends if (key := (namespace, name[:end])) in self._jobs]
 
-    def _forget_empty(self, key: Key) -> None:
+    def _drop_empty(self, key: Key) -> None:
         """Drop the tables of a job without objects, if the job is deleted."""
         if key not in self._jobs and not self._children.get(key) and not self._pods.get(key):
             self._children.pop(key, None)
@@ -244,6 +246,6 @@ class WatchCache:
         return key
 
     def _key(self, body: Object, name: str) -> Key:
-        """The key of a job, the same tuple for all its objects."""
+        """Return the key of a job, the same tuple for all its objects."""
         key = body["metadata"]["namespace"], name
         return self._keys.setdefault(key, key)

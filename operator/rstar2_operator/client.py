@@ -67,7 +67,7 @@ Body = dict[str, Any]
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the operator must repeat the request, and no person can do anything about the error.
+    """Return whether the operator must repeat the request, and no person can do anything about the error.
 
     A failing admission webhook has status 500 too, but is a defect of the cluster that its message names.
     """
@@ -239,7 +239,7 @@ class KubeClient:
 
 
 def _kind(path: str) -> str:
-    """The plural in an API path."""
+    """Return the plural in an API path."""
     parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
     return parts[2] if parts[0] == "namespaces" else parts[0]
 

@@ -101,7 +101,7 @@ class DesiredState:
         self._last.pop(key, None)
 
     def _decoded(self, key: Key) -> _Decoded:
-        """The Python objects of a valid job."""
+        """Return the Python objects of a valid job."""
         decoded = self._last.get(key)
         if decoded is None:
             job, resolved, claims = pickle.loads(zlib.decompress(self._jobs[key].context))

@@ -34,7 +34,7 @@ SUFFIXES = {
 
 
 def as_applied(live: Object, body: dict[str, Any]) -> bool:
-    """Whether an object still has the applied fields. Pure."""
+    """Return whether an object still has the applied fields. Pure."""
     exact = body["kind"] in EXACT
     if body["kind"] == "Deployment":  # an autoscaler may own the replicas
         body = {**body, "spec": {field: value for field, value in body["spec"].items() if field != "replicas"}}
@@ -103,7 +103,7 @@ class DriftCorrections:
 
 
 def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
-    """Whether a live value contains an applied one. An empty value equals a missing one."""
+    """Return whether a live value contains an applied one. An empty value equals a missing one."""
     if live == applied:  # much faster than the comparison of their parts
         return True
     if isinstance(applied, dict):
@@ -132,7 +132,7 @@ def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
 
 
 def _by_name(entries: list[Any]) -> dict[str, Any] | None:
-    """The entries of a list by name, None if some have no name of their own; other clients may have added entries."""
+    """Return the entries of a list by name, None if some have no name of their own: other clients add entries."""
     if not all(isinstance(entry, dict) and entry.get("name") for entry in entries):
         return None
     by_name = {entry["name"]: entry for entry in entries}
@@ -140,7 +140,7 @@ def _by_name(entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _amount(value: Any) -> Decimal | None:
-    """The value of a quantity such as "1", 1, "1000m" or "0.5Gi"; None for anything else."""
+    """Return the value of a quantity such as "1", 1, "1000m" or "0.5Gi"; None for anything else."""
     text = str(value)
     suffix = next((end for end in (text[-2:], text[-1:]) if end in SUFFIXES), "")
     try:

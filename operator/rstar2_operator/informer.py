@@ -137,7 +137,7 @@ class Informer:
                 self._queue.add(key)
 
     def _fails(self, body: Body, *, gone: bool) -> bool:
-        """Whether a change is the failure of a pod or Job: its job comes before the changes of other jobs."""
+        """Return whether a change is the failure of a pod or Job: its job comes before the changes of other jobs."""
         uid, status = body["metadata"]["uid"], body.get("status") or {}
         if gone or not (status.get("phase") == "Failed" or is_true(body, "Failed")):
             self._failed.discard(uid)

@@ -101,11 +101,11 @@ class LeaderLease:
         return not self._other or self._stale(float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS)))
 
     def _stale(self, lasts: float) -> bool:
-        """Whether the Lease has not changed for `lasts` seconds."""
+        """Return whether the Lease has not changed for `lasts` seconds."""
         return time.monotonic() - self._seen[1] > lasts
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """The Lease, held by this replica from now."""
+        """Return the Lease, held by this replica from now."""
         spec = lease.get("spec", {})
         now = precise(time.time())
         renewed = spec | {

@@ -146,7 +146,7 @@ async def lead_while_held(
 
 
 async def _first(task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> bool:
-    """Whether `task` finishes before the others; otherwise it is cancelled."""
+    """Return whether `task` finishes before the others; otherwise it is cancelled."""
     await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
@@ -156,7 +156,7 @@ async def _first(task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> bool:
 
 
 def _log_error(task: asyncio.Task[None]) -> bool:
-    """Whether the task has failed; logs its error."""
+    """Return whether the task has failed; logs its error."""
     error = task.exception() if task.done() and not task.cancelled() else None
     if error is not None:
         log.error("%s", error, exc_info=error)

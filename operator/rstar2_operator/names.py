@@ -21,7 +21,7 @@ JOB_LABEL: Final = f"{GROUP}/job"
 ROLE_LABEL: Final = f"{GROUP}/role"
 STAGE_LABEL: Final = f"{GROUP}/stage"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
-OF_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the Job controller: the pod's Job
+BATCH_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the Job controller: the pod's Job
 HASH: Final = f"{GROUP}/applied-hash"
 """Annotation: hash of the last applied form; an unchanged object is not written again."""
 SPEC: Final = f"{GROUP}/applied-spec"

@@ -1,7 +1,7 @@
 """Health of a node, as the tools of GPU vendors and the node problem detector report it. Pure.
 
-The tools write labels, taints and conditions; `SIGNS` lists those that mean that the node is faulty. The cache keeps
-the trouble of faulty nodes only.
+The tools write labels, taints and conditions; `FAULT_INDICATORS` lists those of a faulty node. The cache keeps only
+faulty nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class FaultIndicator:
     """A label, taint or condition of a faulty node."""
 
     kind: Literal["label", "taint", "condition"]
@@ -25,23 +25,23 @@ class Sign:
 
 CLOSING = ("NoSchedule", "NoExecute")
 """Effects of taints that keep new pods away."""
-SIGNS = (
+FAULT_INDICATORS = (
     # ROCm/device-metrics-exporter, for GPUs and for network cards.
-    Sign("label", "metricsexporter.amd.com.*.state", ("unhealthy",)),
+    FaultIndicator("label", "metricsexporter.amd.com.*.state", ("unhealthy",)),
     # ROCm/gpu-operator: default taint of a node in remediation, and the conditions of its node problem detector.
-    Sign("taint", "amd-gpu-unhealthy", CLOSING),
-    Sign("condition", "AMDGPU*", ("True",)),
+    FaultIndicator("taint", "amd-gpu-unhealthy", CLOSING),
+    FaultIndicator("condition", "AMDGPU*", ("True",)),
     # NVIDIA/NVSentinel: state of a faulty node, and the conditions of its monitors (DCGM, kernel log).
-    Sign(
+    FaultIndicator(
         "label",
         "dgxc.nvidia.com/nvsentinel-state",
         ("quarantined", "draining", "drain-succeeded", "drain-failed", "remediating", "remediation-failed"),
     ),
-    Sign("condition", "Gpu*Watch", ("True",)),
-    Sign("condition", "SysLogs*", ("True",)),
+    FaultIndicator("condition", "Gpu*Watch", ("True",)),
+    FaultIndicator("condition", "SysLogs*", ("True",)),
     # kubernetes/node-problem-detector.
     *(
-        Sign("condition", name, ("True",))
+        FaultIndicator("condition", name, ("True",))
         for name in (
             *("KernelDeadlock", "ReadonlyFilesystem", "CorruptDockerOverlay2", "FrequentUnregisterNetDevice"),
             *("FrequentKubeletRestart", "FrequentContainerdRestart", "FrequentDockerRestart"),
@@ -49,29 +49,32 @@ SIGNS = (
         )
     ),
 )
-"""Every sign of a faulty node."""
+"""Every indicator of a faulty node."""
 MESSAGE_LENGTH = 200
 """Characters of a condition's message that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTrouble:
+class NodeFault:
     """A faulty node."""
 
     causes: tuple[str, ...]
     """Labels, taints and conditions that report the fault."""
     closed: bool
-    """Whether the node takes no new pods: it is cordoned, or has a taint of `SIGNS`."""
+    """Whether the node takes no new pods: it is cordoned, or has a taint of `FAULT_INDICATORS`."""
 
 
-def trouble(node: Mapping[str, Any]) -> NodeTrouble | None:
-    """Return the trouble of a node; None if nothing reports a fault."""
+def node_fault(node: Mapping[str, Any]) -> NodeFault | None:
+    """Return the fault of a node; None if nothing reports a fault."""
     causes, closed = list[str](), bool((node.get("spec") or {}).get("unschedulable"))
     for kind, name, value, text in _reports(node):
-        if any(sign.kind == kind and fnmatchcase(name, sign.name) and value in sign.values for sign in SIGNS):
+        if any(
+            indicator.kind == kind and fnmatchcase(name, indicator.name) and value in indicator.values
+            for indicator in FAULT_INDICATORS
+        ):
             causes.append(f"{kind} {text}")
             closed = closed or kind == "taint"
-    return NodeTrouble(tuple(sorted(causes)), closed) if causes else None
+    return NodeFault(tuple(sorted(causes)), closed) if causes else None
 
 
 def _reports(node: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -80,6 +83,11 @@ def _reports(node: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
         yield "label", name, value, f"{name}={value}"
     for taint in (node.get("spec") or {}).get("taints") or ():
         yield "taint", taint["key"], taint["effect"], f"{taint['key']}:{taint['effect']}"
-    for each in (node.get("status") or {}).get("conditions") or ():
-        message = str(each.get("message") or each.get("reason") or "")[:MESSAGE_LENGTH]
-        yield "condition", each["type"], each["status"], f"{each['type']} ({message})" if message else each["type"]
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        message = str(condition.get("message") or condition.get("reason") or "")[:MESSAGE_LENGTH]
+        yield (
+            "condition",
+            condition["type"],
+            condition["status"],
+            f"{condition['type']} ({message})" if message else condition["type"],
+        )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from rstar2_operator import names
-from rstar2_operator.node_health import NodeTrouble
+from rstar2_operator.node_health import NodeFault
 from rstar2_train.api.contracts import (
     OUTCOME_PREFIX,
     PREPARE_KEY,
@@ -46,7 +46,7 @@ class ObservedJob:
     """Batch Jobs with an evicted, preempted or drained pod; the pod may be deleted before its Job has failed."""
     flavors: Mapping[str, Object] = field(default_factory=dict)
     """ResourceFlavors that Kueue has assigned to the job, by name."""
-    node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
+    node_faults: Mapping[str, NodeFault] = field(default_factory=dict)
     """Faulty nodes with pods of the job, by name."""
     secret_missing: bool = False
     """Whether the Secret was deleted while pods use it."""
@@ -116,7 +116,7 @@ def _read(kind: type[T], text: str | None) -> T | None:
 
 
 def _error(kind: type[Contract], text: str) -> str:
-    """Why a message cannot be read, in one line; empty if it can."""
+    """Return why a message cannot be read, in one line; empty if it can."""
     try:
         kind.model_validate_json(text)
     except ValidationError as error:
@@ -132,7 +132,7 @@ def labels(obj: Object) -> Mapping[str, str]:
 
 
 def belongs(obj: Object, job: Object) -> bool:
-    """Whether an object is the job's own: by its controller, or by its labels if it has none (a retained claim)."""
+    """Return whether an object is the job's own: by its controller; without one (a retained claim) by its labels."""
     meta = job["metadata"]
     for owner in obj["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
@@ -153,7 +153,7 @@ def condition(obj: Object, kind: str) -> Object | None:
 
 
 def is_true(obj: Object, kind: str) -> bool:
-    """Whether a condition exists and is True."""
+    """Return whether a condition exists and is True."""
     match = condition(obj, kind)
     return match is not None and match["status"] == "True"
 
@@ -202,7 +202,7 @@ def job_finished_at(job: Object) -> float | None:
 
 
 def lacks_pods(kind: str, child: Object) -> bool:
-    """Whether some pods of a StatefulSet, or of a running batch Job, are not created yet."""
+    """Return whether some pods of a StatefulSet, or of a running batch Job, are not created yet."""
     status = child.get("status") or {}
     if kind == "StatefulSet":
         return not status.get("currentReplicas")
@@ -229,7 +229,7 @@ def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
 
 
 def is_alive(pod: Object) -> bool:
-    """Whether a pod may still run a container; also if its node does not answer."""
+    """Return whether a pod may still run a container; also if its node does not answer."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
@@ -249,8 +249,8 @@ def lost_since(pod: Object) -> float | None:
 
 
 def is_of(pod: Object, job: Object) -> bool:
-    """Whether a pod was created by a batch Job, and not by a deleted Job of the same name."""
-    if labels(pod).get(names.OF_JOB_LABEL) != job["metadata"]["name"]:
+    """Return whether a pod was created by a batch Job, and not by a deleted Job of the same name."""
+    if labels(pod).get(names.BATCH_JOB_LABEL) != job["metadata"]["name"]:
         return False
     owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")]
     return not owners or bool(owners[0]["uid"] == job["metadata"]["uid"])

@@ -99,7 +99,7 @@ class Reconciler:
             await asyncio.sleep(0)  # a round may have no request, and 1,000 of them must not stop Lease and probes
 
     async def _reconcile(self, key: Key, event_at: float) -> bool:
-        """One round. Returns whether the API server rejected something, which is retried."""
+        """Reconcile a job once. Return whether the API server rejected something, which is retried."""
         observed = self._cache.observed(key)
         if observed is not None and keeps_objects(observed.job):
             await self._set_finalizer(key, observed.job, present=False)
@@ -132,7 +132,7 @@ class Reconciler:
                 await self._delete_one(JOB, observed.job)
             if plan.delete or plan.release:
                 return bool(unchanged)
-            rejected, correct_in = await self._carry_out(key, context, plan, observed, now=now)
+            rejected, correct_in = await self._apply_plan(key, context, plan, observed, now=now)
             rejected += unchanged
             observed_now = self._cache.observed(key) or observed
             plan = plan_after_rejections(plan, observed_now, rejected)
@@ -153,7 +153,7 @@ class Reconciler:
     async def _with_quota(
         self, key: Key, context: BuildContext, observed: ObservedJob
     ) -> tuple[BuildContext, ObservedJob]:
-        """Both with the nodes that Kueue has assigned, and the value of the job's PriorityClass."""
+        """Return both with the nodes that Kueue has assigned, and the value of the job's PriorityClass."""
         if not context.job.spec.queue_name:
             return context, observed
         observed = await self._quota.with_flavors(key, observed)
@@ -161,7 +161,7 @@ class Reconciler:
         priority = await self._quota.priority(name) if name else None
         return replace(context, placements=placements(observed), priority=priority), observed
 
-    async def _carry_out(
+    async def _apply_plan(
         self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
     ) -> tuple[list[Diagnosis], float | None]:
         """Create missing objects, update changed ones, delete superfluous ones.
@@ -197,7 +197,7 @@ class Reconciler:
                 if body in corrections:
                     self._corrections.reject(key, body, rejected[-1])
         if rejected:
-            self._secrets.doubt(key)
+            self._secrets.invalidate(key)
         pods: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
         rejected += await self._delete(key, prunable(observed, desired, now=now) + pods)
         if transient:
@@ -258,19 +258,19 @@ class Reconciler:
 
 
 def _is_gone(job: Object) -> bool:
-    """Whether a job was deleted, and does not wait for the operator."""
+    """Return whether a job was deleted, and does not wait for the operator."""
     return is_deleted(job) and not has_finalizer(job)
 
 
 def _is_running(plan: Plan, observed: ObservedJob) -> bool:
-    """Whether pods of an attempt use the job's objects."""
+    """Return whether pods of an attempt use the job's objects."""
     attempt = plan.attempt
     created = attempt is not None and attempt.number in observed.attempts(attempt.stage)
     return created or bool(stage_progress.running_attempts(observed))
 
 
 def _attempt_is_current(observed: ObservedJob, status: Object) -> bool:
-    """Whether a new attempt of the current stage would have the settings of the last one, after an edit of the job."""
+    """Return whether a new attempt would have the settings of the last one, after an edit of the job."""
     if status.get("observedGeneration") == observed.status.get("observedGeneration"):
         return False
     attempts = observed.attempts(str(status.get("stage")))

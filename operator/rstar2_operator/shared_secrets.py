@@ -33,7 +33,7 @@ class SharedSecrets:
         """Job -> monotonic time of its request."""
 
     def exists(self, key: Key, observed: ObservedJob) -> bool:
-        """Whether the Secret is known to exist."""
+        """Return whether the Secret is known to exist."""
         return bool(self._known.get(key) == observed.job["metadata"]["uid"])
 
     def record(self, key: Key, observed: ObservedJob) -> None:
@@ -41,7 +41,7 @@ class SharedSecrets:
         self._known[key] = observed.job["metadata"]["uid"]
         self._ask_at.pop(key, None)
 
-    def doubt(self, key: Key) -> None:
+    def invalidate(self, key: Key) -> None:
         """Ask in the next round: the Secret may belong to an earlier job, and be deleted with it."""
         self._known.pop(key, None)
         self._ask_at[key] = 0.0
@@ -59,7 +59,7 @@ class SharedSecrets:
     async def checked(self, key: Key, context: BuildContext, observed: ObservedJob) -> ObservedJob:
         """Return the snapshot with `secret_missing` set. Asks the API server if necessary."""
         if reported_missing(observed):
-            self.doubt(key)
+            self.invalidate(key)
         if self.exists(key, observed) or not has_secret_consumers(observed):
             return observed
         now = time.monotonic()

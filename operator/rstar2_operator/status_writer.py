@@ -44,7 +44,7 @@ URGENT_CONDITIONS = frozenset({*FINAL, "Suspended"})
 
 
 def is_urgent(old: Object, new: dict[str, Any]) -> bool:
-    """Whether a change of status must be written immediately. Pure."""
+    """Return whether a change of status must be written immediately. Pure."""
     if any(old.get(name) != new.get(name) for name in URGENT_FIELDS):
         return True
     changes = changed_conditions(old, new)
@@ -56,7 +56,7 @@ def is_urgent(old: Object, new: dict[str, Any]) -> bool:
 
 
 def is_worse(old: Object, new: dict[str, Any]) -> bool:
-    """Whether there is a new problem. Pure."""
+    """Return whether there is a new problem. Pure."""
     return bool(new_causes(old.get("conditions") or (), new["conditions"]))
 
 
@@ -71,13 +71,13 @@ def changed_conditions(old: Object, new: dict[str, Any]) -> set[tuple[str, str]]
 
 
 def is_scaled(old: Object, new: dict[str, Any]) -> bool:
-    """Whether the number of existing engines changed. Their start and stop, from or to 0, are no scaling. Pure."""
+    """Return whether the number of existing engines changed; a start or stop, from or to 0, is no scaling. Pure."""
     before, after = old.get("rolloutReplicas"), new.get("rolloutReplicas")
     return bool(before and after and before != after)
 
 
 def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
-    """Whether anything but pod counts changed: those of the roles, and whether new pods already have a node. Pure."""
+    """Return whether anything but pod counts of roles and new pods without a node changed. Pure."""
     return as_json(_without_counts(old)) != as_json(_without_counts(new))
 
 
@@ -136,7 +136,7 @@ class StatusWriter:
         self._worse_since.pop(key, None)
 
     def _wait(self, key: Key, old: Object, new: dict[str, Any]) -> float | None:
-        """Seconds until the new status may be written; None if it equals the old one."""
+        """Return the seconds until the new status may be written; None if it equals the old one."""
         now = time.monotonic()
         if old == new:  # in most rounds, and much faster than a comparison of texts
             self._worse_since.pop(key, None)

@@ -1,4 +1,4 @@
-"""Conditions of faulty jobs: the message of the cluster and the fix; driver rights. bench/operator.py has times."""
+"""Conditions of faulty jobs: the message of the cluster and the fix; the orchestrator's rights.."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_condition_missing_gpu_and_sandbox_are_both_named(operated: Cluster, nam
     assert (ready["status"], ready["reason"]) == ("False", "ReplicaFailure"), ready
     assert wait_for_condition(operated, namespace, "Stalled", no_sandbox)["status"] == "True"
 
-    assert_driver_may_only_report_progress(operated, namespace)
+    assert_orchestrator_may_only_report_progress(operated, namespace)
     assert_stopped_kubelet_is_reported(operated, namespace)
 
 
@@ -110,7 +110,7 @@ def assert_stopped_kubelet_is_reported(cluster: Cluster, namespace: str) -> None
     assert condition["status"] == "True", condition
 
 
-def assert_driver_may_only_report_progress(cluster: Cluster, namespace: str) -> None:
+def assert_orchestrator_may_only_report_progress(cluster: Cluster, namespace: str) -> None:
     """Check the rights of the trainer's account with the authoriser of the cluster."""
     account = f"system:serviceaccount:{namespace}:smoke-trainer"
 

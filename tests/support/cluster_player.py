@@ -111,7 +111,7 @@ class ClusterPlayer:
                 ],
             }
             if kind == "Job":
-                metadata["labels"] = {**metadata["labels"], names.OF_JOB_LABEL: meta["name"]}
+                metadata["labels"] = {**metadata["labels"], names.BATCH_JOB_LABEL: meta["name"]}
             body: Body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
             start = self.starts.get(meta["name"], {})
             claims = [

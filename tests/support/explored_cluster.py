@@ -15,7 +15,7 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.plan import FINAL, Plan
-from rstar2_operator.node_health import NodeTrouble
+from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
 from rstar2_train.api.contracts import PROGRESS_KEY
 from rstar2_train.api.job import AgenticRLJob
@@ -153,12 +153,12 @@ class ExploredCluster(SimulatedCluster):
                 for row in self.job.get("status", {}).get("stages", ()):
                     row["stepSeconds"] = 100
         elif verb == "fault":
-            pod = next(each for each in self.pods.values() if labels(each)[names.OF_JOB_LABEL] == job)
-            self.node_troubles = {**self.node_troubles, pod["spec"]["nodeName"]: NodeTrouble(("label x",), closed=True)}
+            pod = next(each for each in self.pods.values() if labels(each)[names.BATCH_JOB_LABEL] == job)
+            self.node_faults = {**self.node_faults, pod["spec"]["nodeName"]: NodeFault(("label x",), closed=True)}
         elif verb in ("crash", "misconfigure"):
             self.finish_job(job, 137 if verb == "crash" else 78)
         else:
-            pod = next(each for each in self.pods.values() if labels(each)[names.OF_JOB_LABEL] == job)
+            pod = next(each for each in self.pods.values() if labels(each)[names.BATCH_JOB_LABEL] == job)
             kind, value = ("DisruptionTarget", "True") if verb == "evict" else ("Ready", "False")
             since = {"type": kind, "status": value, "lastTransitionTime": timestamp(self.now)}
             pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), since]
@@ -177,7 +177,7 @@ class ExploredCluster(SimulatedCluster):
         """Start the pods of new Jobs, and one engine."""
         super().settle()
         if ("Deployment", "demo-rollout") in self.children and ENGINE_POD not in self.pods:
-            own = {**names.labels("demo", "rollout"), names.OF_JOB_LABEL: ""}
+            own = {**names.labels("demo", "rollout"), names.BATCH_JOB_LABEL: ""}
             meta = {"name": ENGINE_POD, "labels": own, "creationTimestamp": timestamp(self.now)}
             running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
             self.pods[ENGINE_POD] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": running}
@@ -208,7 +208,7 @@ class ExploredCluster(SimulatedCluster):
     def violations(self) -> list[str]:
         """Return the invariants that do not hold."""
         alive = [pod for pod in self.pods.values() if is_alive(pod)]
-        attempts = {labels(pod)[names.OF_JOB_LABEL] for pod in alive if names.STAGE_LABEL in labels(pod)}
+        attempts = {labels(pod)[names.BATCH_JOB_LABEL] for pod in alive if names.STAGE_LABEL in labels(pod)}
         phase = self.job.get("status", {}).get("phase")
         violations = [f"pods of two attempts: {sorted(attempts)}"] if len(attempts) > 1 else []
         # The pod of the report has no accelerator; a report that hangs does not delay the end. After a resume the
@@ -269,7 +269,7 @@ class ExploredCluster(SimulatedCluster):
             (key, _outcomes(child), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
         ]
         pods = [
-            (name, pod["status"], pod["spec"]["nodeName"] in self.node_troubles, "deletionTimestamp" in pod["metadata"])
+            (name, pod["status"], pod["spec"]["nodeName"] in self.node_faults, "deletionTimestamp" in pod["metadata"])
             for name, pod in sorted(self.pods.items())
         ]
         progress = self.observed().progress()

@@ -203,10 +203,12 @@ class Operator:
         await self.finish_preparation()
         assert ("Job", f"{self.name}-{stage}-1") in self.api.objects
 
-    def run_driver(self, stage: str) -> None:
-        """Let the pod "driver" of the first attempt of a stage run, as the kubelet does."""
+    def run_orchestrator(self, stage: str) -> None:
+        """Let the pod "orchestrator" of the first attempt of a stage run, as the kubelet does."""
         labels = self.api.objects["Job", f"{self.name}-{stage}-1"]["spec"]["template"]["metadata"]["labels"]
-        self.api.put({"kind": "Pod", "metadata": {"name": "driver", "labels": labels}, "status": {"phase": "Running"}})
+        self.api.put(
+            {"kind": "Pod", "metadata": {"name": "orchestrator", "labels": labels}, "status": {"phase": "Running"}}
+        )
 
     def delete(self, *finalizers: str) -> None:
         """Delete the job as a user would; `finalizers`: those that the API server adds for the kind of deletion."""

@@ -75,7 +75,7 @@ class JobController:
     def _start(self, job: Body) -> None:
         meta, template = job["metadata"], job["spec"]["template"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
-        labels = {**template["metadata"]["labels"], names.OF_JOB_LABEL: meta["name"]}
+        labels = {**template["metadata"]["labels"], names.BATCH_JOB_LABEL: meta["name"]}
         metadata = {"name": f"{meta['name']}-0", "labels": labels, "ownerReferences": [owner]}
         node = {"nodeName": "fake"} if self.has_nodes else {}
         pod = self.api.request("POST", PODS, {"metadata": metadata, "spec": {**template["spec"], **node}})

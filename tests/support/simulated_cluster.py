@@ -1,4 +1,4 @@
-"""A cluster in memory for the tests of the policy: controllers, kubelet and drivers act when the test calls them.
+"""A cluster in memory for the tests of the policy: controllers, kubelet and orchestrators act when the test calls them.
 
 Objects come from the real builders, so decide() reads the objects that the operator writes. Time is a number.
 """
@@ -23,7 +23,7 @@ from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
 from rstar2_operator.names import FINALIZER
-from rstar2_operator.node_health import NodeTrouble
+from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import ObservedJob, is_alive, is_true, labels, timestamp
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
@@ -75,7 +75,7 @@ class SimulatedCluster:
         """Jobs with an evicted pod."""
         self.flavors: dict[str, dict[str, Any]] = {}
         """ResourceFlavors by name."""
-        self.node_troubles: dict[str, NodeTrouble] = {}
+        self.node_faults: dict[str, NodeFault] = {}
         """Faulty nodes by name."""
         self.rejected_kinds: set[str] = set()
         """Kinds whose writes the API server rejects."""
@@ -90,7 +90,7 @@ class SimulatedCluster:
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
         facts = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
                         disrupted=frozenset(self.disrupted), flavors=self.flavors,
-                        node_troubles=self.node_troubles)  # fmt: skip
+                        node_faults=self.node_faults)  # fmt: skip
         return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
 
     def plan(self) -> Plan:
@@ -233,7 +233,7 @@ class SimulatedCluster:
             }
             self.pods[f"{name}-{index}"] = {
                 "metadata": {"name": f"{name}-{index}", "labels": pod_labels, "creationTimestamp": timestamp(self.now)},
-                "spec": {"nodeName": f"node-{len(self.node_troubles) + 1}"},
+                "spec": {"nodeName": f"node-{len(self.node_faults) + 1}"},
                 "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
             }
 
@@ -243,7 +243,7 @@ class SimulatedCluster:
         return sorted({labels(pod)["batch.kubernetes.io/job-name"] for pod in alive})
 
     def finish_job(self, job: str, code: int, *, outcome: Outcome | None = None) -> None:
-        """Finish the pods of a Job with an exit code, after its driver has reported `outcome`."""
+        """Finish the pods of a Job with an exit code, after its orchestrator has reported `outcome`."""
         if outcome is not None:
             self.patch_progress(outcome_key(outcome.stage), outcome.model_dump(mode="json", exclude_none=True))
         for pod in self.pods.values():
@@ -257,14 +257,14 @@ class SimulatedCluster:
             child["status"] = {"conditions": [condition]}
 
     def patch_progress(self, key: str, value: dict[str, Any]) -> None:
-        """Act as the driver: patch the progress ConfigMap."""
+        """Act as the orchestrator: patch the progress ConfigMap."""
         config = self.children["ConfigMap", "demo-progress"]
         config.setdefault("data", {})[key] = json.dumps(value)
 
     def progress(
         self, stage: str, attempt: int, step: int, *, phase: Literal["Starting", "Training", "Evaluating"] = "Training"
     ) -> None:
-        """Act as the driver: report a step."""
+        """Act as the orchestrator: report a step."""
         report = Progress(stage=stage, attempt=attempt, phase=phase, step=step, total_steps=4,
                           metrics={"reward": 0.5}, updated_at=self.now)  # fmt: skip
         self.patch_progress(PROGRESS_KEY, report.model_dump(mode="json", exclude_none=True))

@@ -102,6 +102,6 @@ def executor(context: BuildContext) -> list[Manifest]:
 
 
 def _key(context: BuildContext, entry: str, path: str) -> Manifest:
-    """The volume with one half of the workers' key, and no other key of the Secret."""
+    """Return the volume with one half of the workers' key, and no other key of the Secret."""
     items = [{"key": entry, "path": path}]
     return {"name": entry, "secret": {"secretName": names.secrets(context.name), "items": items}}

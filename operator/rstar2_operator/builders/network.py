@@ -75,7 +75,7 @@ def serving_network(context: BuildContext) -> list[Manifest]:
 
 
 def _judge_flows(context: BuildContext, *, caller: str) -> Flows:
-    """The flows of the judge, whose only client is `caller`, and of the roles behind it."""
+    """Return the flows of the judge, whose only client is `caller`, and of the roles behind it."""
     return {
         "judge": (
             [_from(context, caller, names.JUDGE_PORT)],

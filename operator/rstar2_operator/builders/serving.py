@@ -78,7 +78,7 @@ def serving_secret(request: ServingRequest) -> Manifest:
 
 
 def _context(request: ServingRequest) -> BuildContext:
-    """The builders' input: the job under another name, with its own claim and the trained model."""
+    """Return the builders' input: the job under another name, with its own claim and the trained model."""
     trained = request.job.metadata.name
     if request.stage not in (stages := _training_stages(request.job)):
         raise ValueError(f"stage {request.stage!r} of {trained} trains no model; training stages: {', '.join(stages)}")
@@ -103,7 +103,7 @@ def _context(request: ServingRequest) -> BuildContext:
 
 
 def _in_namespace(body: Manifest, job: AgenticRLJob) -> Manifest:
-    """The object in the job's namespace, if the manifest sets one: the claim is there."""
+    """Return the object in the job's namespace, if the manifest sets one: the claim is there."""
     if job.metadata.namespace is None:
         return body
     return {**body, "metadata": {**body["metadata"], "namespace": job.metadata.namespace}}

@@ -61,7 +61,7 @@ def start(
 
 
 def has_started(facts: Facts) -> bool:
-    """Whether the attempt's orchestrator works, or waits only for roles of which each has a ready pod."""
+    """Return whether the attempt's orchestrator works, or waits only for roles of which each has a ready pod."""
     progress = facts.observed.progress()
     if progress is None or (progress.stage, progress.attempt) != (facts.stage_name, facts.attempt):
         return False

@@ -60,11 +60,11 @@ def with_times(old: Iterable[Object], new: list[Condition], *, now: float, gener
     """Return `new` with times: lastTransitionTime of the old condition, unless its status is another now."""
     before = {each["type"]: each for each in old}
     result = []
-    for each in new:
-        last = before.get(each["type"])
-        same = last is not None and last["status"] == each["status"]
+    for condition in new:
+        last = before.get(condition["type"])
+        same = last is not None and last["status"] == condition["status"]
         since = last["lastTransitionTime"] if same and last is not None else timestamp(now)
-        result.append({**each, "lastTransitionTime": since, "observedGeneration": generation})
+        result.append({**condition, "lastTransitionTime": since, "observedGeneration": generation})
     return result
 
 

@@ -66,8 +66,8 @@ def decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
 
 
 def _with_deferred(plan: Plan, deferred: list[Defer]) -> Plan:
-    """The plan with the wake-ups and removals of the policies that deferred to it."""
-    for each in deferred:
-        plan = wake_earlier(plan, each.wake_at)
-        plan = dataclasses.replace(plan, workload=plan.workload or each.workload)
-    return dataclasses.replace(plan, remove_pods=tuple(pod for each in deferred for pod in each.remove_pods))
+    """Return the plan with the wake-ups and removals of the policies that deferred to it."""
+    for verdict in deferred:
+        plan = wake_earlier(plan, verdict.wake_at)
+        plan = dataclasses.replace(plan, workload=plan.workload or verdict.workload)
+    return dataclasses.replace(plan, remove_pods=tuple(pod for verdict in deferred for pod in verdict.remove_pods))

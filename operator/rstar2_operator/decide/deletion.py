@@ -67,7 +67,7 @@ def _report_due(facts: Facts) -> float | None:
 
 
 def _controllers(observed: ObservedJob) -> list[str]:
-    """The names of the objects that create pods: the watch of their pods may be late."""
+    """Return the names of the objects that create pods: the watch of their pods may be late."""
     return sorted(
         name
         for (kind, name), child in observed.children.items()
@@ -76,22 +76,22 @@ def _controllers(observed: ObservedJob) -> list[str]:
 
 
 def is_deleted(job: Object) -> bool:
-    """Whether the AgenticRLJob was deleted, and exists until its finalizers are removed."""
+    """Return whether the AgenticRLJob was deleted, and exists until its finalizers are removed."""
     return "deletionTimestamp" in job["metadata"]
 
 
 def has_finalizer(job: Object) -> bool:
-    """Whether the AgenticRLJob has the operator's finalizer."""
+    """Return whether the AgenticRLJob has the operator's finalizer."""
     return names.FINALIZER in _finalizers(job)
 
 
 def keeps_objects(job: Object) -> bool:
-    """Whether a person deletes the AgenticRLJob without its objects (kubectl delete --cascade=orphan)."""
+    """Return whether a person deletes the AgenticRLJob without its objects (kubectl delete --cascade=orphan)."""
     return is_deleted(job) and "orphan" in _finalizers(job)
 
 
 def needs_finalizer(plan: Plan) -> bool:
-    """Whether a deletion must wait for the operator: the job may have pods, or an open MLflow run."""
+    """Return whether a deletion must wait for the operator: the job may have pods, or an open MLflow run."""
     return plan.phase not in FINAL and not plan.release
 
 

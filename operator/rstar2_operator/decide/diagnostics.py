@@ -59,7 +59,7 @@ ADVICE = {
     "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
     "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix. To restart such attempts "
     "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
-    "DriverNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
+    "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
 """Reason -> what to do."""
@@ -135,20 +135,20 @@ class Diagnosis:
 
 def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     """Return every problem at `now`, one per object, in a stable order."""
-    problems = [problem for pod in observed.pods for problem in _of_pod(pod, observed, now)]
+    problems = [problem for pod in observed.pods for problem in _pod_problems(pod, observed, now)]
     if any(pod["metadata"].get("deletionTimestamp") for pod in observed.pods):
         # The job's own terminating pods still hold the resources.
         problems = [problem for problem in problems if problem.reason != UNSCHEDULABLE]
-    problems += _of_nodes(observed)
+    problems += _node_problems(observed)
     for (kind, name), child in observed.children.items():
-        problems += _of_child(kind, name, child, observed)
+        problems += _child_problems(kind, name, child, observed)
     for key, error in observed.invalid_reports().items():
         role, subject = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
         problems.append(Diagnosis(role, subject, "InvalidProgressReport", f"key {key} cannot be read: {error}"))
     for name, since in _silent(observed):
         if now >= since + SILENT_SECONDS:
             message = f"all pods run since {timestamp(since)}, but the orchestrator has not reported"
-            problems.append(Diagnosis("trainer", f"Job/{name}", "DriverNotReporting", message))
+            problems.append(Diagnosis("trainer", f"Job/{name}", "OrchestratorNotReporting", message))
     return sorted(problems, key=lambda problem: (problem.role, problem.subject, problem.reason))
 
 
@@ -169,13 +169,13 @@ def _silent(observed: ObservedJob) -> Iterator[tuple[str, float]]:
             continue
         if name == reporting or job_finished_at(job) is not None:
             continue
-        pods = [pod for pod in observed.pods if labels(pod).get(names.OF_JOB_LABEL) == name]
+        pods = [pod for pod in observed.pods if labels(pod).get(names.BATCH_JOB_LABEL) == name]
         starts = [start for pod in pods if (start := running_since(pod)) is not None]
         if len(starts) == len(pods) >= job["spec"].get("parallelism", 1):
             yield name, max(starts)
 
 
-def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
+def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
     role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
     status = pod.get("status") or {}
     if deletion := pod["metadata"].get("deletionTimestamp"):
@@ -212,15 +212,15 @@ def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosi
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod)
 
 
-def _of_nodes(observed: ObservedJob) -> Iterator[Diagnosis]:
-    """The faulty nodes of running pods, unless they do not report at all."""
-    for node, trouble in observed.node_troubles.items():
+def _node_problems(observed: ObservedJob) -> Iterator[Diagnosis]:
+    """Return the faulty nodes of running pods, unless they do not report at all."""
+    for node, fault in observed.node_faults.items():
         pods = [pod for pod in observed.pods if pod["spec"].get("nodeName") == node and is_alive(pod)]
         if not pods or any(lost_since(pod) is not None for pod in pods):
             continue
         listed = ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
-        closed = "; it takes no new pods" if trouble.closed else ""
-        message = f"{'; '.join(trouble.causes)}{closed}; pods on it: {listed}"
+        closed = "; it takes no new pods" if fault.closed else ""
+        message = f"{'; '.join(fault.causes)}{closed}; pods on it: {listed}"
         role = min(labels(pod).get(names.ROLE_LABEL, "") for pod in pods)
         yield Diagnosis(role, f"Node/{node}", "NodeUnhealthy", message, node)
 
@@ -232,8 +232,8 @@ def _not_ready(pod: Object, role: str, since: float) -> Diagnosis:
 
 
 def _never_started(pod: Object, name: str, role: str, observed: ObservedJob) -> Iterator[Diagnosis]:
-    """The failed pod of a Job that still retries, if its container could not start."""
-    job = observed.child("Job", labels(pod).get(names.OF_JOB_LABEL, ""))
+    """Return the failed pod of a Job that still retries, if its container could not start."""
+    job = observed.child("Job", labels(pod).get(names.BATCH_JOB_LABEL, ""))
     if job is None or job_finished_at(job) is not None:
         return
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
@@ -254,13 +254,13 @@ def memory_limit(pod: Object, status: Object, role: str) -> str:
 
 
 def _kubelet_message(container: Object, waiting: Object) -> str:
-    """The kubelet's message; for a crashing container also its last exit code."""
+    """Return the kubelet's message; for a crashing container also its last exit code."""
     message = str(waiting.get("message", ""))
     last = (container.get("lastState") or {}).get("terminated")
     return message if last is None else f"{message}; last exit code {last['exitCode']} ({last.get('reason', '')})"
 
 
-def _of_child(kind: str, name: str, child: Object, observed: ObservedJob) -> Iterator[Diagnosis]:
+def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob) -> Iterator[Diagnosis]:
     role = labels(child).get(names.ROLE_LABEL, "")
     status = child.get("status") or {}
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
@@ -275,7 +275,7 @@ def _of_child(kind: str, name: str, child: Object, observed: ObservedJob) -> Ite
 def _events(
     kind: str, name: str, role: str, reasons: frozenset[str], observed: ObservedJob, *, subject: Object
 ) -> Iterator[Diagnosis]:
-    """The newest event about `subject` with one of `reasons`, unless it is older than the object itself."""
+    """Return the newest event about `subject` with one of `reasons`, unless it is older than the object itself."""
     created = seconds(subject["metadata"]["creationTimestamp"])
     for event in reversed(observed.warnings):
         about = event["involvedObject"]

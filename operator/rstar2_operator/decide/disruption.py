@@ -20,7 +20,7 @@ DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 
 
 def is_disrupted(job: Object, stage: str, number: int, observed: ObservedJob) -> bool:
-    """Whether a pod of attempt `number`, whose batch Job is `job`, was disrupted."""
+    """Return whether a pod of attempt `number`, whose batch Job is `job`, was disrupted."""
     recorded = observed.stage_status(stage).get("disruptedAttempt") == number
     return (
         recorded
@@ -49,7 +49,7 @@ def failures_before(job: Object, stage: str, number: int, observed: ObservedJob)
 
 
 def _before(annotation: str, job: Object, stage: str, number: int, observed: ObservedJob) -> int:
-    """The counter of the attempt's Job; 0 if the attempt wrote a checkpoint."""
+    """Return the counter of the attempt's Job; 0 if the attempt wrote a checkpoint."""
     annotations = annotations_of(job)
     start = int(annotations.get(names.START_STEP, -1))
     outcome, progress = observed.outcome(stage), observed.progress()

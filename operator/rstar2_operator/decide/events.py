@@ -37,18 +37,18 @@ def events(old: Status, new: Status, *, attempt_is_current: bool = False) -> lis
     """
     resumed = old.get("phase") == "Suspended" and new.get("phase") in ("Pending", "Preparing", "Running")
     result = [JobEvent(NORMAL, "Resumed", "The job resumes from its last checkpoint.", "Resume")] if resumed else []
-    result += _of_stages(old, new)
+    result += _stage_events(old, new)
     state = _state(new)
     if state != _state(old):
-        result += _of_state(state, new)
+        result += _state_events(state, new)
     elif state == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
         effect = TAKES_EFFECT if attempt_is_current else NEEDS_ATTEMPT
         result.append(JobEvent(NORMAL, "SpecChanged", f"Spec changed. {effect.format(stage=new.get('stage'))}"))
-    return result + _of_conditions(old, new)
+    return result + _condition_events(old, new)
 
 
 def _state(status: Status) -> str:
-    """The phase, or a reason that has an Event of its own."""
+    """Return the phase, or a reason that has an Event of its own."""
     reason = _plan_reason(status)
     if reason == INVALID_SPEC:
         return INVALID_SPEC
@@ -56,12 +56,12 @@ def _state(status: Status) -> str:
 
 
 def _plan_reason(status: Status) -> str:
-    """The reason of the phase: while no attempt runs, Training has it."""
+    """Return the reason of the phase: while no attempt runs, Training has it."""
     training = _condition(status, "Training")
     return "" if training is None else str(training["reason"])
 
 
-def _of_state(state: str, new: Status) -> list[JobEvent]:
+def _state_events(state: str, new: Status) -> list[JobEvent]:
     message = new.get("message", "")
     event = {
         "Pending": JobEvent(WARNING, _plan_reason(new) or "Pending", message, "Release"),
@@ -77,7 +77,7 @@ def _of_state(state: str, new: Status) -> list[JobEvent]:
     return [] if event is None else [event]
 
 
-def _of_stages(old: Status, new: Status) -> list[JobEvent]:
+def _stage_events(old: Status, new: Status) -> list[JobEvent]:
     before = {row["name"]: row for row in old.get("stages") or ()}
     result = []
     for row in new.get("stages") or ():
@@ -99,19 +99,19 @@ def _of_stages(old: Status, new: Status) -> list[JobEvent]:
     return result
 
 
-def _of_conditions(old: Status, new: Status) -> list[JobEvent]:
+def _condition_events(old: Status, new: Status) -> list[JobEvent]:
     """New problems, or the end of all problems."""
     last, now = _condition(old, "Degraded"), _condition(new, "Degraded")
     if now is None or now["status"] == "True":
-        return _of_causes(new_causes(old.get("conditions") or (), new.get("conditions") or ()), new)
+        return _problem_events(new_causes(old.get("conditions") or (), new.get("conditions") or ()), new)
     running = new.get("phase") in ("Preparing", "Running", "Finalizing") and _state(new) != INVALID_SPEC
     if last is None or last["status"] == "False" or not running:
         return []  # a job that has deleted its pods has not recovered
     return [JobEvent(NORMAL, "Recovered", "All reported problems are resolved.", "Watch", recurs=True)]
 
 
-def _of_causes(causes: set[tuple[str, str]], new: Status) -> list[JobEvent]:
-    """One Event with all problems if Degraded has a new reason; else one for each condition with a new reason."""
+def _problem_events(causes: set[tuple[str, str]], new: Status) -> list[JobEvent]:
+    """Return one Event if Degraded has a new reason; else one for each condition with a new reason."""
     degraded = any(kind == "Degraded" for kind, _ in causes)
     return [
         JobEvent(WARNING, each["reason"], each["message"][:1024], "Watch", recurs=True)

@@ -118,14 +118,14 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
 
 
 def _lost(is_disrupted: bool, code: int) -> frozenset[str]:
-    """The reason of an attempt that lost a pod, by itself or by a disruption."""
+    """Return the reason of an attempt that lost a pod, by itself or by a disruption."""
     if is_disrupted:
         return frozenset({"Disrupted"})
     return frozenset({"PodLost"}) if code == ExitCode.SUSPENDED else frozenset()
 
 
 def _pod_conditions(job: Object, observed: ObservedJob, *, is_disrupted: bool) -> frozenset[str]:
-    """Types of the true conditions of the Job's pods. A disruption is known also after its pod was deleted."""
+    """Return the true conditions of the Job's pods. A disruption is known also after its pod was deleted."""
     types = [kind for pod in observed.pods if is_of(pod, job) for kind in true_conditions(pod)]
     return frozenset([*types, DISRUPTION_TARGET] if is_disrupted else types)
 

@@ -95,7 +95,7 @@ def current_workload(observed: ObservedJob) -> Object | None:
 
 
 def may_run(workload: Object) -> bool:
-    """Whether Kueue has admitted a Workload, and not evicted or deactivated it."""
+    """Return whether Kueue has admitted a Workload, and not evicted or deactivated it."""
     return is_true(workload, "Admitted") and not is_true(workload, "Evicted") and workload["spec"].get("active", True)
 
 
@@ -150,7 +150,7 @@ def _assignments(status: Object) -> Sequence[Object]:
 
 
 def _fits(workload: Object, facts: Facts) -> bool:
-    """Whether a Workload asks for what the current stage needs."""
+    """Return whether a Workload asks for what the current stage needs."""
     return facts.stage is not None and annotations_of(workload).get(names.QUOTA) == request(facts.job, facts.stage)
 
 

@@ -52,7 +52,7 @@ def node_loss(facts: Facts) -> Verdict:
 
 def pods_to_move(observed: ObservedJob) -> list[Object]:
     """Return the pods of attempts on faulty nodes that take no new pods."""
-    closed = {name for name, trouble in observed.node_troubles.items() if trouble.closed}
+    closed = {name for name, fault in observed.node_faults.items() if fault.closed}
     return (
         []
         if not closed
@@ -77,7 +77,7 @@ def _leave_faulty_node(facts: Facts) -> Verdict:
     if facts.now < due:
         return Defer(wake_at=due)
     node = pods[0]["spec"]["nodeName"]
-    causes = "; ".join(facts.observed.node_troubles[node].causes)
+    causes = "; ".join(facts.observed.node_faults[node].causes)
     message = (
         f"Node {node} of Pod/{pods[0]['metadata']['name']} is faulty: {causes}. Attempt {facts.attempt} of stage "
         f"{facts.stage_name} ends, and a new one starts on other nodes."
@@ -99,12 +99,12 @@ def _after_seconds(facts: Facts) -> int | None:
 
 
 def _lost(facts: Facts) -> list[tuple[Object, float]]:
-    """Pods of nodes that do not report, and since when."""
+    """Return the pods of nodes that do not report, and since when."""
     return [(pod, since) for pod in facts.observed.pods if (since := lost_since(pod)) is not None]
 
 
 def _overdue(facts: Facts) -> list[Object]:
-    """Pods of nodes that have not reported for spec.nodeLoss.afterSeconds."""
+    """Return the pods of nodes that have not reported for spec.nodeLoss.afterSeconds."""
     after = _after_seconds(facts)
     return [] if after is None else [pod for pod, since in _lost(facts) if facts.now >= since + after]
 

@@ -66,13 +66,13 @@ def pending_deadline(facts: Facts) -> Verdict:
 
 
 def _waiting(facts: Facts) -> list[str]:
-    """Pending pods, and pods whose containers cannot start: image, mount, sandbox, or a crash at start."""
+    """Return the pending pods, and pods whose containers cannot start: image, mount, sandbox, or a crash at start."""
     blocked = {each.subject.removeprefix("Pod/") for each in facts.problems if each.reason in OF_STARTING_PODS}
     return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
 
 
 def _released_until(observed: ObservedJob) -> float | None:
-    """When to retry after a release; None if the pods of the job are not released."""
+    """Return when to retry after a release; None if the pods of the job are not released."""
     retry = observed.status.get("nextRetryTime")
     return None if retry is None or observed.status.get("reason") != SCHEDULING_TIMEOUT else seconds(retry)
 

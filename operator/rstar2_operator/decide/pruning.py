@@ -49,7 +49,7 @@ def prunable_when_suspended(observed: ObservedJob, *, now: float) -> list[tuple[
 
 
 def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
-    """Whether a Job that is not in the plan should be deleted."""
+    """Return whether a Job that is not in the plan should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)
     if job_finished_at(job) is None:
         # It was suspended, released or cancelled. A stage that has succeeded keeps its Job while its pods exit.

@@ -32,7 +32,7 @@ def role_failure(facts: Facts) -> Verdict:
 
 
 def _failures(pod: Object, since: float) -> Iterator[tuple[Failure, str]]:
-    """Every failure of a pod of another role than the trainer's after `since`, with a description."""
+    """Return every failure of a pod of another role than the trainer's after `since`, with a description."""
     role, status = labels(pod).get(names.ROLE_LABEL, ""), pod.get("status") or {}
     if names.STAGE_LABEL in labels(pod):
         return

@@ -26,7 +26,7 @@ def shared_secret(facts: Facts) -> Verdict:
 
 
 def has_secret_consumers(observed: ObservedJob) -> bool:
-    """Whether an object exists whose pods use the Secret."""
+    """Return whether an object exists whose pods use the Secret."""
     return any(
         kind in ("Deployment", "StatefulSet")
         or (kind == "Job" and names.STAGE_LABEL in labels(child) and job_finished_at(child) is None)
@@ -35,7 +35,7 @@ def has_secret_consumers(observed: ObservedJob) -> bool:
 
 
 def reported_missing(observed: ObservedJob) -> bool:
-    """Whether a pod cannot start because the Secret is missing."""
+    """Return whether a pod cannot start because the Secret is missing."""
     error = f'secret "{names.secrets(observed.name)}" not found'
     if not any(error in message for message in _messages(observed)):  # in most rounds
         return False

@@ -17,7 +17,7 @@ _STATUS_ENDED_WELL = frozenset(outcome.capitalize() for outcome in ENDED_WELL)
 
 
 def succeeded(stage: str, observed: ObservedJob) -> bool:
-    """Whether a stage ended well, by its outcome or by the last status."""
+    """Return whether a stage ended well, by its outcome or by the last status."""
     outcome = observed.outcome(stage)
     recorded = observed.stage_status(stage).get("outcome")
     return (outcome is not None and outcome.ended_well) or recorded in _STATUS_ENDED_WELL

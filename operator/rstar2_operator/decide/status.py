@@ -74,7 +74,7 @@ def _engines(observed: ObservedJob) -> int:
 
 
 def _times(plan: Plan, observed: ObservedJob, *, now: float) -> Status:
-    """The timers that policies read in later rounds."""
+    """Return the timers that policies read in later rounds."""
     times, old = Status(), observed.status
     if pods_to_move(observed):
         times["nodeTroubleSince"] = old.get("nodeTroubleSince") or timestamp(now)
@@ -132,7 +132,7 @@ def invalid_status(
 def _stage(
     job: AgenticRLJob, stage: Stage, observed: ObservedJob, plan: Plan, progress: Progress | None, *, now: float
 ) -> Status:
-    """One row of `stages`: the orchestrator's report over the last known row."""
+    """Return one row of `stages`: the orchestrator's report over the last known row."""
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
     row["attempts"] = stage_progress.last_attempt(stage, observed)
     last = observed.attempts(stage.name).get(row["attempts"])
@@ -146,7 +146,7 @@ def _stage(
     row["phase"] = _stage_phase(stage, observed, plan)
     if progress is not None and progress.stage == stage.name:
         attempt = observed.attempts(stage.name).get(progress.attempt)
-        row |= stuck.step_times(row, progress, attempt) | _of_progress(progress)
+        row |= stuck.step_times(row, progress, attempt) | _progress_fields(progress)
     elif (total := job.total_steps(stage)) is not None:
         row.setdefault("totalSteps", total)
     outcome = observed.outcome(stage.name)
@@ -186,7 +186,7 @@ def _stage_phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
     return "Running" if plan.attempt is not None else "Pending"
 
 
-def _of_progress(progress: Progress) -> Status:
+def _progress_fields(progress: Progress) -> Status:
     row: Status = {}
     if progress.metrics:  # server-side apply would turn an emptied map into null, which the schema rejects
         row["metrics"] = {name: _number(v) for name, v in progress.metrics.items()}

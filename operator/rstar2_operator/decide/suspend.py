@@ -33,7 +33,7 @@ def suspend(facts: Facts) -> Verdict:
 
 
 def _killed_before_checkpoint(facts: Facts) -> bool:
-    """Whether the orchestrator of the last attempt reported progress and never an outcome."""
+    """Return whether the orchestrator of the last attempt reported progress and never an outcome."""
     if facts.stage is None:
         return False
     progress, outcome = facts.observed.progress(), facts.observed.outcome(facts.stage.name)

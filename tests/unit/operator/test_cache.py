@@ -96,7 +96,7 @@ def test_cache_keeps_nothing_of_a_deleted_job(last: str) -> None:
     cache.record_job(job(4), gone=True)
     cache.record_write("AgenticRLJob", job(5))
     cache.end_initial_sync(), other.end_initial_sync()
-    kept = {name: value for name, value in vars(cache).items() if name not in ("_deleted", "_snapshot")}
+    kept = {name: value for name, value in vars(cache).items() if name not in ("_tombstones", "_snapshot")}
     assert kept == {name: vars(other)[name] for name in kept}
 
 

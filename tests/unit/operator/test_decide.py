@@ -9,7 +9,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.decide.diagnostics import SILENT_SECONDS, STUCK_SECONDS, next_overdue_at
 from rstar2_operator.decide.stage_progress import EXIT_SECONDS
-from rstar2_operator.node_health import NodeTrouble
+from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import Outcome
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
@@ -152,7 +152,7 @@ def test_failure_policy_crash_restarts_after_backoff() -> None:
     plan = cluster.round()
     assert (plan.phase, plan.reason) == ("Pending", "BackOff")
     assert plan.wake_at is not None and "137" in plan.message
-    assert kinds(cluster, "Deployment") != []  # engines stay: only the driver starts again
+    assert kinds(cluster, "Deployment") != []  # engines stay: only the orchestrator starts again
     cluster.now = plan.wake_at
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
@@ -205,7 +205,7 @@ def test_suspend_checkpoints_then_deletes_everything() -> None:
     cluster.job["spec"]["suspend"] = True
     assert cluster.round().phase == "Suspending"
     assert ("Job", "demo-g0-1") not in cluster.children
-    assert kinds(cluster, "Deployment") != []  # the driver may still need them
+    assert kinds(cluster, "Deployment") != []  # the orchestrator may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     plan = cluster.round()
@@ -354,7 +354,7 @@ def test_diagnostics_engine_out_of_memory_names_its_field() -> None:
 
 def role_pod(cluster: SimulatedCluster, role: str, status: dict[str, object]) -> dict[str, object]:
     """A running pod of a role."""
-    labels = {**names.labels("demo", role), names.OF_JOB_LABEL: ""}
+    labels = {**names.labels("demo", role), names.BATCH_JOB_LABEL: ""}
     meta = {"name": f"demo-{role}-x", "labels": labels, "creationTimestamp": timestamp(cluster.now)}
     return {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running", **status}}
 
@@ -509,11 +509,11 @@ def test_degraded_many_equal_problems_hide_no_other() -> None:
     assert len(lines) == 7 and "executor-0" in lines[0] and "no image" in lines[1] and lines[6] == "and 35 more"
 
 
-@pytest.mark.parametrize("driver", ["none", "waits"])
-def test_pending_deadline_applies_to_rejected_executors(driver: str) -> None:
+@pytest.mark.parametrize("orchestrator", ["none", "waits"])
+def test_pending_deadline_applies_to_rejected_executors(orchestrator: str) -> None:
     """Executors that an admission rejects release the whole job, also if the orchestrator already waits."""
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
-    if driver == "waits":
+    if orchestrator == "waits":
         cluster.progress("g0", 1, 0, phase="Starting")
     error = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": error}
@@ -606,7 +606,7 @@ def test_node_loss_after_seconds_starts_a_new_attempt() -> None:
 def test_node_loss_faulty_node_is_reported_only() -> None:
     """A faulty node is named with its cause; while it is open for new pods, the attempt stays."""
     cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
-    cluster.node_troubles = {"node-1": NodeTrouble(("condition KernelDeadlock (task hung)",), closed=False)}
+    cluster.node_faults = {"node-1": NodeFault(("condition KernelDeadlock (task hung)",), closed=False)}
     cluster.round()
     problem = degraded(cluster)
     assert problem is not None and problem["reason"] == "NodeUnhealthy"
@@ -621,7 +621,7 @@ def test_node_loss_faulty_node_is_reported_only() -> None:
 def test_node_loss_faulty_closed_node_is_left() -> None:
     """A faulty node that takes no new pods is left after nodeLoss.afterSeconds, with a checkpoint, not counted."""
     cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
-    cluster.node_troubles = {"node-1": NodeTrouble(("taint amd-gpu-unhealthy:NoSchedule",), closed=True)}
+    cluster.node_faults = {"node-1": NodeFault(("taint amd-gpu-unhealthy:NoSchedule",), closed=True)}
     plan = cluster.round()
     assert plan.phase == "Running" and plan.wake_at == cluster.now + 60
     cluster.now += 60
@@ -668,7 +668,7 @@ def test_diagnostics_silent_orchestrator_is_reported() -> None:
     cluster.now = when
     cluster.round()
     problem = degraded(cluster)
-    assert problem is not None and problem["reason"] == "DriverNotReporting"
+    assert problem is not None and problem["reason"] == "OrchestratorNotReporting"
     assert "kubectl logs -l batch.kubernetes.io/job-name=demo-g0-1 " in problem["message"]
     cluster.progress("g0", 1, 0, phase="Starting")
     cluster.round()
@@ -728,7 +728,7 @@ def test_active_deadline_fails_the_job() -> None:
     cluster.round()
     assert cluster.running() == ["demo-report"] and kinds(cluster, "Deployment") == []
     engine = {
-        "metadata": {"name": "demo-rollout-x", "labels": {**names.labels("demo", "rollout"), names.OF_JOB_LABEL: ""}}
+        "metadata": {"name": "demo-rollout-x", "labels": {**names.labels("demo", "rollout"), names.BATCH_JOB_LABEL: ""}}
     }
     cluster.pods["demo-rollout-x"] = engine | {"status": {"phase": "Running"}}
     cluster.finish_job("demo-report", 0)

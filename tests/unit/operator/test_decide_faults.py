@@ -189,7 +189,7 @@ def test_shared_secret_lost_is_recreated_after_its_consumers() -> None:
     del cluster.children[SECRET]
     plan = cluster.reconcile()
     assert (plan.phase, plan.reason) == ("Pending", "SharedSecretMissing")
-    assert SECRET not in cluster.children and kinds(cluster, "Deployment") != []  # the driver may still need them
+    assert SECRET not in cluster.children and kinds(cluster, "Deployment") != []  # the orchestrator may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     cluster.reconcile()

@@ -144,13 +144,13 @@ async def test_deletion_of_an_invalid_job_ends_its_pods() -> None:
     """A spec that the operator cannot use does not block the deletion."""
     operator = Operator(manifest("g"))
     await operator.start_stage("g0")
-    operator.run_driver("g0")
+    operator.run_orchestrator("g0")
     operator.change(validation={"data": "report.jsonl", "everySteps": 1})
     operator.delete()
     await operator.run()
     assert operator.status["phase"] == "Deleting" and "is being deleted" in operator.status["message"]
     assert operator.names("Job") == ["demo-prepare"]
-    operator.api.drop("Pod", "driver")
+    operator.api.drop("Pod", "orchestrator")
     await operator.run()
     assert ("AgenticRLJob", "demo") not in operator.api.objects
 

@@ -8,7 +8,7 @@ import pytest
 
 from rstar2_operator import names
 from rstar2_operator.cache import NODE, WatchCache
-from rstar2_operator.node_health import trouble
+from rstar2_operator.node_health import node_fault
 
 AMD = "metricsexporter.amd.com.gpu.3.state"
 NVIDIA = "dgxc.nvidia.com/nvsentinel-state"
@@ -42,9 +42,9 @@ def node(
 )
 def test_trouble_sign_of_a_fault_is_the_cause(signs: dict[str, Any], cause: str) -> None:
     """Each tool's sign is found, and named in the cause."""
-    open_node = trouble(node(**signs))
+    open_node = node_fault(node(**signs))
     assert open_node is not None and open_node.causes == (cause,) and open_node.closed is ("taints" in signs)
-    cordoned = trouble(node(**signs, cordoned=True))
+    cordoned = node_fault(node(**signs, cordoned=True))
     assert cordoned is not None and cordoned.closed
 
 
@@ -59,7 +59,7 @@ def test_trouble_sign_of_a_fault_is_the_cause(signs: dict[str, Any], cause: str)
 )
 def test_trouble_healthy_node_has_none(signs: dict[str, Any]) -> None:
     """A cordon alone, the usual taints of GPU nodes, and signs with healthy values are no fault."""
-    assert trouble(node(**signs)) is None
+    assert node_fault(node(**signs)) is None
 
 
 def test_cache_node_trouble_reaches_the_jobs_of_its_pods() -> None:
@@ -74,8 +74,8 @@ def test_cache_node_trouble_reaches_the_jobs_of_its_pods() -> None:
     assert cache.record_node(faulty, gone=False) == [("team", "a")]
     assert cache.record_node(faulty, gone=False) == []  # a heartbeat
     first, second = cache.observed(("team", "a")), cache.observed(("team", "b"))
-    assert first is not None and list(first.node_troubles) == ["gpu-7"]
-    assert second is not None and second.node_troubles == {}
+    assert first is not None and list(first.node_faults) == ["gpu-7"]
+    assert second is not None and second.node_faults == {}
     assert cache.uids(NODE, "") == {"uid-gpu-7"}
     assert cache.record_node(node(), gone=False) == [("team", "a")]
     cache.record_node(faulty, gone=False)

@@ -248,7 +248,7 @@ async def test_reconcile_invalid_spec_runs_and_can_be_suspended() -> None:
     """After an invalid edit the pods stay as they are, and spec.suspend still works."""
     operator = Operator(manifest("g"))
     await operator.start_stage("g0")
-    operator.run_driver("g0")
+    operator.run_orchestrator("g0")
     operator.change(validation={"data": "report.jsonl", "everySteps": 1})
     await operator.run()
     assert (operator.status["phase"], operator.condition("Stalled")["reason"]) == ("Running", "InvalidSpec")
@@ -257,9 +257,9 @@ async def test_reconcile_invalid_spec_runs_and_can_be_suspended() -> None:
     operator.change(suspend=True)
     await operator.run()
     assert operator.names("Job") == ["demo-prepare"] and operator.names("Deployment") != [], (
-        "the driver writes its checkpoint"
+        "the orchestrator writes its checkpoint"
     )
-    operator.api.drop("Pod", "driver")
+    operator.api.drop("Pod", "orchestrator")
     await operator.run()
     assert operator.names("Deployment") == operator.names("StatefulSet") == []
     assert operator.status["phase"] == "Suspended" and "The job is suspended" in operator.status["message"]

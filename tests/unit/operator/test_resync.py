@@ -165,7 +165,7 @@ async def test_cache_keeps_disruptions_of_deleted_pods() -> None:
     """The eviction of a pod stays known after its deletion, and ends with the job."""
     _, cache = full()
     evicted = body("demo-a-1-1-z")
-    evicted["metadata"]["labels"][names.OF_JOB_LABEL] = "demo-a-1"
+    evicted["metadata"]["labels"][names.BATCH_JOB_LABEL] = "demo-a-1"
     evicted["status"] = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
     cache.record_child("Pod", evicted, gone=True)
     snapshot = cache.observed(KEY)

@@ -35,7 +35,7 @@ async def test_secret_of_a_running_job_is_checked_later(monkeypatch: pytest.Monk
     """A restarted operator with many running jobs first reconciles all of them, and then asks for their Secrets."""
     operator = Operator(manifest("g"))
     await operator.start_stage("g0")
-    operator.run_driver("g0")
+    operator.run_orchestrator("g0")
     await operator.run()
     assert operator.status["phase"] == "Running"
     operator.api.requests.clear()

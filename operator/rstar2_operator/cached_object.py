@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 Object = Mapping[str, Any]
 
 METADATA = frozenset({"managedFields", "generateName", "selfLink", "resourceVersion"})
-"""Fields of metadata that are not kept, of every kind. `Record.version` has the resourceVersion."""
+"""Fields of metadata that are not kept, of every kind. `CachedObject.version` has the resourceVersion."""
 POD_SPEC = ("nodeName", "schedulerName", "schedulingGates")
 """Fields of a pod's spec that are kept."""
 POD_STATUS = ("phase", "reason", "message", "conditions")
@@ -37,7 +37,7 @@ EVENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CachedObject:
     """One object of the cache."""
 
     uid: str
@@ -46,8 +46,8 @@ class Record:
     data: bytes
     """JSON of the kept fields."""
 
-    def only_newer(self, other: Record) -> bool:
-        """Whether this is a newer version of the other one, with the same kept fields."""
+    def only_newer(self, other: CachedObject) -> bool:
+        """Return whether this is a newer version of the other one, with the same kept fields."""
         return self.version > other.version and (self.uid, self.data) == (other.uid, other.data)
 
     def body(self) -> Object:
@@ -55,18 +55,18 @@ class Record:
         return bodies([self])[0]
 
 
-def bodies(records: Iterable[Record]) -> list[Object]:
-    """Return the objects of records. One text of all of them is decoded faster than one text per object."""
-    result: list[Object] = from_json(b"[" + b",".join(each.data for each in records) + b"]")
+def bodies(cached: Iterable[CachedObject]) -> list[Object]:
+    """Return the objects. One text of all of them is decoded faster than one text per object."""
+    result: list[Object] = from_json(b"[" + b",".join(entry.data for entry in cached) + b"]")
     return result
 
 
-def record(kind: str, body: Object) -> Record:
-    """Return the record of an object as the API server sent it."""
-    return Record(uid_of(body), version_of(body), to_json(thin(kind, body)))
+def to_cached(kind: str, body: Object) -> CachedObject:
+    """Return the cached form of an object as the API server sent it."""
+    return CachedObject(uid_of(body), version_of(body), to_json(strip_fields(kind, body)))
 
 
-def thin(kind: str, body: Object) -> dict[str, Any]:
+def strip_fields(kind: str, body: Object) -> dict[str, Any]:
     """Return the object with the kept fields."""
     metadata = {field: value for field, value in body["metadata"].items() if field not in METADATA}
     result = {**body, "metadata": metadata}
@@ -78,7 +78,7 @@ def thin(kind: str, body: Object) -> dict[str, Any]:
     return result
 
 
-def thin_event(event: Object) -> dict[str, Any]:
+def strip_event(event: Object) -> dict[str, Any]:
     """Return a Warning event with the kept fields."""
     kept = {field: event[field] for field in EVENT if field in event}
     if "metadata" in event:
