@@ -20,6 +20,7 @@ from rstar2_operator.decide.failure_policy import plan_after_rejections
 from rstar2_operator.decide.kueue import placements
 from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pruning import prunable
+from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
 from rstar2_operator.names import FINALIZER
@@ -106,7 +107,7 @@ class SimulatedCluster:
     def reconcile(self, *, dies_after: int | None = None) -> Plan:
         """Run one round of the operator; with `dies_after` it is killed after that number of writes."""
         if self.gone:
-            return Plan(phase=DELETING)
+            return Plan(None, NO_RESTARTS, phase=DELETING)
         job, observed = self.spec(), self.observed()
         plan = decide(job, observed, now=self.now)
         writes_left = dies_after if dies_after is not None else 10**9

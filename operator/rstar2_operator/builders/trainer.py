@@ -90,9 +90,10 @@ def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
 
 
 def _annotations(planned: StageAttempt) -> dict[str, str]:
-    annotations = {names.RESTARTS: str(planned.restarts), names.COUNTED: str(planned.counted)}
-    if planned.window_start is not None:
-        annotations[names.WINDOW_START] = timestamp(planned.window_start)
+    total, counted = planned.restarts.total, planned.restarts.counted
+    annotations = {names.RESTARTS: str(total), names.COUNTED: str(counted.number)}
+    if counted.since is not None:
+        annotations[names.WINDOW_START] = timestamp(counted.since)
     if planned.failures:
         annotations[names.FAILURES] = str(planned.failures)
     if planned.disruptions:

@@ -20,13 +20,20 @@ def running_attempt(facts: Facts) -> Verdict:
         detail = (condition(facts.running_job, "FailureTarget") or {}).get("message", "")
         message = f"{message} It has failed; waiting for its pods to terminate. {detail}".strip()
         reason = WAITING_FOR_PODS
-    return facts.plan(phase="Running", reason=reason, message=message, serving=facts.needs_engines,
-                      attempt=current(facts.stage, facts))  # fmt: skip
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Running",
+        reason=reason,
+        message=message,
+        serving=facts.needs_engines,
+        attempt=current(facts.stage, facts),
+    )
 
 
 def current(stage: Stage, facts: Facts) -> StageAttempt:
     """Return the running attempt of the current stage."""
-    return StageAttempt(stage.name, facts.attempt, facts.restarts.restarts, facts.restarts.counted)
+    return StageAttempt(stage.name, facts.attempt, facts.restarts)
 
 
 def next_attempt(facts: Facts) -> Verdict:
@@ -47,17 +54,22 @@ def start(
     attempt = StageAttempt(
         facts.stage.name,
         facts.attempt + 1,
-        restarts.restarts,
-        restarts.counted,
-        restarts.window_start,
+        restarts,
         failures=failures,
         disruptions=disruptions,
         start_step=disruption.start_step(facts.stage.name, facts.observed),
     )
     message = f"Attempt {attempt.number} of stage {attempt.stage}." + (f" Last failure: {failure}" if failure else "")
     reason = "Restarted" if failure else "Running"
-    return facts.plan(restarts=restarts, phase="Running", reason=reason, message=message,
-                      serving=facts.needs_engines, attempt=attempt)  # fmt: skip
+    return Plan(
+        facts.stage_name,
+        restarts,
+        phase="Running",
+        reason=reason,
+        message=message,
+        serving=facts.needs_engines,
+        attempt=attempt,
+    )
 
 
 def has_started(facts: Facts) -> bool:

@@ -44,8 +44,18 @@ def _deleting(
     release: bool = False,
     wake_at: float | None = None,
 ) -> Plan:
-    return facts.plan(phase=DELETING, reason=DELETING, message=f"The job is being deleted. {message}", ending="deleted",
-                      serving=serving, report=report, release=release, wake_at=wake_at)  # fmt: skip
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase=DELETING,
+        reason=DELETING,
+        message=f"The job is being deleted. {message}",
+        ending="deleted",
+        serving=serving,
+        report=report,
+        release=release,
+        wake_at=wake_at,
+    )
 
 
 def _report_due(facts: Facts) -> float | None:

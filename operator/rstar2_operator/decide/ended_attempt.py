@@ -30,13 +30,28 @@ def end_attempt(
     if counts and not fails and counted >= policy.max_restarts:
         fails, message = True, exhausted(message, counted)
     action: Literal["FailJob", "RestartStage"] = "FailJob" if fails else "RestartStage"
-    ended = AttemptEnd(stage=facts.stage.name, attempt=facts.attempt, action=action, reason=reason, message=message,
-                         disruptions=disruptions)  # fmt: skip
+    ended = AttemptEnd(
+        stage=facts.stage.name,
+        attempt=facts.attempt,
+        action=action,
+        reason=reason,
+        message=message,
+        disruptions=disruptions,
+    )
     attempt = current(facts.stage, facts)
     if not fails:
         restarts = restarts.after(facts.now, policy, counts=counts)
-    return facts.plan(restarts=restarts, phase="Pending", reason=reason, message=message, serving=facts.needs_engines,
-                      attempt=attempt, ended=ended, wake_at=facts.now)  # fmt: skip
+    return Plan(
+        facts.stage_name,
+        restarts,
+        phase="Pending",
+        reason=reason,
+        message=message,
+        serving=facts.needs_engines,
+        attempt=attempt,
+        ended=ended,
+        wake_at=facts.now,
+    )
 
 
 def ended_attempt(facts: Facts) -> Verdict:
@@ -48,6 +63,12 @@ def ended_attempt(facts: Facts) -> Verdict:
     if record.get("action") == "FailJob":
         return fail(facts, "StageFailed", f"Stage {facts.stage_name} failed. {message}")
     if facts.running_job is not None or stage_progress.running_attempts(observed):
-        return facts.plan(phase="Pending", reason=record.get("reason", ""), message=message,
-                          serving=facts.has_engines and facts.needs_engines)  # fmt: skip
+        return Plan(
+            facts.stage_name,
+            facts.restarts,
+            phase="Pending",
+            reason=record.get("reason", ""),
+            message=message,
+            serving=facts.has_engines and facts.needs_engines,
+        )
     return start(facts, facts.restarts, failure=message, disruptions=int(record.get("disruptions", 0)))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
-from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.restarts import RestartCounters, counters
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at
 from rstar2_train.api.job import AgenticRLJob
@@ -91,9 +89,3 @@ class Facts:
     def restarts(self) -> RestartCounters:
         """Restarts of the whole job so far."""
         return counters(self.observed, self.attempt_job)
-
-    def plan(self, *, restarts: RestartCounters | None = None, **fields: Any) -> Plan:
-        """Return a plan with the current stage and the restarts so far, or with other `restarts`."""
-        restarts = restarts or self.restarts
-        fields.setdefault("stage", self.stage_name)
-        return Plan(restarts=restarts.restarts, counted=restarts.counted, window_start=restarts.window_start, **fields)

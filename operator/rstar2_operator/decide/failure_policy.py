@@ -69,8 +69,16 @@ def failure_policy(facts: Facts) -> Verdict:
     retry = failed_at + min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
     if facts.now < retry:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
-        return facts.plan(phase="Pending", reason="BackOff", message=message, serving=facts.needs_engines,
-                          retry_at=retry, wake_at=retry)  # fmt: skip
+        return Plan(
+            facts.stage_name,
+            facts.restarts,
+            phase="Pending",
+            reason="BackOff",
+            message=message,
+            serving=facts.needs_engines,
+            retry_at=retry,
+            wake_at=retry,
+        )
     restarts = restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
     return start(facts, restarts, failure=decision.reason, failures=failures + 1, disruptions=decision.disruptions)
 
@@ -166,6 +174,4 @@ def plan_after_rejections(plan: Plan, observed: ObservedJob, rejected: Sequence[
         return plan
     restarts = counters(observed, attempts.get(max(attempts, default=0)))
     message = f"Attempt {plan.attempt.number} of stage {plan.attempt.stage} cannot be created. {rejected[0]}"
-    return replace(plan, phase="Pending", reason="ApplyRejected", message=message, attempt=None,
-                   restarts=restarts.restarts, counted=restarts.counted,
-                   window_start=restarts.window_start)  # fmt: skip
+    return replace(plan, phase="Pending", reason="ApplyRejected", message=message, attempt=None, restarts=restarts)

@@ -35,8 +35,16 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
     if attempts:
         waiting = f"{message} Waiting for the pods of stage {attempts[0][0]} to terminate."
         serving = ending == "failed" and facts.has_engines
-        return facts.plan(phase="Finalizing", reason=reason, message=waiting, ending=ending, serving=serving,
-                          wake_at=exit_deadline(observed))  # fmt: skip
+        return Plan(
+            facts.stage_name,
+            facts.restarts,
+            phase="Finalizing",
+            reason=reason,
+            message=waiting,
+            ending=ending,
+            serving=serving,
+            wake_at=exit_deadline(observed),
+        )
     report = observed.child("Job", names.report(observed.name))
     reported = report is not None and job_finished_at(report) is not None
     deadline = report_requested_at(observed, report, now) + REPORT_SECONDS
@@ -47,9 +55,25 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
         message = f"{message} Waiting for pods to terminate: {listed(pods)}."
     elif ended:
         final: Phase = "Succeeded" if ending == "completed" else "Failed"
-        return facts.plan(phase=final, reason=reason, message=message, ending=ending, report=reported)
-    return facts.plan(phase="Finalizing", reason=reason, message=message, ending=ending, report=not without_storage,
-                      wake_at=None if ended else deadline)  # fmt: skip
+        return Plan(
+            facts.stage_name,
+            facts.restarts,
+            phase=final,
+            reason=reason,
+            message=message,
+            ending=ending,
+            report=reported,
+        )
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Finalizing",
+        reason=reason,
+        message=message,
+        ending=ending,
+        report=not without_storage,
+        wake_at=None if ended else deadline,
+    )
 
 
 def report_requested_at(observed: ObservedJob, report: Object | None, now: float) -> float:

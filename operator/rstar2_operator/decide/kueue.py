@@ -60,9 +60,19 @@ def _stop(facts: Facts, workload: Object, pods: list[str], *, serving: bool, evi
     name = workload["metadata"]["name"]
     if not evicted:
         message = f"Waiting for pods of the previous stage to terminate: {listed(pods)}."
-        return facts.plan(phase="Pending", reason=WAITING_FOR_PODS, message=message, workload=name)
+        return Plan(
+            facts.stage_name, facts.restarts, phase="Pending", reason=WAITING_FOR_PODS, message=message, workload=name
+        )
     message = f"Kueue evicted Workload {name}. {_eviction(workload)} Waiting for pods to terminate: {listed(pods)}."
-    return facts.plan(phase="Suspending", reason=EVICTED, message=message, workload=name, serving=serving)
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Suspending",
+        reason=EVICTED,
+        message=message,
+        workload=name,
+        serving=serving,
+    )
 
 
 def _queue(facts: Facts, workload: Object | None) -> Plan:
@@ -81,11 +91,19 @@ def _queue(facts: Facts, workload: Object | None) -> Plan:
     elif is_true(workload, "Evicted") or not _fits(workload, facts):
         # A new Workload enters the queue when this one is gone.
         message = f"Returning the quota of the last Workload of {queue}."
-        return facts.plan(phase="Pending", reason=QUEUED, message=message)
+        return Plan(facts.stage_name, facts.restarts, phase="Pending", reason=QUEUED, message=message)
     else:
         name = workload["metadata"]["name"]
         message = f"Waiting for Kueue to admit Workload {name} to LocalQueue {queue}. {_cause(workload)}".strip()
-    return facts.plan(phase="Pending", reason=QUEUED, message=message, workload=name, wake_at=wake_at)
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Pending",
+        reason=QUEUED,
+        message=message,
+        workload=name,
+        wake_at=wake_at,
+    )
 
 
 def current_workload(observed: ObservedJob) -> Object | None:

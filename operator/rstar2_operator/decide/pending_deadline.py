@@ -78,7 +78,15 @@ def _released_until(observed: ObservedJob) -> float | None:
 
 
 def _released(facts: Facts, message: str, until: float) -> Plan:
-    return facts.plan(phase="Pending", reason=SCHEDULING_TIMEOUT, message=message, retry_at=until, wake_at=until)
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Pending",
+        reason=SCHEDULING_TIMEOUT,
+        message=message,
+        retry_at=until,
+        wake_at=until,
+    )
 
 
 def _starting_since(facts: Facts) -> float | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
+from rstar2_operator.decide.restarts import NO_RESTARTS, RestartCounters
 from rstar2_operator.observed import Object
 
 Phase = Literal[
@@ -43,12 +44,8 @@ class StageAttempt:
 
     stage: str
     number: int
-    restarts: int = 0
+    restarts: RestartCounters = NO_RESTARTS
     """Restarts of the whole job before this attempt."""
-    counted: int = 0
-    """Those of them that count towards maxRestarts."""
-    window_start: float | None = None
-    """First counted restart in the current window; seconds since the epoch."""
     failures: int = 0
     """Consecutive failures before this attempt without a new checkpoint; they set the backoff."""
     disruptions: int = 0
@@ -70,17 +67,20 @@ class AttemptEnd:
     """Consecutive disruptions, for the next attempt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The objects that a job should have now. Others are deleted, except finished Jobs and the storage."""
 
+    stage: str | None
+    """Current stage."""
+    restarts: RestartCounters
+    """Restarts of the whole job."""
+    _: KW_ONLY
     phase: Phase
     reason: str = ""
     """CamelCase reason of the phase."""
     message: str = ""
     """Explanation of the phase."""
-    stage: str | None = None
-    """Current stage."""
     prepare: bool = False
     """Whether the Job exists that fills the storage."""
     serving: bool = False
@@ -91,11 +91,6 @@ class Plan:
     """How the job ends; set from the decision to end it."""
     report: bool = False
     """Whether the Job exists that writes the report about the ending."""
-    restarts: int = 0
-    counted: int = 0
-    """Restarts of the whole job, and those of them that count towards maxRestarts."""
-    window_start: float | None = None
-    """First counted restart in the current window; seconds since the epoch."""
     ended: AttemptEnd | None = None
     """The running attempt that a policy ends in this round."""
     workload: str | None = None
@@ -114,8 +109,9 @@ class Plan:
     def without_explanation(self) -> Plan:
         """Return the plan without the fields that change no object: equal results have equal objects."""
         return Plan(
+            self.stage,
+            NO_RESTARTS,
             phase=self.phase,
-            stage=self.stage,
             prepare=self.prepare,
             serving=self.serving,
             attempt=self.attempt,

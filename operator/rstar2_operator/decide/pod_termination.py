@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import WAITING_FOR_PODS, Verdict
+from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan, Verdict
 from rstar2_operator.observed import ObservedJob, is_alive, labels
 
 
@@ -22,12 +22,14 @@ def pod_termination(facts: Facts) -> Verdict:
         return None
     name, number = attempts[0]
     succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
-    return facts.plan(
+    stage = name if succeeded and observed.stage_status(name) else facts.stage_name
+    return Plan(
+        stage,
+        facts.restarts,
         # After a success the job is not pending: its stage is the old one for some seconds more.
         phase="Running" if succeeded else "Pending",
         reason=WAITING_FOR_PODS,
         message=f"Waiting for the pods of attempt {number} of stage {name} to terminate.",
-        stage=name if succeeded and observed.stage_status(name) else facts.stage_name,
         serving=facts.has_engines and (not succeeded or facts.needs_engines),
         wake_at=exit_deadline(observed),
     )

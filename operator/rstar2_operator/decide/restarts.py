@@ -9,27 +9,28 @@ from rstar2_operator.observed import Object, ObservedJob, annotations_of, second
 from rstar2_train.api.failure_policy import CountedRestarts
 from rstar2_train.api.job import FailurePolicy
 
+NONE_COUNTED = CountedRestarts()
+
 
 @dataclass(frozen=True, slots=True)
 class RestartCounters:
     """Restarts of the whole job."""
 
-    restarts: int = 0
-    counted: int = 0
-    """Those in the current window that count towards maxRestarts."""
-    window_start: float | None = None
-    """First counted restart in the current window; seconds since the epoch."""
+    total: int = 0
+    counted: CountedRestarts = NONE_COUNTED
+    """Those that count towards maxRestarts."""
 
     def counted_at(self, when: float, policy: FailurePolicy) -> int:
         """Return the counted restarts in the window of a failure at `when`."""
-        return CountedRestarts(self.counted, self.window_start).at(when, policy).number
+        return self.counted.at(when, policy).number
 
     def after(self, when: float, policy: FailurePolicy, *, counts: bool) -> RestartCounters:
         """Return the counters after the restart that a failure at `when` has caused."""
-        counted = CountedRestarts(self.counted, self.window_start).at(when, policy)
-        if counts:
-            counted = counted.plus_one(when)
-        return RestartCounters(self.restarts + 1, counted.number, counted.since)
+        counted = self.counted.at(when, policy)
+        return RestartCounters(self.total + 1, counted.plus_one(when) if counts else counted)
+
+
+NO_RESTARTS = RestartCounters()
 
 
 def counters(observed: ObservedJob, last: Object | None) -> RestartCounters:
@@ -42,9 +43,9 @@ def counters(observed: ObservedJob, last: Object | None) -> RestartCounters:
         status.get("restarts"), status.get("restartsCountedTowardsMax"), status.get("restartWindowStartTime")
     )
     # Restarts only grow, so the source with more of them is the newer one.
-    return of_job if of_job.restarts > of_status.restarts else of_status
+    return of_job if of_job.total > of_status.total else of_status
 
 
 def _counters(restarts: str | int | None, counted: str | int | None, window_start: str | None) -> RestartCounters:
-    start = None if window_start is None else seconds(window_start)
-    return RestartCounters(int(restarts or 0), int(counted or 0), start)
+    since = None if window_start is None else seconds(window_start)
+    return RestartCounters(int(restarts or 0), CountedRestarts(int(counted or 0), since))

@@ -12,7 +12,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import diagnoses
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import Verdict
+from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.observed import ObservedJob, job_finished_at, labels
 
 
@@ -22,7 +22,14 @@ def shared_secret(facts: Facts) -> Verdict:
         return None
     message = f"Secret {names.secrets(facts.observed.name)} was deleted. All pods that use its passwords are replaced."
     serving = facts.needs_engines and bool(stage_progress.running_attempts(facts.observed))
-    return facts.plan(phase="Pending", reason="SharedSecretMissing", serving=serving, message=message)
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Pending",
+        reason="SharedSecretMissing",
+        serving=serving,
+        message=message,
+    )
 
 
 def has_secret_consumers(observed: ObservedJob) -> bool:

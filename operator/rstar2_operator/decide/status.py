@@ -16,6 +16,7 @@ from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.node_loss import pods_to_move
 from rstar2_operator.decide.plan import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
 from rstar2_operator.decide.plan_fits import plan_fits
+from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
@@ -40,8 +41,8 @@ def status_of(
         "phase": plan.phase,
         "reason": plan.reason,
         "message": plan.message[:MESSAGE_LENGTH],
-        "restarts": plan.restarts,
-        "restartsCountedTowardsMax": plan.counted,
+        "restarts": plan.restarts.total,
+        "restartsCountedTowardsMax": plan.restarts.counted.number,
         "startTime": old.get("startTime") or timestamp(now),
         **_times(plan, observed, now=now),
         "conditions": with_times(old.get("conditions") or (),
@@ -87,8 +88,8 @@ def _times(plan: Plan, observed: ObservedJob, *, now: float) -> Status:
         times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)
     if plan.phase in FINAL:
         times["completionTime"] = old.get("completionTime") or timestamp(now)
-    if plan.window_start is not None:
-        times["restartWindowStartTime"] = timestamp(plan.window_start)
+    if (window_start := plan.restarts.counted.since) is not None:
+        times["restartWindowStartTime"] = timestamp(window_start)
     if plan.retry_at is not None:
         times["nextRetryTime"] = timestamp(plan.retry_at)
     return times
@@ -115,7 +116,7 @@ def invalid_status(
         phase = old.get("phase") or "Pending"
         note = "Running pods are left unchanged. To stop them, set spec.suspend to true." if running else ""
     message = f"{errors}\n{note}" if note else errors
-    plan = Plan(phase=phase, reason=INVALID_SPEC, message=message)
+    plan = Plan(None, NO_RESTARTS, phase=phase, reason=INVALID_SPEC, message=message)
     problems = [*rejected, *diagnoses(observed, now=now)]
     described = conditions(plan, observed, problems)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rstar2_operator import names
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
-from rstar2_operator.decide.plan import Verdict
+from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.decide.pod_termination import pod_termination
 from rstar2_operator.observed import ObservedJob, condition
 
@@ -16,7 +16,9 @@ def storage(facts: Facts) -> Verdict:
         return waiting
     if facts.preparation in ("missing", "running"):
         message = "Downloading model and datasets."
-        return facts.plan(phase="Preparing", reason="Preparing", prepare=True, message=message)
+        return Plan(
+            facts.stage_name, facts.restarts, phase="Preparing", reason="Preparing", prepare=True, message=message
+        )
     return fail(facts, *_failure(facts.observed)) if facts.preparation == "failed" else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import Verdict, listed
+from rstar2_operator.decide.plan import Plan, Verdict, listed
 from rstar2_operator.decide.pod_termination import running_pods
 
 
@@ -19,17 +19,24 @@ def suspend(facts: Facts) -> Verdict:
         return None
     if stage_progress.running_attempts(facts.observed):
         message = "Waiting for pods to terminate. A training orchestrator writes a checkpoint first."
-        return facts.plan(phase="Suspending", reason="Suspending", message=message, serving=facts.needs_engines)
+        return Plan(
+            facts.stage_name,
+            facts.restarts,
+            phase="Suspending",
+            reason="Suspending",
+            message=message,
+            serving=facts.needs_engines,
+        )
     if pods := running_pods(facts.observed):
         message = f"Waiting for pods to terminate: {listed(pods)}."
-        return facts.plan(phase="Suspending", reason="Suspending", message=message)
+        return Plan(facts.stage_name, facts.restarts, phase="Suspending", reason="Suspending", message=message)
     message = "All pods are deleted; the storage is kept. Set spec.suspend to false to resume."
     if _killed_before_checkpoint(facts):
         message += (
             f" Stage {facts.stage_name} will resume from its last checkpoint: its orchestrator was killed before it "
             "could write a new one. If it needs more time, increase spec.trainer.terminationGracePeriodSeconds."
         )
-    return facts.plan(phase="Suspended", reason="Suspended", message=message)
+    return Plan(facts.stage_name, facts.restarts, phase="Suspended", reason="Suspended", message=message)
 
 
 def _killed_before_checkpoint(facts: Facts) -> bool:

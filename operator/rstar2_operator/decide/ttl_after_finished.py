@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import FINAL, Verdict
+from rstar2_operator.decide.plan import FINAL, Plan, Verdict
 from rstar2_operator.observed import condition, is_true, seconds
 
 
@@ -16,11 +16,12 @@ def ttl_after_finished(facts: Facts) -> Verdict:
     final = condition(observed.job, phase) or {}
     ttl, completion = facts.job.spec.ttl_seconds_after_finished, observed.status.get("completionTime")
     expires = None if ttl is None or completion is None else seconds(completion) + ttl
-    return facts.plan(
+    return Plan(
+        observed.status.get("stage"),
+        facts.restarts,
         phase=phase,
         reason=final.get("reason", ""),
         message=final.get("message", ""),
-        stage=observed.status.get("stage"),
         delete=expires is not None and facts.now >= expires,
         wake_at=expires,
     )

@@ -17,6 +17,7 @@ from rstar2_operator import names
 from rstar2_operator.builders.accelerator import AMD_ENV, NVIDIA_ENV
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml, read_manifest
@@ -35,8 +36,9 @@ def all_objects(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
     job, problems = check(data)
     assert job is not None, problems
     plan = Plan(
+        stage,
+        NO_RESTARTS,
         phase="Running",
-        stage=stage,
         prepare=True,
         serving=True,
         attempt=StageAttempt(stage, 1),
@@ -183,7 +185,7 @@ def test_builders_platform_chooses_the_user() -> None:
     """With pod_user 0 no pod names a user or group, and every pod stays restricted."""
     job, problems = check(manifest("g"))
     assert job is not None, problems
-    plan = Plan(phase="Running", stage="g0", serving=True, attempt=StageAttempt("g0", 1))
+    plan = Plan("g0", NO_RESTARTS, phase="Running", serving=True, attempt=StageAttempt("g0", 1))
     context = build_context(job, OperatorSettings(pod_user=0))
     for name, template in templates(objects(context, plan, has_secret=True)):
         security = template["spec"]["securityContext"]

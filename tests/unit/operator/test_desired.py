@@ -11,12 +11,13 @@ import pytest
 from rstar2_operator import desired
 from rstar2_operator.cache import Key
 from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.settings import OperatorSettings
 from tests.support.simulated_cluster import manifest
 
 KEY = ("lab", "demo")
-PLAN = Plan(phase="Running", stage="g0", serving=True, attempt=StageAttempt("g0", 1))
+PLAN = Plan("g0", NO_RESTARTS, phase="Running", serving=True, attempt=StageAttempt("g0", 1))
 
 
 def job(**spec: Any) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def test_desired_each_input_changes_the_objects() -> None:
     recreated = job()
     recreated["metadata"]["uid"] = "u2"
     seen.append(bodies(state, recreated))
-    seen.append(bodies(state, job(), Plan(phase="Running", stage="g0", attempt=StageAttempt("g0", 2))))
+    seen.append(bodies(state, job(), Plan("g0", NO_RESTARTS, phase="Running", attempt=StageAttempt("g0", 2))))
     seen.append(bodies(state, job(), has_secret=False))
     assert all(left != right for number, left in enumerate(seen) for right in seen[:number])
     context, errors = state.context(KEY, job(queueName="team"))

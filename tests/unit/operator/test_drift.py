@@ -12,6 +12,7 @@ from rstar2_operator import names
 from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.drift import KINDS, as_applied, drifted
 from rstar2_operator.observed import ObservedJob
 from rstar2_operator.settings import OperatorSettings
@@ -25,7 +26,7 @@ def everything() -> dict[tuple[str, str], Body]:
     data = manifest("g")
     job, problems = check(data)
     assert job is not None, problems
-    plan = Plan(phase="Running", stage="g0", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
+    plan = Plan("g0", NO_RESTARTS, phase="Running", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
     made = [
         owned(body, data, keep_claims=True, spec=applied_spec(data))
         for body in objects(build_context(job, OperatorSettings()), plan, has_secret=True)
