@@ -10,7 +10,8 @@
 - `resync.py`: completeness of the cache, and lost events; `cached_object.py`: the form of cached objects.
 - `cache.py`: the observed objects of all jobs; `observed.py`: the objects of one job as `decide/` reads them.
 - `decide/`: the policy, pure; `builders/`: the objects, pure; `names.py`: names and labels of all objects.
-- `reconcile.py`: cache to plan to writes; `desired.py`: specs and desired objects of all jobs, compressed.
+- `reconcile.py`: cache to plan to writes; `job_state.py`: all that is kept about a job between two rounds.
+- `desired.py`: spec and desired objects of a job, compressed.
 - `apply.py`: server-side apply and deletion; `drift.py`: changes by others; `shared_secrets.py`: which Secrets exist.
 - `status_writer.py`: status and Events; `metrics.py`: Prometheus; `client.py`: HTTP requests to the API server.
 - `workqueue.py`: keys with deduplication and backoff; `serving_manifests.py`: objects of `rstar2 serve` on a cluster.

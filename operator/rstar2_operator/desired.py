@@ -17,7 +17,6 @@ from pydantic_core import from_json, to_json
 from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext, Manifest
-from rstar2_operator.cache import Key
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.observed import Object, as_json
 from rstar2_operator.settings import OperatorSettings
@@ -32,49 +31,51 @@ KUEUE_DISABLED = "the operator does not use Kueue; set kueue.enabled=true in its
 
 
 @dataclass(slots=True)
-class _Compressed:
-    digest: bytes
-    """Of metadata and spec of the job."""
-    errors: str
-    context: bytes
-    """The job, its resolved form and its claims; empty if the spec is invalid."""
-    inputs: list[object] | None = None
-    """All inputs of `bodies`."""
-    bodies: bytes = b""
-
-
-@dataclass(slots=True)
 class _Decoded:
     context: BuildContext
     bodies: list[Manifest] | None = None
 
 
+@dataclass(slots=True, eq=False)
+class DesiredJob:
+    """The validated spec and the desired objects of one job."""
+
+    digest: bytes = b""
+    """Of metadata and spec of the job."""
+    errors: str = ""
+    context: bytes = b""
+    """The job, its resolved form and its claims; empty if the spec is invalid."""
+    inputs: list[object] | None = None
+    """All inputs of `bodies`."""
+    bodies: bytes = b""
+    decoded: _Decoded | None = None
+    """The same as Python objects, of the last jobs."""
+
+
 class DesiredState:
-    """Computes the desired objects of jobs, and keeps them."""
+    """Computes the desired objects of jobs."""
 
     def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
-        self._jobs: dict[Key, _Compressed] = {}
-        self._last: OrderedDict[Key, _Decoded] = OrderedDict()
+        self._last: OrderedDict[int, DesiredJob] = OrderedDict()
+        """Jobs with Python objects, the last used one last."""
 
-    def context(self, key: Key, job: Object) -> tuple[BuildContext | None, str]:
+    def context(self, known: DesiredJob, job: Object) -> tuple[BuildContext | None, str]:
         """Return the builders' input of a job, or every error of a spec that the schema could not reject."""
         digest = hashlib.sha256(as_json([job["metadata"], job["spec"]]).encode()).digest()
-        known = self._jobs.get(key)
-        if known is None or known.digest != digest:
-            context, errors = self._validate(job)
-            known = self._jobs[key] = _Compressed(digest, errors, _compress(context))
-            if context is None:
-                self._last.pop(key, None)
-            else:
-                self._keep(key, _Decoded(context))
-        return (self._decoded(key).context if known.context else None), known.errors
+        if known.digest != digest:
+            context, known.errors = self._validate(job)
+            known.digest, known.context, known.inputs, known.bodies = digest, _compress(context), None, b""
+            known.decoded = None if context is None else _Decoded(context)
+        return (self._decoded(known).context if known.context else None), known.errors
 
-    def bodies(self, key: Key, job: Object, context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Manifest]:
+    def bodies(
+        self, known: DesiredJob, job: Object, context: BuildContext, plan: Plan, *, has_secret: bool
+    ) -> list[Manifest]:
         """Return the objects of a plan, with owner and hash. Call `context` before; do not change the result.
 
         Args:
-            key: of the job.
+            known: of the job.
             job: the job.
             context: the result of `context`; Kueue's placements and priority may be added.
             plan: the plan.
@@ -82,7 +83,7 @@ class DesiredState:
         """
         plan = plan.without_explanation()
         inputs = [plan, has_secret, context.placements, context.priority]
-        known, decoded = self._jobs[key], self._decoded(key)
+        decoded = self._decoded(known)
         if known.inputs != inputs:
             keep_claims = context.job.spec.storage.reclaim_policy == "Retain"
             spec = applied_spec(job)
@@ -95,27 +96,17 @@ class DesiredState:
             decoded.bodies = from_json(zlib.decompress(known.bodies))
         return decoded.bodies
 
-    def forget(self, key: Key) -> None:
-        """Drop a deleted job."""
-        self._jobs.pop(key, None)
-        self._last.pop(key, None)
-
-    def _decoded(self, key: Key) -> _Decoded:
-        """Return the Python objects of a valid job."""
-        decoded = self._last.get(key)
-        if decoded is None:
-            job, resolved, claims = pickle.loads(zlib.decompress(self._jobs[key].context))
+    def _decoded(self, known: DesiredJob) -> _Decoded:
+        """Return the Python objects of a valid job, and keep those of the last KEPT_JOBS jobs."""
+        if known.decoded is None:
+            job, resolved, claims = pickle.loads(zlib.decompress(known.context))
             context = BuildContext(job=job, settings=self._settings, resolved=resolved, claims=claims)
-            decoded = _Decoded(context)
-        self._keep(key, decoded)
-        return decoded
-
-    def _keep(self, key: Key, decoded: _Decoded) -> None:
-        """Keep the Python objects of the last KEPT_JOBS jobs."""
-        self._last[key] = decoded
-        self._last.move_to_end(key)
+            known.decoded = _Decoded(context)
+        self._last[id(known)] = known
+        self._last.move_to_end(id(known))
         if len(self._last) > KEPT_JOBS:
-            self._last.popitem(last=False)
+            self._last.popitem(last=False)[1].decoded = None
+        return known.decoded
 
     def _validate(self, job: Object) -> tuple[BuildContext | None, str]:
         valid, issues = check(dict(job))

@@ -8,13 +8,11 @@ that is changed again and again is corrected once per minute, so that two contro
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.cache import Key
 from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, labels
 
@@ -57,49 +55,41 @@ def drifted(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dic
 
 
 class DriftCorrections:
-    """The corrections of each job: their times, and their rejections."""
+    """The corrections of one job: their times, and their rejections."""
 
     def __init__(self) -> None:
-        self._corrected_at: defaultdict[Key, dict[tuple[str, str], float]] = defaultdict(dict)
-        self._server_form: defaultdict[Key, dict[tuple[str, str], str]] = defaultdict(dict)
+        self._corrected_at: dict[tuple[str, str], float] = {}
+        self._server_form: dict[tuple[str, str], str] = {}
         """Applied hash of objects that the API server stores in a notation of its own."""
-        self._rejected: defaultdict[Key, dict[tuple[str, str], Diagnosis]] = defaultdict(dict)
+        self._rejected: dict[tuple[str, str], Diagnosis] = {}
         """Problem of the last correction, of objects that the API server rejected."""
 
-    def due(
-        self, key: Key, bodies: Iterable[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], list[Diagnosis], float | None]:
+    def due(self, bodies: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Diagnosis], float | None]:
         """Return the objects to correct now, the problems of the others, and the seconds until the next correction."""
         now, due, problems, waits = time.monotonic(), [], [], []
         for body in bodies:
             which = body["kind"], body["metadata"]["name"]
-            if self._server_form[key].get(which) == body["metadata"]["annotations"][names.HASH]:
+            if self._server_form.get(which) == body["metadata"]["annotations"][names.HASH]:
                 continue
-            wait = self._corrected_at[key].get(which, now - CORRECTION_SECONDS) + CORRECTION_SECONDS - now
+            wait = self._corrected_at.get(which, now - CORRECTION_SECONDS) + CORRECTION_SECONDS - now
             if wait > 0:
                 waits.append(wait)
-                if which in self._rejected[key]:
-                    problems.append(self._rejected[key][which])
+                if which in self._rejected:
+                    problems.append(self._rejected[which])
             else:
-                self._rejected[key].pop(which, None)
-                self._corrected_at[key][which] = now
+                self._rejected.pop(which, None)
+                self._corrected_at[which] = now
                 due.append(body)
         return due, problems, min(waits, default=None)
 
-    def reject(self, key: Key, body: dict[str, Any], problem: Diagnosis) -> None:
+    def reject(self, body: dict[str, Any], problem: Diagnosis) -> None:
         """Record that the API server rejected a correction."""
-        self._rejected[key][body["kind"], body["metadata"]["name"]] = problem
+        self._rejected[body["kind"], body["metadata"]["name"]] = problem
 
-    def record(self, key: Key, body: dict[str, Any], live: Object) -> None:
+    def record(self, body: dict[str, Any], live: Object) -> None:
         """Record that an object was written; `live`: the form in which the API server stored it."""
         if body["kind"] in KINDS and not as_applied(live, body):
-            self._server_form[key][body["kind"], body["metadata"]["name"]] = body["metadata"]["annotations"][names.HASH]
-
-    def forget(self, key: Key) -> None:
-        """Drop the state of a deleted job."""
-        self._corrected_at.pop(key, None)
-        self._server_form.pop(key, None)
-        self._rejected.pop(key, None)
+            self._server_form[body["kind"], body["metadata"]["name"]] = body["metadata"]["annotations"][names.HASH]
 
 
 def _contains(live: Any, applied: Any, *, exact: bool) -> bool:

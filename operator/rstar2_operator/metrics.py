@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -96,13 +96,14 @@ def restart_reason(observed: ObservedJob, stage: str | None) -> str:
 class _FiguresOfJobs(Collector):
     """The metrics of single jobs, made per scrape: thousands of Gauge objects would take memory and time."""
 
-    def __init__(self, figures: Mapping[Key, JobFigures]) -> None:
+    def __init__(self, figures: Callable[[], Mapping[Key, JobFigures]]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield all of them."""
-        phases = Tally(job.phase for job in self._figures.values())
-        stalled = Tally(job.stalled for job in self._figures.values() if job.stalled)
+        jobs = self._figures()
+        phases = Tally(job.phase for job in jobs.values())
+        stalled = Tally(job.stalled for job in jobs.values() if job.stalled)
         held: Tally[str] = Tally()
         steps = GaugeMetricFamily("rstar2_job_step", "Step of the current stage", labels=["namespace", "job", "stage"])
         restarts = GaugeMetricFamily("rstar2_job_restarts", "Restarts of a job so far", labels=["namespace", "job"])
@@ -116,7 +117,7 @@ class _FiguresOfJobs(Collector):
             "Rollout time of the last step / its lower bound",
             labels=["namespace", "job", "stage"],
         )
-        for key, job in self._figures.items():
+        for key, job in jobs.items():
             held[job.phase] += job.accelerators
             restarts.add_metric(key, job.restarts)
             if job.stage:
@@ -173,8 +174,6 @@ class Metrics:
             "rstar2_operator_stage_seconds", "Duration of finished stages in seconds", ["type", "outcome"],
             registry=own, buckets=STAGE_SECONDS,
         )  # fmt: skip
-        self._figures: dict[Key, JobFigures] = {}
-        own.register(_FiguresOfJobs(self._figures))
         self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
 
     @contextmanager
@@ -203,13 +202,9 @@ class Metrics:
         """Count a response of the API server."""
         self._requests.labels(verb, resource, str(code)).inc()
 
-    def observed(self, key: Key, figures: JobFigures) -> None:
-        """Record the figures of a job."""
-        self._figures[key] = figures
-
-    def forget(self, key: Key) -> None:
-        """Drop the figures of a deleted job."""
-        self._figures.pop(key, None)
+    def measure_jobs(self, figures: Callable[[], Mapping[Key, JobFigures]]) -> None:
+        """Report the figures of all jobs, as `figures` returns them for each scrape."""
+        self.registry.register(_FiguresOfJobs(figures))
 
     def written(self, observed: ObservedJob, status: Object, *, event_at: float) -> None:
         """Record a written status. `event_at`: monotonic time of the first event of the round."""

@@ -6,36 +6,40 @@ Workload, so that no running pod is replaced.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from rstar2_operator.cache import Key
 from rstar2_operator.client import KubeClient
 from rstar2_operator.decide.kueue import current_workload, flavors_of
 from rstar2_operator.observed import Object, ObservedJob
 
 
+@dataclass(slots=True)
+class AssignedFlavors:
+    """The flavors of one job's Workload."""
+
+    workload: str = ""
+    """UID of the Workload."""
+    by_name: dict[str, Object] = field(default_factory=dict)
+
+
 class QuotaReader:
-    """The flavors of each job's Workload, and the values of PriorityClasses."""
+    """Reads flavors, and the values of PriorityClasses."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._flavors: dict[Key, tuple[str, dict[str, Object]]] = {}
-        """Job -> UID of its Workload, and its flavors by name."""
         self._priorities: dict[str, int] = {}
 
-    async def with_flavors(self, key: Key, observed: ObservedJob) -> ObservedJob:
-        """Return the snapshot with the assigned flavors. Raises ApiException."""
+    async def with_flavors(self, known: AssignedFlavors, observed: ObservedJob) -> ObservedJob:
+        """Return the snapshot with the assigned flavors; `known` receives them. Raises ApiException."""
         workload, wanted = current_workload(observed), flavors_of(observed)
-        if workload is None or not wanted:
-            self._flavors.pop(key, None)
+        uid = "" if workload is None or not wanted else workload["metadata"]["uid"]
+        if known.workload != uid:
+            known.workload, known.by_name = uid, {}
+        if not uid:
             return observed
-        uid, flavors = workload["metadata"]["uid"], dict[str, Object]()
-        if (known := self._flavors.get(key)) is not None and known[0] == uid:
-            flavors = known[1]
-        for name in wanted - flavors.keys():
-            flavors[name] = await self._client.find("ResourceFlavor", "", name) or {}
-        self._flavors[key] = uid, flavors
-        return replace(observed, flavors=flavors)
+        for name in wanted - known.by_name.keys():
+            known.by_name[name] = await self._client.find("ResourceFlavor", "", name) or {}
+        return replace(observed, flavors=known.by_name)
 
     async def priority(self, name: str) -> int | None:
         """Return the value of a PriorityClass, which is immutable; None if it does not exist. Raises ApiException."""
@@ -45,7 +49,3 @@ class QuotaReader:
                 return None
             self._priorities[name] = int(priority_class["value"])
         return self._priorities[name]
-
-    def forget(self, key: Key) -> None:
-        """Drop the flavors of a deleted job."""
-        self._flavors.pop(key, None)

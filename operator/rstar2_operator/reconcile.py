@@ -42,12 +42,12 @@ from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
-from rstar2_operator.drift import DriftCorrections, drifted
-from rstar2_operator.metrics import Metrics, figures_of
+from rstar2_operator.drift import drifted
+from rstar2_operator.job_state import JobState
+from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
-from rstar2_operator.shared_secrets import SharedSecrets
 from rstar2_operator.status_writer import StatusWriter
 from rstar2_operator.workqueue import WorkQueue
 
@@ -75,10 +75,10 @@ class Reconciler:
         self._settings = settings
         self._metrics = metrics
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
-        self._corrections = DriftCorrections()
         self._quota = QuotaReader(client)
         self._desired = DesiredState(settings)
-        self._secrets = SharedSecrets(client)
+        self._states: dict[Key, JobState] = {}
+        metrics.measure_jobs(self._figures)
 
     async def work(self, *, urgent_only: bool = False) -> None:
         """Reconcile keys from the queue until cancelled."""
@@ -105,15 +105,10 @@ class Reconciler:
             await self._set_finalizer(key, observed.job, present=False)
         if observed is None or keeps_objects(observed.job) or _is_gone(observed.job):
             self._queue.drop_timer(key)
-            self._status_writer.forget(key)
-            self._secrets.forget(key)
-            self._desired.forget(key)
-            self._corrections.forget(key)
-            self._quota.forget(key)
-            self._metrics.forget(key)
+            self._states.pop(key, None)
             return False  # the garbage collector deletes the objects of the job
-        now, rejected = time.time(), list[Diagnosis]()
-        context, errors = self._desired.context(key, observed.job)
+        now, rejected, state = time.time(), list[Diagnosis](), self._state(key, observed.job)
+        context, errors = self._desired.context(state.desired, observed.job)
         if context is None:
             running = bool(prunable(observed, (), now=now))
             if observed.job["spec"].get("suspend") or is_deleted(observed.job):
@@ -123,8 +118,8 @@ class Reconciler:
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
             wake_at = correct_in = resource = None
         else:
-            job, observed = context.job, await self._secrets.checked(key, context, observed)
-            context, observed = await self._with_quota(key, context, observed)
+            job, observed = context.job, await state.secret.checked(self._client, context, observed)
+            context, observed = await self._with_quota(state, context, observed)
             plan, resource = decide(job, observed, now=now), job.spec.accelerator.resource
             logs.at_stage(plan.stage)
             unchanged = await self._set_finalizer(key, observed.job, present=needs_finalizer(plan))
@@ -132,37 +127,47 @@ class Reconciler:
                 await self._delete_one(JOB, observed.job)
             if plan.delete or plan.release:
                 return bool(unchanged)
-            rejected, correct_in = await self._apply_plan(key, context, plan, observed, now=now)
+            rejected, correct_in = await self._apply_plan(key, state, context, plan, observed, now=now)
             rejected += unchanged
             observed_now = self._cache.observed(key) or observed
             plan = plan_after_rejections(plan, observed_now, rejected)
             status = status_of(job, observed_now, plan, now=now, rejected=rejected)
             wake_at = plan.wake_at
         write_in, written = await self._status_writer.write(
-            key, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
+            state.status, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
         )
         if written:
             self._metrics.written(observed, status, event_at=event_at)
-        self._metrics.observed(key, figures_of(status, observed, resource=resource))
-        delays = [delay for delay in (write_in, correct_in, self._secrets.due_in(key)) if delay is not None]
+        state.figures = figures_of(status, observed, resource=resource)
+        delays = [delay for delay in (write_in, correct_in, state.secret.due_in()) if delay is not None]
         delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]
         if delays:
             self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
         return bool(rejected)
 
+    def _state(self, key: Key, job: Object) -> JobState:
+        """Return the state of a job; a new one if another job had the name."""
+        state, uid = self._states.get(key), job["metadata"]["uid"]
+        if state is None or state.uid != uid:
+            state = self._states[key] = JobState(uid)
+        return state
+
+    def _figures(self) -> dict[Key, JobFigures]:
+        return {key: state.figures for key, state in self._states.items() if state.figures is not None}
+
     async def _with_quota(
-        self, key: Key, context: BuildContext, observed: ObservedJob
+        self, state: JobState, context: BuildContext, observed: ObservedJob
     ) -> tuple[BuildContext, ObservedJob]:
         """Return both with the nodes that Kueue has assigned, and the value of the job's PriorityClass."""
         if not context.job.spec.queue_name:
             return context, observed
-        observed = await self._quota.with_flavors(key, observed)
+        observed = await self._quota.with_flavors(state.flavors, observed)
         name = context.job.spec.priority_class_name
         priority = await self._quota.priority(name) if name else None
         return replace(context, placements=placements(observed), priority=priority), observed
 
     async def _apply_plan(
-        self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
+        self, key: Key, state: JobState, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
     ) -> tuple[list[Diagnosis], float | None]:
         """Create missing objects, update changed ones, delete superfluous ones.
 
@@ -170,14 +175,14 @@ class Reconciler:
         rejections, and the seconds until the next correction of drift. Raises the last transient error after all
         writes were tried: it is retried, and the status does not show it.
         """
-        has_secret = self._secrets.exists(key, observed) or has_secret_consumers(observed)
-        bodies = desired = self._desired.bodies(key, observed.job, context, plan, has_secret=has_secret)
+        has_secret = state.secret.exists or has_secret_consumers(observed)
+        bodies = desired = self._desired.bodies(state.desired, observed.job, context, plan, has_secret=has_secret)
         if _is_running(plan, observed):
             bodies = keep_revision(bodies, observed)
         blocked, transient = False, list[Exception]()
         if plan.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
             bodies = [body for body in bodies if body["kind"] == "Job"]
-        corrections, rejected, correct_in = self._corrections.due(key, drifted(bodies, observed))
+        corrections, rejected, correct_in = state.corrections.due(drifted(bodies, observed))
         for body in corrections:
             log.info("%s/%s: correcting drift of %s/%s", *key, body["kind"], body["metadata"]["name"])
         for body in (*changed(bodies, observed), *corrections):
@@ -187,7 +192,7 @@ class Reconciler:
             if kind != "Secret" and observed.child(kind, name) is None:
                 log.info("%s/%s: creating %s/%s", *key, kind, name)
             try:
-                await self._apply(key, body, observed)
+                await self._apply(state, body, observed)
             except (ApiException, NameConflict, *UNREACHABLE) as error:
                 blocked = blocked or observed.child(kind, name) is None
                 if is_transient(error):
@@ -195,9 +200,9 @@ class Reconciler:
                     continue
                 rejected.append(self._rejected(key, kind, body, error))
                 if body in corrections:
-                    self._corrections.reject(key, body, rejected[-1])
+                    state.corrections.reject(body, rejected[-1])
         if rejected:
-            self._secrets.invalidate(key)
+            state.secret.invalidate()
         pods: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
         rejected += await self._delete(key, prunable(observed, desired, now=now) + pods)
         if transient:
@@ -236,18 +241,18 @@ class Reconciler:
         else:
             self._cache.record_write(kind, remaining)
 
-    async def _apply(self, key: Key, body: dict[str, Any], observed: ObservedJob) -> None:
+    async def _apply(self, state: JobState, body: dict[str, Any], observed: ObservedJob) -> None:
         if body["kind"] == "Secret":
             try:
                 await apply(self._client, body, observed)
             except ApiException as error:
                 if is_transient(error) or stage_progress.preparation(observed) != "complete":
                     raise  # later it exists: a full quota rejects also the creation of an existing object
-            self._secrets.record(key, observed)
+            state.secret.record()
         elif (live := await apply(self._client, body, observed)) is not None:
             # The next round must see the object even if its watch event comes later.
             self._cache.record_write(body["kind"], live)
-            self._corrections.record(key, body, live)
+            state.corrections.record(body, live)
             self._metrics.applied(body["kind"])
 
     def _rejected(self, key: Key, kind: str, obj: Object, error: Exception) -> Diagnosis:

@@ -11,12 +11,13 @@ import hashlib
 import logging
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.cache import JOB, Key, WatchCache
+from rstar2_operator.cache import JOB, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.events import JobEvent, events
@@ -90,6 +91,37 @@ def _without_counts(status: Object) -> Object:
     return {**status, "roles": None, "conditions": conditions}
 
 
+@dataclass(slots=True)
+class WriteTimes:
+    """When the status of one job was written, and may be written again; by the monotonic clock."""
+
+    written: float | None = None
+    """Last write, or first observation of a status that needs none."""
+    worse_since: float | None = None
+    """Start of a problem that the status does not have yet."""
+
+    def wait(self, old: Object, new: dict[str, Any]) -> float | None:
+        """Return the seconds until the new status may be written; None if it equals the old one."""
+        now = time.monotonic()
+        worse = old != new and is_worse(old, new)
+        self.worse_since = (self.worse_since or now) if worse else None
+        if old == new:  # in most rounds, and much faster than a comparison of texts
+            self.written = self.written or now
+            return None
+        if self.worse_since is not None:
+            since, hold = self.worse_since, SETTLE_SECONDS
+        elif is_scaled(old, new):
+            since, hold = self.written or -math.inf, SCALE_SECONDS
+        elif is_more_than_counts(old, new):
+            since, hold = self.written or -math.inf, HOLD_SECONDS
+        else:  # a new leader does not know the last write
+            self.written = self.written or now
+            since, hold = self.written, COUNTS_SECONDS
+        if as_json(old) == as_json(new):
+            return None
+        return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)
+
+
 class StatusWriter:
     """Writes statuses and Events of all jobs."""
 
@@ -97,23 +129,20 @@ class StatusWriter:
         self._client = client
         self._cache = cache
         self._instance = instance
-        self._written: dict[Key, float] = {}
-        """Job -> time of the last write of its status."""
-        self._worse_since: dict[Key, float] = {}
-        """Job -> start of a problem that its status does not have yet."""
         self._sent: dict[str, float] = {}
         """Digest of an Event -> time at which it was created."""
 
     async def write(
-        self, key: Key, job: Object, status: dict[str, Any], *, attempt_is_current: bool = False
+        self, times: WriteTimes, job: Object, status: dict[str, Any], *, attempt_is_current: bool = False
     ) -> tuple[float | None, bool]:
         """Write the status if it has changed. Return the seconds until a delayed write is due, and whether it wrote.
 
-        The cache has the written status immediately: the next round reads the timers of this one from it.
+        The cache has the written status immediately: the next round reads the timers of this one from it. `times`: of
+        the job.
         `attempt_is_current`: as for `events`.
         """
         old = job.get("status") or {}
-        wait = self._wait(key, old, status)
+        wait = times.wait(old, status)
         if wait is None or wait > 0:
             return wait, False
         meta = job["metadata"]
@@ -124,37 +153,10 @@ class StatusWriter:
             "status": status,
         }
         self._cache.record_write(JOB, await self._client.apply(body, subresource="status"))
-        self._written[key] = time.monotonic()
-        self._worse_since.pop(key, None)
+        times.written, times.worse_since = time.monotonic(), None
         for event in events(old, status, attempt_is_current=attempt_is_current):
             await self._create_event(job, event)
         return None, True
-
-    def forget(self, key: Key) -> None:
-        """Drop the state of a deleted job."""
-        self._written.pop(key, None)
-        self._worse_since.pop(key, None)
-
-    def _wait(self, key: Key, old: Object, new: dict[str, Any]) -> float | None:
-        """Return the seconds until the new status may be written; None if it equals the old one."""
-        now = time.monotonic()
-        if old == new:  # in most rounds, and much faster than a comparison of texts
-            self._worse_since.pop(key, None)
-            self._written.setdefault(key, now)
-            return None
-        if is_worse(old, new):
-            since, hold = self._worse_since.setdefault(key, now), SETTLE_SECONDS
-        else:
-            self._worse_since.pop(key, None)
-            if is_scaled(old, new):
-                since, hold = self._written.get(key, -math.inf), SCALE_SECONDS
-            elif is_more_than_counts(old, new):
-                since, hold = self._written.get(key, -math.inf), HOLD_SECONDS
-            else:  # a new leader does not know the last write
-                since, hold = self._written.setdefault(key, now), COUNTS_SECONDS
-        if as_json(old) == as_json(new):
-            return None
-        return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)
 
     async def _create_event(self, job: Object, event: JobEvent) -> None:
         """Create an Event, unless it recurs and was created a moment ago. A failure is only logged."""

@@ -11,7 +11,7 @@ OBSERVED = ObservedJob(job={"metadata": {"name": "a", "namespace": "team"}})
 def page(status: Object) -> list[str]:
     """Return the lines of the job's own metrics."""
     metrics = Metrics()
-    metrics.observed(("team", "a"), figures_of(status, OBSERVED, resource=None))
+    metrics.measure_jobs(lambda: {("team", "a"): figures_of(status, OBSERVED, resource=None)})
     return [line for line in metrics.page().decode().splitlines() if line.startswith("rstar2_job_")]
 
 

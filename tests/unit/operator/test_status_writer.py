@@ -8,9 +8,15 @@ import pytest
 
 from rstar2_operator import status_writer
 from rstar2_operator.cache import WatchCache
-from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SCALE_SECONDS, SETTLE_SECONDS, StatusWriter
+from rstar2_operator.status_writer import (
+    COUNTS_SECONDS,
+    HOLD_SECONDS,
+    SCALE_SECONDS,
+    SETTLE_SECONDS,
+    StatusWriter,
+    WriteTimes,
+)
 
-KEY = ("team", "demo")
 WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
 UNBOUND = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "no node"}
 NO_IMAGE = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
@@ -54,12 +60,13 @@ class Job:
         self.clock = clock
         self.client = FakeClient()
         self.writer = StatusWriter(self.client, WatchCache(), instance="test")  # type: ignore[arg-type]
+        self.times = WriteTimes()
 
     async def write(self, *conditions: dict[str, str], **fields: Any) -> float | None:
         """Return the result of `write` for a status with these conditions and fields."""
         old = self.client.statuses[-1] if self.client.statuses else {}
         job = {"kind": "AgenticRLJob", "metadata": {"name": "demo", "namespace": "team", "uid": "1"}, "status": old}
-        wait, _ = await self.writer.write(KEY, job, {"phase": "Running", "conditions": [*conditions], **fields})
+        wait, _ = await self.writer.write(self.times, job, {"phase": "Running", "conditions": [*conditions], **fields})
         return wait
 
 
@@ -162,7 +169,7 @@ async def test_writer_pods_with_a_node_wait_as_counts_do(job: Job) -> None:
 async def test_writer_new_leader_does_not_write_counts_first(job: Job) -> None:
     """A new leader does not know the last write, so pod counts wait from its first round."""
     await job.write(WELL)
-    job.writer.forget(KEY)
+    job.times = WriteTimes()
     assert await job.write(WELL, roles=[{"name": "rollout", "ready": 1}]) == COUNTS_SECONDS
     assert await job.write(WELL, step=1) == HOLD_SECONDS
 

@@ -1,0 +1,30 @@
+"""What the operator keeps about one job between two rounds. It saves requests and work, and is lost with the process.
+
+reconcile.py has one `JobState` per job and hands its parts to the modules that read and write them. It drops the state
+with the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rstar2_operator.desired import DesiredJob
+from rstar2_operator.drift import DriftCorrections
+from rstar2_operator.metrics import JobFigures
+from rstar2_operator.quota import AssignedFlavors
+from rstar2_operator.shared_secrets import SharedSecret
+from rstar2_operator.status_writer import WriteTimes
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job, identified by its UID."""
+
+    uid: str
+    desired: DesiredJob = field(default_factory=DesiredJob)
+    corrections: DriftCorrections = field(default_factory=DriftCorrections)
+    flavors: AssignedFlavors = field(default_factory=AssignedFlavors)
+    secret: SharedSecret = field(default_factory=SharedSecret)
+    status: WriteTimes = field(default_factory=WriteTimes)
+    figures: JobFigures | None = None
+    """Its figures for a scrape; None before the first round."""
