@@ -23,8 +23,9 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import AdmissionSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
-from rstar2_train.inference.client import EngineClient, EngineLimits
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent

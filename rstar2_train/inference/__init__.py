@@ -22,11 +22,14 @@ Modules:
 - `engine_load`       live figures of an engine, and the engines that lag
 - `engine_statistics` metrics of the engines over a step
 - `pool`              keeps every engine at the current weight version, and out of use until it is
+- `engine_protocols`  what the pool and the rollouts need of the client of an engine
+- `engine_http`       requests to a vLLM server, with the errors of the pool
 - `client`            HTTP client of one engine
-- `sampled_turn`      a turn as its parts arrive, and the finished result
+- `sampled_turn`      a turn as its parts arrive; at its end the whole turn
 - `engine_errors`     the errors of an engine
 - `engine_session`    the connections of the clients of one process
 - `openai_client`     HTTP client of a vLLM server that another operator runs
+- `scripted_client`   client of an engine that does not exist: the turns of a script
 - `server`            command line of an engine, and its start
 - `auth_middleware`   bearer-token check in front of the engine's routes
 - `generate_route`    the engine's route for rollouts

@@ -8,19 +8,16 @@ cancelled request closes its connection, and the engine aborts it.
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
-from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.engine_http import SHORT_SECONDS, EngineHttp
+from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import PartReader, encode_request
@@ -28,36 +25,19 @@ from rstar2_train.utils.http_connections import OK, Route
 from rstar2_train.weights.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
 
-_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
-_SHORT_SECONDS = 30.0
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0
 GENERATE = "/rstar2/generate"
 LOADING = "loading"
 """Weight version of an engine while it loads weights, and after a failed load."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """The capacity of one engine."""
-
-    max_model_len: int
-    """Tokens of the longest sequence, prompt and response together."""
-    kv_tokens: int
-    """Tokens of KV cache, for all sequences together."""
-    block_tokens: int
-    """Tokens per block, the unit in which KV cache is allocated."""
-
-
-class EngineClient:
-    """The client of one engine. All engines share one session."""
+class EngineClient(EngineHttp):
+    """The client of one engine of a job. All engines share one session."""
 
     def __init__(self, url: str, *, token: str, session: EngineSession, part_tokens: int | None = None) -> None:
         """`part_tokens`: tokens of each streamed part of a turn; default: the engine's."""
-        self.url = url.rstrip("/")
-        self._session = session
+        super().__init__(url, token=token, session=session)
         self._part_tokens = part_tokens
-        self._headers = {"Authorization": f"Bearer {token}"}
         self._token = token
 
     @cached_property
@@ -100,7 +80,7 @@ class EngineClient:
 
         body, seconds = encode_request(parameters, prompt_ids, turn.token_ids), 60 + max_tokens / 5
         try:
-            reply = await self._session.turns.send(self._generate_route, body, add, seconds=seconds)
+            reply = await self.session.turns.send(self._generate_route, body, add, seconds=seconds)
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url}{GENERATE} did not respond within {seconds:g} s") from error
         except OSError as error:
@@ -108,31 +88,19 @@ class EngineClient:
                 raise EngineUnavailable(f"{self.url}{GENERATE}: {error or type(error).__name__}") from error
         else:
             if reply.status != OK:
-                raise self._failure(GENERATE, reply.status, reply.text)
+                raise self.failure(GENERATE, reply.status, reply.text)
         if turn.finish_reason is None:
             raise EngineUnavailable(f"{self.url} ended its reply in the middle of a turn")
         return turn.whole()
 
-    async def healthy(self) -> bool:
-        """Return whether the engine reports that it is healthy."""
-        try:
-            async with self._session.http.get(f"{self.url}/health", timeout=aiohttp.ClientTimeout(total=5)) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-
     async def limits(self) -> EngineLimits:
         """Return the engine's capacity, from `/v1/models` and `/metrics`."""
-        models = await self._call("GET", "/v1/models", seconds=_SHORT_SECONDS)
-        return EngineLimits(int(models["data"][0]["max_model_len"]), *await self._kv_cache_size())
-
-    async def load(self) -> EngineLoad | None:
-        """Return the engine's live figures, from `/metrics`; None if it does not report them."""
-        return EngineLoad.read(await self._text("/metrics"))
+        models = await self.call("GET", "/v1/models", seconds=SHORT_SECONDS)
+        return EngineLimits(int(models["data"][0]["max_model_len"]), *await self.kv_cache_size())
 
     async def weight_version(self) -> str:
         """Return the weight version that the engine reports; `default` before the first load."""
-        reply = await self._call("GET", "/weight_info", seconds=_SHORT_SECONDS)
+        reply = await self.call("GET", "/weight_info", seconds=SHORT_SECONDS)
         return str(reply["weight_version"])
 
     async def load_weights(self, folder: Path, version: str, *, seconds: float, keep_requests: bool = False) -> None:
@@ -189,7 +157,7 @@ class EngineClient:
 
     async def workers(self) -> int:
         """Return the number of processes that hold a part of the model."""
-        return int((await self._call("GET", "/get_world_size", seconds=_SHORT_SECONDS))["world_size"])
+        return int((await self.call("GET", "/get_world_size", seconds=SHORT_SECONDS))["world_size"])
 
     async def receive_weights(
         self,
@@ -207,46 +175,37 @@ class EngineClient:
         version = manifest.version
         phase = offer.seconds + 5  # the workers report their own timeout first
         async with self._deadline(version, seconds):
-            await self._post("/init_weight_transfer_engine", offer.init_info(), seconds=phase)
-            await self._call("POST", "/start_weight_update", seconds=phase)
-            await self._post("/update_weights", update_info(manifest), seconds=phase)
+            await self.post("/init_weight_transfer_engine", offer.init_info(), seconds=phase)
+            await self.call("POST", "/start_weight_update", seconds=phase)
+            await self.post("/update_weights", update_info(manifest), seconds=phase)
             await self._replace_weights(
                 lambda: self._finish_transfer(seconds), version=version, seconds=seconds, keep_requests=keep_requests
             )
 
     async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of `rows` after its first. Raises as `generate` does."""
-        reply = await self._post("/rstar2/score", {"rows": [list(row) for row in rows]}, seconds=60)
+        reply = await self.post("/rstar2/score", {"rows": [list(row) for row in rows]}, seconds=60)
         scores: list[list[float]] = reply["logprobs"]
         return scores
 
     async def release(self) -> None:
         """Let the requests continue that a load with `keep_requests` holds, after the probe of the new weights."""
-        await self._post("/rstar2/release", {}, seconds=_SHORT_SECONDS)
+        await self.post("/rstar2/release", {}, seconds=SHORT_SECONDS)
 
     async def sleep(self, *, seconds: float) -> None:
         """Let the engine move its weights to host memory and drop its KV cache; it aborts its requests.
 
         Frees the device for the trainer. An engine that sleeps already stays asleep.
         """
-        await self._call("POST", "/sleep?level=1&mode=abort", seconds=seconds)
+        await self.call("POST", "/sleep?level=1&mode=abort", seconds=seconds)
 
     async def wake_up(self, *, seconds: float) -> None:
         """Let the engine take its memory again, with the weights that it had. No effect on an engine that is awake."""
-        await self._call("POST", "/wake_up", seconds=seconds)
+        await self.call("POST", "/wake_up", seconds=seconds)
 
     async def mark_loading(self) -> None:
         """Set the engine's version to `loading`, because its weights are wrong."""
-        await self._post("/update_weight_version", {"new_version": LOADING}, seconds=_SHORT_SECONDS)
-
-    async def _kv_cache_size(self) -> tuple[int, int]:
-        """Return the tokens of the KV cache, and the tokens per block."""
-        info = _CACHE_INFO.search(await self._text("/metrics"))
-        if info is None:
-            raise EngineUnavailable(f"{self.url}/metrics has no size of the KV cache")
-        labels = dict(_LABEL.findall(info["labels"]))
-        block = int(labels["block_size"])
-        return int(labels["num_gpu_blocks"]) * block, block
+        await self.post("/update_weight_version", {"new_version": LOADING}, seconds=SHORT_SECONDS)
 
     @asynccontextmanager
     async def _deadline(self, version: str, seconds: float) -> AsyncIterator[None]:
@@ -271,23 +230,23 @@ class EngineClient:
         in the engine's route, not in its scheduler, so that the engine can score the probe before they continue.
         """
         if keep_requests:
-            await self._post("/rstar2/hold", {}, seconds=_SHORT_SECONDS)
-        await self._call("POST", "/pause?mode=abort", seconds=seconds)
+            await self.post("/rstar2/hold", {}, seconds=SHORT_SECONDS)
+        await self.call("POST", "/pause?mode=abort", seconds=seconds)
         before = await self.weight_version()
         await self.mark_loading()
         results = await replace()
         refused = sum(not result["ok"] for result in results)
         if not refused:
-            reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=_SHORT_SECONDS)
+            reset = await self.call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=SHORT_SECONDS)
             if not reset["success"]:
                 raise EngineUnavailable(f"{self.url} could not clear its prefix cache")
-            await self._post("/update_weight_version", {"new_version": version}, seconds=_SHORT_SECONDS)
+            await self.post("/update_weight_version", {"new_version": version}, seconds=SHORT_SECONDS)
         elif refused == len(results):
             # Some workers may have loaded the new weights: only if all refused, the old version is still correct.
-            await self._post("/update_weight_version", {"new_version": before}, seconds=_SHORT_SECONDS)
+            await self.post("/update_weight_version", {"new_version": before}, seconds=SHORT_SECONDS)
         if keep_requests:  # a request that reached the scheduler after the first abort must not start
-            await self._call("POST", "/pause?mode=abort", seconds=_SHORT_SECONDS)
-        await self._call("POST", "/resume", seconds=_SHORT_SECONDS)
+            await self.call("POST", "/pause?mode=abort", seconds=SHORT_SECONDS)
+        await self.call("POST", "/resume", seconds=SHORT_SECONDS)
         confirmed = await self.weight_version()
         self._check_results(results, version)
         if confirmed != version:
@@ -295,13 +254,13 @@ class EngineClient:
 
     async def _finish_transfer(self, seconds: float) -> list[dict[str, Any]]:
         """Let the workers load the received tensors; vLLM raises if one of them fails."""
-        await self._post("/finish_weight_update", {"weight_version": LOADING}, seconds=seconds)
+        await self.post("/finish_weight_update", {"weight_version": LOADING}, seconds=seconds)
         return [{"ok": True}]
 
     async def _call_workers(self, method: str, *args: object, seconds: float) -> list[dict[str, Any]]:
         """Call a method of the worker extension in every worker; return their results."""
         body = {"method": method, "args": list(args)}
-        results: list[dict[str, Any]] = (await self._post("/collective_rpc", body, seconds=seconds))["results"]
+        results: list[dict[str, Any]] = (await self.post("/collective_rpc", body, seconds=seconds))["results"]
         return results
 
     def _check_results(self, results: list[dict[str, Any]], version: str) -> None:
@@ -309,42 +268,3 @@ class EngineClient:
         for result in results:
             if not result["ok"]:
                 raise EngineRejected(f"{self.url} rejects the weights of version {version!r}: {result['why']}")
-
-    async def _post(self, path: str, body: dict[str, Any], *, seconds: float) -> Any:
-        return await self._call("POST", path, body=body, seconds=seconds)
-
-    async def _call(self, method: str, path: str, *, seconds: float, body: dict[str, Any] | None = None) -> Any:
-        async with self._request(method, path, seconds=seconds, json=body) as response:
-            return await response.json()
-
-    @asynccontextmanager
-    async def _request(
-        self, method: str, path: str, *, seconds: float, **body: Any
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request and pass on its response of status 200. Raises EngineUnavailable or EngineRejected."""
-        timeout = aiohttp.ClientTimeout(total=seconds)
-        try:
-            async with self._session.http.request(
-                method, self.url + path, headers=self._headers, timeout=timeout, **body
-            ) as response:
-                if response.status == 200:
-                    yield response
-                    return
-                raise self._failure(path, response.status, await response.text())
-        except TimeoutError as error:
-            raise EngineUnavailable(f"{self.url}{path} did not respond within {seconds:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
-
-    def _failure(self, path: str, status: int, text: str) -> EngineUnavailable | EngineRejected:
-        """Return the error of a reply whose status is not 200."""
-        kind = EngineRejected if status < 500 and status not in (408, 429) else EngineUnavailable
-        return kind(f"{self.url}{path} returned {status}: {text[:500]}")
-
-    async def _text(self, path: str) -> str:
-        timeout = aiohttp.ClientTimeout(total=_SHORT_SECONDS)
-        try:
-            async with self._session.http.get(self.url + path, timeout=timeout) as response:
-                return await response.text()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error

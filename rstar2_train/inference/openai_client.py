@@ -1,8 +1,8 @@
 """HTTP client of a vLLM server with OpenAI's routes that another operator runs.
 
-A pool (`pool.py`) takes it in place of `EngineClient`. The server's weights are fixed: the served model name is their
-version. Used by `rstar2 eval --endpoint`. The client sends and receives token ids (`return_token_ids`), so that a
-trajectory has the same tokens as from the project's own engine.
+A pool (`pool.py`) takes it in place of `EngineClient`, see `engine_protocols.py`. The server's weights are fixed: the
+served model name is their version. Used by `rstar2 eval --endpoint`. The client sends and receives token ids
+(`return_token_ids`), so that a trajectory has the same tokens as from the project's own engine.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_http import SHORT_SECONDS, EngineHttp
+from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
-_SHORT_SECONDS = 30.0
 UNKNOWN_KV_TOKENS = 2**40
 """KV cache of a server that does not report its size: only the number of trajectories limits admission."""
 
@@ -46,11 +46,11 @@ async def served_models(url: str, *, token: str) -> list[ServedModel]:
         return await _ModelList(url, token=token, session=session).models()
 
 
-class _ModelList(EngineClient):
+class _ModelList(EngineHttp):
     """Reads `/v1/models`."""
 
     async def models(self) -> list[ServedModel]:
-        reply = await self._call("GET", "/v1/models", seconds=_SHORT_SECONDS)
+        reply = await self.call("GET", "/v1/models", seconds=SHORT_SECONDS)
         try:
             return [ServedModel(row["id"], row.get("root") or "", int(row["max_model_len"])) for row in reply["data"]]
         except (KeyError, TypeError, AttributeError) as error:
@@ -94,7 +94,7 @@ class OpenAIClient(_ModelList):
             "logprobs": 0,
             "return_token_ids": True,
         }
-        reply = await self._post("/v1/completions", body, seconds=60 + max_tokens / 5)
+        reply = await self.post("/v1/completions", body, seconds=60 + max_tokens / 5)
         if not reply.get("choices"):
             raise EngineRejected(f"{self.url}/v1/completions returned no choices: use a vLLM server")
         choice: dict[str, Any] = reply["choices"][0]
@@ -109,7 +109,7 @@ class OpenAIClient(_ModelList):
         """Return the server's capacity; the KV cache is unknown if the server has no vLLM metrics."""
         longest = (await self._served_model()).max_model_len
         try:
-            return EngineLimits(longest, *await self._kv_cache_size())
+            return EngineLimits(longest, *await self.kv_cache_size())
         except EngineUnavailable:
             return EngineLimits(longest, UNKNOWN_KV_TOKENS, 1)
 

@@ -23,8 +23,9 @@ from typing import Any
 
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.admission import AdmissionQueue
-from rstar2_train.inference.client import EngineClient, EngineLimits
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_protocols import Connect, EngineLimits, PooledClient, weight_receiver
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.engine_statistics import EngineStatistics
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
@@ -34,8 +35,6 @@ log = logging.getLogger(__name__)
 
 Find = Callable[[], Awaitable[frozenset[str] | None]]
 """Returns the base URLs of the existing engines; None if the discovery failed."""
-Connect = Callable[..., EngineClient]
-"""Creates the client of an engine: `connect(url, token=..., session=...)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class _Target:
 
 @dataclass(slots=True)
 class _PooledEngine:
-    client: EngineClient
+    client: PooledClient
     confirmed: int = 0
     """Number of the target that it has confirmed; 0: none, or the engine is lost."""
     loaded: int = 0
@@ -115,7 +114,7 @@ class EnginePool:
         self._urls = [url.rstrip("/") for url in dict.fromkeys(urls)]
         self._token = token
         self._find = find
-        self._connect = connect or EngineClient
+        self._connect: Connect = connect or EngineClient
         self._engines: dict[str, _PooledEngine] = {}
         self._target: _Target | None = None
         self.push_numbers: dict[str, int] = {}
@@ -164,7 +163,7 @@ class EnginePool:
         """Tokens of KV cache of each engine that has served."""
         return [engine.limits.kv_tokens for engine in self._engines.values() if engine.limits]
 
-    def client(self, url: str) -> EngineClient:
+    def client(self, url: str) -> PooledClient:
         """Return the client of an engine. Raises EngineUnavailable if the engine has left the pool."""
         engine = self._engines.get(url)
         if engine is None:
@@ -350,13 +349,14 @@ class EnginePool:
         probe = target.update.probe
         if probe is None:
             return
-        scores = await engine.client.score(probe.rows)
+        receiver = weight_receiver(engine.client)
+        scores = await receiver.score(probe.rows)
         # A restarted engine loads the version again that it had: its scores are the same.
         before = engine.scores[1] if engine.scores and engine.scores[0] != target.number else None
         refusal = probe.refusal(scores, before=before)
         engine.refused = bool(refusal)
         if refusal:
-            await engine.client.mark_loading()
+            await receiver.mark_loading()
             message = f"{engine.client.url} does not pass the probe of version {target.update.version!r}: {refusal}"
             log.warning("%s", message)
             raise EngineUnavailable(message)

@@ -1,7 +1,8 @@
 """The client of an engine that does not exist: it answers each request with the next turn of a script.
 
-A pool (`pool.py`) takes it in place of `EngineClient`, so that `rstar2 env check` runs the agent loop of training
-without a model. Its limits are those of an engine: a turn is cut at the token limit of its request.
+A pool (`pool.py`) takes it in place of `EngineClient`, see `engine_protocols.py`, so that `rstar2 env check` runs the
+agent loop of training without a model. Its limits are those of an engine: a turn is cut at the token limit of its
+request.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected
+from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
@@ -21,12 +23,12 @@ _LARGE = 2**40
 """Tokens of the context and of the KV cache: no limit."""
 
 
-class ScriptedClient(EngineClient):
+class ScriptedClient:
     """Returns the turns of one conversation, one per request."""
 
-    def __init__(self, url: str, *, token: str, session: EngineSession, turns: Sequence[Sequence[int]]) -> None:
-        """`turns`: token ids of each turn, its stop token included."""
-        super().__init__(url, token=token, session=session)
+    def __init__(self, url: str, *, token: str, session: EngineSession | None, turns: Sequence[Sequence[int]]) -> None:
+        """`turns`: token ids of each turn, its stop token included. The others are as of `EngineClient`, unused."""
+        self.url = url
         self._turns = turns
         self._used = 0
 
@@ -64,6 +66,10 @@ class ScriptedClient(EngineClient):
     async def limits(self) -> EngineLimits:
         """Return no limit."""
         return EngineLimits(_LARGE, _LARGE, 1)
+
+    async def load(self) -> EngineLoad | None:
+        """Return None."""
+        return None
 
     async def weight_version(self) -> str:
         """Return SCRIPT."""

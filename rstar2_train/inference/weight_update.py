@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineUnavailable
+from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
 from rstar2_train.weights.probe import Probe
 from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
@@ -37,7 +37,7 @@ class WeightUpdate(Protocol):
         """Check of the engine after the update; None: no check."""
         ...
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+    async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Load the version into one engine.
 
         Args:
@@ -68,7 +68,7 @@ class FolderUpdate:
         """Return the update; the engines have other working directories, so the path becomes absolute."""
         return cls(folder.absolute(), version, probe)
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+    async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine read the folder."""
         await client.load_weights(self.folder, self.version, seconds=seconds, keep_requests=keep_requests)
 
@@ -84,9 +84,9 @@ class DeltaUpdate:
     """Id of this version of this run."""
     probe: Probe | None = None
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+    async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine update its host copy, then load all tensors from it."""
-        await client.load_chain(
+        await weight_receiver(client).load_chain(
             self.chain,
             self.version,
             version_id=self.version_id,
@@ -134,7 +134,7 @@ class CollectiveUpdate:
         """Check of the engine after the update."""
         return self.delta.probe
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+    async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Receive the weights from the trainer; after a failure read the files."""
         if self.is_open and not fresh and client.url not in self.failures:
             try:
@@ -145,8 +145,9 @@ class CollectiveUpdate:
                 log.warning("collective transfer failed, using the files of version %s: %s", self.version, error)
         await self.delta.load(client, seconds=seconds, fresh=fresh, keep_requests=keep_requests)
 
-    async def _receive(self, client: EngineClient, *, seconds: float, keep_requests: bool) -> None:
-        workers = await client.workers()
+    async def _receive(self, client: PooledClient, *, seconds: float, keep_requests: bool) -> None:
+        receiver = weight_receiver(client)
+        workers = await receiver.workers()
         try:
             async with asyncio.timeout(seconds):
                 offer = await asyncio.to_thread(
@@ -155,4 +156,4 @@ class CollectiveUpdate:
         except (StageFailed, OSError) as error:  # the trainer is lost, or cannot read its storage in time
             reason = str(error) or f"no answer within {seconds:g} s"
             raise EngineUnavailable(f"{client.url}: the trainer offers no transfer: {reason}") from error
-        await client.receive_weights(offer, self.manifest, seconds=seconds, keep_requests=keep_requests)
+        await receiver.receive_weights(offer, self.manifest, seconds=seconds, keep_requests=keep_requests)

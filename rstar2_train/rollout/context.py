@@ -14,7 +14,7 @@ from typing import Protocol
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.admission import SlotQueue
-from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_protocols import TurnClient
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
@@ -40,7 +40,7 @@ class Engines(Protocol):
     def push_number(self, version: str) -> int | None:
         """Return the number of the last push of a version, from 1; None for a version that was never pushed."""
 
-    def client(self, url: str) -> EngineClient:
+    def client(self, url: str) -> TurnClient:
         """Return the client of an engine. Raises EngineUnavailable if the engine has left the pool."""
 
     def mark_failed(self, url: str, error: Exception) -> None:

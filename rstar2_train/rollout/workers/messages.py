@@ -7,7 +7,7 @@ Rollouts, slots and sets of rollouts have numbers, which are unique per worker.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from rstar2_train.api.judge_limits import JudgeLimits
@@ -15,6 +15,7 @@ from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_protocols import Connect
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
@@ -29,7 +30,7 @@ class WorkerSetup(NamedTuple):
     judge_token: str | None
     judge_patience: float
     """`patience_seconds` of the judge's client."""
-    connect: Callable[..., EngineClient] = EngineClient
+    connect: Connect = EngineClient
     """Creates the client of an engine, as in `EnginePool`."""
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from rstar2_train.inference.admission import EngineSlot
-from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineUnavailable
+from rstar2_train.inference.engine_protocols import Connect, PooledClient
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.rollout.workers.messages import (
     EngineFailed,
@@ -96,20 +96,20 @@ class RemotePool:
     max_model_len = None
     """Unknown here: the driver has checked the lengths."""
 
-    def __init__(self, send: Send, *, token: str, session: EngineSession, connect: Callable[..., EngineClient]) -> None:
+    def __init__(self, send: Send, *, token: str, session: EngineSession, connect: Connect) -> None:
         """`token`: bearer token of the engines; `connect`: creates an engine's client."""
         self.admission = RemoteQueue(send)
         self.version: str | None = None
         self._numbers: Mapping[str, int] = {}
         self._send = send
-        self._connect: Callable[[str], EngineClient] = lambda url: connect(url, token=token, session=session)
-        self._clients: dict[str, EngineClient] = {}
+        self._connect: Callable[[str], PooledClient] = lambda url: connect(url, token=token, session=session)
+        self._clients: dict[str, PooledClient] = {}
 
     def push_number(self, version: str) -> int | None:
         """Return the number of the last push of a version, from 1; None for a version that was never pushed."""
         return self._numbers.get(version)
 
-    def client(self, url: str) -> EngineClient:
+    def client(self, url: str) -> PooledClient:
         """Return the client of an engine."""
         if url not in self._clients:
             self._clients[url] = self._connect(url)

@@ -245,7 +245,7 @@ async def test_collect_groups_cancelled_stops_requests(
 
 
 async def _running(client: Any) -> float:
-    lines = (await client._text("/metrics")).splitlines()
+    lines = (await client.text("/metrics")).splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{"))
 
 

@@ -57,8 +57,8 @@ async def test_vllm_reload_alone_leaves_a_stale_head(pool: EnginePool, client: E
     """vLLM's own reload leaves the old tied head; the worker extension repairs it."""
     await pool.update_weights(models.boot, "stale/0")
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(models.memorising)}}
-    await client._post("/collective_rpc", body, seconds=60)
-    await client._call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=60)
+    await client.post("/collective_rpc", body, seconds=60)
+    await client.call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=60)
     assert await error(client, models.memorising) > 0.1
     await pool.update_weights(models.memorising, "stale/1")
     assert await error(client, models.memorising) < TOLERANCE

@@ -1,12 +1,14 @@
 """A collective transfer that fails falls back to the files of the same version."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.inference.engine_errors import EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.scripted_client import ScriptedClient
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
 from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
@@ -31,6 +33,12 @@ class FakeClient:
 
     async def load_chain(self, *_: object, fresh: bool, **__: object) -> None:
         self.loads.append("fresh files" if fresh else "files")
+
+    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise AssertionError("no probe")
+
+    async def mark_loading(self) -> None:
+        raise AssertionError("no probe")
 
 
 class FakeSender:
@@ -69,3 +77,10 @@ async def test_collective_update_falls_back_to_files(
     assert bool(update.failures) == (fails or error is not None)
     await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
     assert client.loads[len(loads) :] == loads[-1:]
+
+
+async def test_update_for_fixed_weights_is_rejected() -> None:
+    """A server whose weights are fixed, such as one of another operator, takes a folder but no chain of versions."""
+    scripted = ScriptedClient("http://script", token="", session=None, turns=[])
+    with pytest.raises(EngineRejected, match="http://script has fixed weights"):
+        await DeltaUpdate([Path("/v")], "v", "id").load(scripted, seconds=1, fresh=False, keep_requests=False)
