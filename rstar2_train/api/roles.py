@@ -188,11 +188,11 @@ class TrainerSpec(ApiModel):
 class AdmissionSpec(ApiModel):
     """When the next trajectory may enter an engine (paper §3.2)."""
 
-    policy: Literal["Static", "Reserve", "Graded"] = "Reserve"
-    """Reserve: when its prompt and whole budget fit into the free KV cache. Graded: when its expected length fits.
+    policy: Literal["Static", "Reserve", "Graded"] = "Graded"
+    """Graded: when its expected length fits into the free KV cache. Reserve: when its prompt and whole budget fit.
     Static: a fixed number per engine."""
     max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Maximum trajectories per engine; with Reserve and Graded, in addition to the limit of the KV cache."""
+    """Maximum trajectories per engine; with Graded and Reserve, in addition to the limit of the KV cache."""
 
 
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
@@ -229,7 +229,8 @@ class RolloutSpec(ApiModel):
     """Tool of the model: a Python program per call (the paper's), or jupyter_code, cells of one session per
     trajectory."""
     weight_transport: WeightTransportName = "Folder"
-    """Path of new weights to the engines. Auto: Delta for 16-bit weights, else Folder."""
+    """Path of new weights to the engines. Auto: Delta for 16-bit weights, else Folder. Collective is experimental: it
+    never ran on GPUs (NCCL, RCCL)."""
     weight_snapshot_every: Annotated[int, Field(ge=1, le=10_000)] = 50
     """With Delta and Collective: weight versions per full snapshot."""
     weight_timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 600

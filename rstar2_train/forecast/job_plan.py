@@ -125,6 +125,9 @@ def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Ro
         )
         warnings.append(Issue(field, message, None, warning=True))
     warnings += _slow_transfer(job, figures)
+    if job.spec.rollout.weight_transport == "Collective":
+        message = "this transport is experimental: it never ran on GPUs; Auto selects Delta or Folder"
+        warnings.append(Issue("spec.rollout.weightTransport", message, "Collective", warning=True))
     warnings += _better_split(job, stages)
     executors = max((values.get("executorsNeeded", 0.0) for values in figures.values()), default=0.0)
     if executors > job.spec.executor.replicas:

@@ -22,7 +22,7 @@ from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import PartReader, encode_request
 from rstar2_train.utils.http_connections import OK, Route
-from rstar2_train.weights.transfer import Offer, update_info
+from rstar2_train.weights.experimental.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.sampled_turn import SampledTurn
-from rstar2_train.weights.transfer import Offer
+from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
 

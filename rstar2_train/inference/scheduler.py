@@ -1,7 +1,7 @@
 """Decides which trajectory runs in which engine, and when (paper §3.2).
 
 `Scheduler` is pure: no I/O, and its clock is an argument. It keeps the queue and the engines; a policy (`policies.py`)
-decides. With `Reserve`, the default, a trajectory keeps its engine over all its turns, and trajectories start in order
+decides. With `Reserve` a trajectory keeps its engine over all its turns, and trajectories start in order
 of arrival: a later one never overtakes one that does not fit yet, so none starves. With `Graded` a trajectory can start
 before an earlier one, by a bounded number of arrivals. `admission.py` wraps the scheduler for asyncio.
 """

@@ -27,7 +27,7 @@ from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.listening import usable_host
 from rstar2_train.utils.scratch_dir import scratch_dir
 from rstar2_train.utils.turn_lock import wait_until_released
-from rstar2_train.weights.transfer import BACKEND
+from rstar2_train.weights.experimental.transfer import BACKEND
 
 SERVED_NAME = "policy"
 WAITING = "the engine starts when the trainer leaves the GPU"

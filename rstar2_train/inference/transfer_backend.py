@@ -23,9 +23,9 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, repack_tied_head
+from rstar2_train.weights.experimental.tensor_group import TensorGroup, client_store, own_address
+from rstar2_train.weights.experimental.transfer import BACKEND
 from rstar2_train.weights.shard_file import FileSummary, ShardFile
-from rstar2_train.weights.tensor_group import TensorGroup, client_store, own_address
-from rstar2_train.weights.transfer import BACKEND
 from rstar2_train.weights.version_store import VersionManifest
 
 

@@ -17,8 +17,8 @@ from typing import Protocol
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
+from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.probe import Probe
-from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
 log = logging.getLogger(__name__)

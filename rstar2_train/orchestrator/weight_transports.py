@@ -182,6 +182,7 @@ def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> W
     delta = DeltaTransport(weights, snapshot_every=rollout.weight_snapshot_every, probes=probes)
     if name == "Delta":
         return delta
+    log.warning("weight transport Collective is experimental: it never ran on GPUs (NCCL, RCCL)")
     return CollectiveTransport(delta, phase_seconds=min(PHASE_SECONDS, rollout.weight_timeout_seconds))
 
 

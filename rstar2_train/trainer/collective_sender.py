@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rstar2_train.weights import offer_channel, version_store
-from rstar2_train.weights.offer_channel import ChannelAddress
+from rstar2_train.weights import version_store
+from rstar2_train.weights.experimental import offer_channel
+from rstar2_train.weights.experimental.offer_channel import ChannelAddress
+from rstar2_train.weights.experimental.tensor_group import TensorGroup, listen, server_store
 from rstar2_train.weights.shard_file import ShardFileInvalid
-from rstar2_train.weights.tensor_group import TensorGroup, listen, server_store
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from rstar2_train.trainer.parking import ParkedMemory
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.types import MetricTally, OptimizerConfig, TrainConfig
-from rstar2_train.weights.offer_channel import ChannelAddress
+from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
 
 log = logging.getLogger(__name__)

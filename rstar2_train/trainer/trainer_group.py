@@ -27,9 +27,10 @@ from rstar2_train.trainer.types import (
     TrainConfig,
     TrainState,
 )
-from rstar2_train.weights import offer_channel, version_store
-from rstar2_train.weights.offer_channel import ChannelAddress
-from rstar2_train.weights.transfer import Offer
+from rstar2_train.weights import version_store
+from rstar2_train.weights.experimental import offer_channel
+from rstar2_train.weights.experimental.offer_channel import ChannelAddress
+from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,12 @@
       ^                a folder per version,            ^
     gap_codec          its manifest, the chain          |
                                                         |
-    trainer.collective_sender ---- tensor_group ----> inference.transfer_backend
+    trainer.collective_sender ---- experimental ----> inference.transfer_backend
 
-    tensor_group: NCCL or RCCL (nccl_group, with the bindings in nccl), else gloo; group_library chooses
+    experimental: transfers from rank 0 to the engines, without the files
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
-    offer_channel: the orchestrator's requests to rank 0 for transfers, also during an update
     model_config: the stored dtype of a model folder
 
-Modules without torch: all except `tensor_group` and `nccl_group`. No module needs more than NumPy and the standard
+Modules without torch: all but two of `experimental`. No module needs more than NumPy and the standard
 library, because the engines' image has neither Arrow nor a zstd codec.
 """

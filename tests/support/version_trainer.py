@@ -19,8 +19,8 @@ from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig
 from rstar2_train.weights import version_store
+from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
-from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 from tests.support.engine_fixtures import Models
 from tests.support.token_arrays import token_sequence

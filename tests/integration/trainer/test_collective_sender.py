@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from rstar2_train.trainer.collective_sender import CollectiveSender
-from rstar2_train.weights import offer_channel, version_store
+from rstar2_train.weights import version_store
+from rstar2_train.weights.experimental import offer_channel
+from rstar2_train.weights.experimental.tensor_group import TensorGroup, client_store
 from rstar2_train.weights.shard_file import FileSummary
-from rstar2_train.weights.tensor_group import TensorGroup, client_store
 from rstar2_train.weights.version_store import VersionManifest
 
 HOST = "127.0.0.1"
@@ -41,7 +42,7 @@ def receive(port: int, *sizes: int, rank: int = 1, members: int = 2) -> list[byt
 
 def test_sender_two_workers_receive_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of several blocks arrive in both workers of an engine; a later release changes nothing."""
-    monkeypatch.setattr("rstar2_train.weights.tensor_group.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("rstar2_train.weights.experimental.tensor_group.BLOCK_BYTES", 1000)
     contents = (bytes(range(256)) * 9, b"abc")
     folder = version(tmp_path / "v", *contents)
     sender = CollectiveSender(HOST)

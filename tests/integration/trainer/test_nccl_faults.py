@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rstar2_train.weights import nccl_group, tensor_group
-from rstar2_train.weights.group_library import GroupMember
-from rstar2_train.weights.nccl import NcclLibrary
-from rstar2_train.weights.tensor_group import TensorGroup, client_store, listen, server_store
+from rstar2_train.weights.experimental import nccl_group, tensor_group
+from rstar2_train.weights.experimental.group_library import GroupMember
+from rstar2_train.weights.experimental.nccl import NcclLibrary
+from rstar2_train.weights.experimental.tensor_group import TensorGroup, client_store, listen, server_store
 
 HOST = "127.0.0.1"
 SOURCE = Path(__file__).parents[2] / "support" / "fake_nccl.cpp"

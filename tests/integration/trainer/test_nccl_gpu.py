@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 
-from rstar2_train.weights.group_library import GLOO
-from rstar2_train.weights.nccl_group import BUFFER_BYTES, GpuQueue, NcclGroup, find_library
-from rstar2_train.weights.tensor_group import TensorGroup, client_store, listen, server_store
+from rstar2_train.weights.experimental.group_library import GLOO
+from rstar2_train.weights.experimental.nccl_group import BUFFER_BYTES, GpuQueue, NcclGroup, find_library
+from rstar2_train.weights.experimental.tensor_group import TensorGroup, client_store, listen, server_store
 
 pytestmark = pytest.mark.gpu
 HOST = "127.0.0.1"

@@ -21,8 +21,8 @@ from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_row
 from rstar2_train.trainer.checkpoint import CheckpointInvalid
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
+from rstar2_train.weights.experimental.tensor_group import TensorGroup, client_store
 from rstar2_train.weights.host_copy import HostCopy
-from rstar2_train.weights.tensor_group import TensorGroup, client_store
 
 LR = 3e-3
 SETTINGS = GRPOSettings(updates_per_step=2, importance_correction=ImportanceCorrection(enabled=True))

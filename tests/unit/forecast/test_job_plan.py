@@ -68,6 +68,14 @@ def test_plan_without_rdma_warns_of_the_network() -> None:
     assert "spec.accelerator.rdma" not in fields
 
 
+@pytest.mark.parametrize("transport", ["Auto", "Delta", "Collective"])
+def test_plan_experimental_transport_is_named(transport: str) -> None:
+    """A transport that no GPU has run has a warning; the others have none."""
+    issues = planned(small(rollout={"weightTransport": transport})).issues
+    warned = [issue.message for issue in issues if issue.field == "spec.rollout.weightTransport"]
+    assert [("experimental" in message) for message in warned] == [True] * (transport == "Collective")
+
+
 def test_plan_recomputation_costs_a_third() -> None:
     """Activation checkpointing repeats the forward pass: 4 passes instead of 3."""
     times = []

@@ -135,7 +135,7 @@ async def test_pool_undiscovered_engine_drains() -> None:
 
 async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool's check finds an engine that does not respond long before the request times out."""
-    monkeypatch.setattr("rstar2_train.inference.openai_client._SHORT_SECONDS", 0.3)
+    monkeypatch.setattr("rstar2_train.inference.openai_client.SHORT_SECONDS", 0.3)
     async with (
         FakeEngine().serving() as engine_a,
         FakeEngine().serving() as engine_b,

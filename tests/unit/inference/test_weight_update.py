@@ -10,7 +10,7 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.scripted_client import ScriptedClient
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
-from rstar2_train.weights.transfer import Offer
+from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
 

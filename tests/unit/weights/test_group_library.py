@@ -2,7 +2,7 @@
 
 import pytest
 
-from rstar2_train.weights.group_library import GroupLibrary, GroupMember, choose_library
+from rstar2_train.weights.experimental.group_library import GroupLibrary, GroupMember, choose_library
 
 NCCL = "NCCL 2.29.7"
 TRAINER, WORKER = GroupMember(NCCL, "GPU-a"), GroupMember(NCCL, "GPU-b")

@@ -7,13 +7,13 @@ import sys
 import pytest
 import torch
 
-from rstar2_train.weights.nccl import CUDA_NAMES, ROCM_NAMES, NcclFailed, load
-from rstar2_train.weights.nccl_group import find_library
+from rstar2_train.weights.experimental.nccl import CUDA_NAMES, ROCM_NAMES, NcclFailed, load
+from rstar2_train.weights.experimental.nccl_group import find_library
 
 NAMES, NAME = (ROCM_NAMES, "RCCL") if torch.version.hip else (CUDA_NAMES, "NCCL")
 JOIN = """
 import torch
-from rstar2_train.weights.nccl import Communicator, NcclFailed, load
+from rstar2_train.weights.experimental.nccl import Communicator, NcclFailed, load
 library = load({names!r}, name={name!r})
 try:
     Communicator(library, library.unique_id(), rank=0, members=1)

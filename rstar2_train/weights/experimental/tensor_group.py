@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore
 
-from rstar2_train.weights.group_library import GLOO, GroupLibrary, GroupMember, choose_library
-from rstar2_train.weights.nccl import NcclFailed, NcclLibrary
-from rstar2_train.weights.nccl_group import BUFFER_BYTES, GpuQueue, NcclGroup, find_library
+from rstar2_train.weights.experimental.group_library import GLOO, GroupLibrary, GroupMember, choose_library
+from rstar2_train.weights.experimental.nccl import NcclFailed, NcclLibrary
+from rstar2_train.weights.experimental.nccl_group import BUFFER_BYTES, GpuQueue, NcclGroup, find_library
 
 BLOCK_BYTES = 256 * 2**20
 """Bytes of one broadcast, which has the deadline: a snapshot takes longer."""

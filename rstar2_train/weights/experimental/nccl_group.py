@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rstar2_train.weights.group_library import GroupMember
-from rstar2_train.weights.nccl import CUDA_NAMES, ROCM_NAMES, Communicator, NcclFailed, NcclLibrary, load
+from rstar2_train.weights.experimental.group_library import GroupMember
+from rstar2_train.weights.experimental.nccl import CUDA_NAMES, ROCM_NAMES, Communicator, NcclFailed, NcclLibrary, load
 
 log = logging.getLogger(__name__)
 
