@@ -1,12 +1,20 @@
-"""`rstar2 validate`: check a manifest and print all its errors and warnings."""
+"""`rstar2 validate`: check a manifest and print all its errors and warnings.
+
+Files of this machine that the manifest names are read: rows, and the chat template with the demonstrations. Sources of
+a cluster or of the Hub, and generated ones, are not.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, fail
+
+if TYPE_CHECKING:
+    from rstar2_train.api.job import AgenticRLJob
 
 NAME = "validate"
 
@@ -31,6 +39,30 @@ def main(args: argparse.Namespace) -> int:
     if job is None:
         errors = sum(not issue.warning for issue in issues)
         return fail(NAME, f"{args.file}: {errors} error{'s' if errors > 1 else ''}")
+    invalid = _find_invalid_local_files(job, args.file.parent)
+    for field, message in invalid.items():
+        print(f"error: {field}: {message}", file=sys.stderr)
+    if invalid:
+        return fail(NAME, f"{args.file}: {len(invalid)} error{'s' if len(invalid) > 1 else ''}")
     stages = [stage.name for stage in job.spec.stages]
     print(f"{args.file}: valid, {len(stages)} stage{'s' if len(stages) > 1 else ''}: {', '.join(stages)}")
     return 0
+
+
+def _find_invalid_local_files(job: AgenticRLJob, folder: Path) -> dict[str, str]:
+    """Return the errors of the job's files on this machine: field -> error. `folder`: that of the manifest."""
+    from rstar2_train.api.sources import sources
+    from rstar2_train.data.sources import find_invalid_files
+    from rstar2_train.rollout.template_check import find_template_errors
+
+    job = job.model_copy(deep=True)
+    local = set()
+    for source in sources(job):
+        path = folder / Path(source.value).expanduser()
+        if "://" not in source.value and path.exists():
+            source.put(str(path.resolve()))
+            local.add(source.field)
+    if not local:
+        return {}
+    errors = find_template_errors(job) | find_invalid_files(job)
+    return {field: message for field, message in errors.items() if field in local}

@@ -31,6 +31,7 @@ from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.planning.model_shape import UnknownModel, read_shape
+from rstar2_train.rollout.template_check import find_template_errors
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -76,7 +77,7 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             missing[source.field] = str(error)
             continue
         source.put(str(path.resolve()))
-    errors = find_invalid_files(job) | missing
+    errors = find_template_errors(job) | find_invalid_files(job) | missing
     for index, environment in enumerate(job.spec.environments):
         if environment.url is None and not environment.command:
             message = "is required by `rstar2 run`, which starts no image: the command line of the environment's server"

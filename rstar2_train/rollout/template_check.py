@@ -1,0 +1,70 @@
+"""Checks before a job starts that the chat template of its model renders its prompts and demonstrations.
+
+One row is rendered per form: the roles and fields of the messages. The SFT stage encodes every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.sources import sources
+from rstar2_train.data.demonstrations import read_demonstrations
+from rstar2_train.data.readers import DataError
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+
+MOST_FORMS = 256
+"""Forms of demonstrations that are rendered per file: about a second."""
+_FIELDS = ("tool_calls", "reasoning_content")
+_TAGS = ("<think>", "</think>", "<tool_call>")
+
+
+def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
+    """Return the errors of the chat template of a job with demonstrations: field -> error, with file and line.
+
+    The sources are paths.
+    Sources that do not exist, and invalid rows, have errors of their own (`data.sources.find_invalid_files`).
+    """
+    model = next((source for source in sources(job) if source.holds == "model"), None)
+    files = [source for source in sources(job) if source.holds == "conversations" and Path(source.value).is_file()]
+    if not files or model is None or not (Path(model.value) / "tokenizer.json").is_file():
+        return {}  # a stage that samples checks the template when it starts
+    try:
+        chat_format = ChatFormat.load(model.value, job.spec.model)
+        chat_format.prompt_ids("x")
+    except ChatFormatError as error:
+        return {model.field: str(error)}
+    errors = {}
+    for source in files:
+        try:
+            check_demonstrations(Path(source.value), chat_format)
+        except ChatFormatError as error:
+            errors[source.field] = str(error)
+        except DataError:
+            continue
+    return errors
+
+
+def check_demonstrations(path: Path, chat_format: ChatFormat) -> None:
+    """Render the first demonstration of each form. Raises ChatFormatError, which names file and line, and DataError."""
+    seen = set[tuple[Any, ...]]()
+    for row in read_demonstrations(path):
+        form = _form(row.messages)
+        if form in seen:
+            continue
+        seen.add(form)
+        if len(seen) > MOST_FORMS:
+            return
+        try:
+            chat_format.encode_demonstration(row.messages)
+        except ChatFormatError as error:
+            raise ChatFormatError(f"{row.where}: {error}") from error
+
+
+def _form(messages: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+    return tuple(
+        (message["role"], *(field in message for field in _FIELDS), *(tag in message["content"] for tag in _TAGS))
+        for message in messages
+    )
