@@ -89,6 +89,9 @@ class Resources(ApiModel):
     """Maximum amounts."""
 
 
+ToolParser = Literal["hermes", "llama3_json", "pythonic", "mistral", "gemma"]
+
+
 class ModelSource(ApiModel):
     """The initial policy."""
 
@@ -96,8 +99,9 @@ class ModelSource(ApiModel):
     """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (downloaded once), generated://NAME/FILE, or a path."""
     chat_template: Text | None = None
     """File with a Jinja chat template. Default: the model's own."""
-    tool_parser: Literal["hermes"] = "hermes"
-    """Format of tool calls: the Hermes format, as in the paper."""
+    tool_parser: ToolParser | None = None
+    """Form of tool calls, named as in vLLM; gemma: Python calls in a block of tool_code. Default: the form that the
+    chat template shows, else hermes, as in the paper."""
     system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
     """System message of every conversation. Default: built-in, with the signatures of the tools. In a
     job with spec.tools, {tools} stands for them."""

@@ -12,9 +12,12 @@ from rstar2_train.api.roles import ModelSource
 def tool_call_arguments(source: ModelSource) -> dict[str, AnyValue]:
     """Return the vLLM arguments that parse calls of a client's own tools.
 
-    `source`: of the served model; its chat template is a path that the engine can read.
+    `source`: of the served model; its chat template is a path that the engine can read. An engine parses no calls of
+    Gemma, for which vLLM has no parser of texts.
     """
-    arguments: dict[str, AnyValue] = {"enable-auto-tool-choice": True, "tool-call-parser": source.tool_parser}
+    arguments: dict[str, AnyValue] = {}
+    if source.tool_parser != "gemma":
+        arguments = {"enable-auto-tool-choice": True, "tool-call-parser": source.tool_parser or "hermes"}
     if source.chat_template:
         arguments["chat-template"] = source.chat_template
     return arguments

@@ -11,13 +11,13 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rstar2_train.api.roles import ModelSource
+from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate
@@ -84,24 +84,26 @@ class ChatFormat:
         tools: Toolset | None = None,
         date: date | None = None,
         stop_ids: Iterable[int] = (),
+        parser: ToolParser | None = None,
     ) -> None:
         """`system_prompt`, `prompt_prefix`: None selects the built-in text, "" omits it.
 
         `tools`: the tools of the job; default: the Python tool. The built-in system prompt describes them; another one
-        describes them in place of TOOLS_MARK. `date`: the current date for the template; None: today. `stop_ids`:
-        tokens that end a turn, besides the template's end of turn and the tokenizer's end of sequence.
+        describes them in place of TOOLS_MARK. `date`: the current date for the template; None: today. `parser`: the
+        form of calls; None: that of the template. `stop_ids`: tokens that end a turn, besides the template's end of
+        turn and the tokenizer's end of sequence.
 
         Raises ChatFormatError when the tokenizer or the template cannot be used.
         """
         self.tokenizer = tokenizer
-        self.tools = builtin_toolset() if tools is None else tools
         self._own_system_prompt = system_prompt
-        self.system_prompt = self._system_prompt(self.tools)
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise ChatFormatError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
         self._fast: Tokenizer = tokenizer.backend_tokenizer
-        self.template = ChatTemplate(tokenizer, chat_template, date=date)
+        self.template = ChatTemplate(tokenizer, chat_template, date=date, parser=parser)
+        self.tools = replace(builtin_toolset() if tools is None else tools, parser=self.template.parser)
+        self.system_prompt = self._system_prompt(self.tools)
         self.end_of_turn = self.template.end_of_turn
         self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
         eos = tokenizer.eos_token_id
@@ -157,6 +159,7 @@ class ChatFormat:
                 chat_template=template,
                 tools=tools,
                 date=date,
+                parser=source.tool_parser if source else None,
                 stop_ids=_listed_stop_ids(Path(folder), vocabulary=len(tokenizer)),
             )
         except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
@@ -283,6 +286,7 @@ class ChatFormat:
         ids = self.encode(text)
         if is_demonstration:
             self.template.check_reasoning(text)
+            self.template.check_form(text)
             stop = next((token for token in ids if token in self.stop_ids), None)
             if stop is not None:
                 raise ChatFormatError(f"the text contains {self.decode([stop])!r}, which ends a turn: remove it")

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rstar2_train.tools.parser import written_calls
-from rstar2_train.tools.schema import call_text
+from rstar2_train.api.roles import ToolParser
+from rstar2_train.tools.call_form import parser_of_template
+from rstar2_train.tools.parser import write_calls, written_calls
+from rstar2_train.tools.schema import CALL_OPEN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,6 +25,8 @@ USER_MARK = "QZUSERTURNZQ"
 _SYSTEM_MARK = "QZSYSTEMZQ"
 _OPENED = re.compile(r"<([a-z_]+)>(\s*)\Z")
 _THINK, _THINK_END = "<think>", "</think>"
+_MARKS: Mapping[ToolParser, str] = {"hermes": CALL_OPEN, "mistral": "[TOOL_CALLS]", "gemma": "```tool_code"}
+"""Form of calls -> text that no other form has."""
 _DATE = "strftime_now"
 """Function of chat templates that returns the current date."""
 
@@ -38,12 +42,21 @@ class ChatTemplate:
     the start of a generation is completed; one without a system role gets the system message in the user's first one.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, *, date: datetime.date | None) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str | None,
+        *,
+        date: datetime.date | None = None,
+        parser: ToolParser | None = None,
+    ) -> None:
         """`template`: None selects the tokenizer's. `date`: the current date for the template; None: today.
 
+        `parser`: the form of calls; None: that of the template.
         Raises ChatFormatError for a template that cannot be used.
         """
         self._tokenizer, self._template, self._date = tokenizer, template, date
+        self.parser: ToolParser = parser or parser_of_template(self.text)
         self._has_system, self._start = True, ""
         after_model = self.after_model_turn([{"role": "user", "content": USER_MARK}])
         self.end_of_turn = self._closing_token(after_model)
@@ -127,13 +140,13 @@ class ChatTemplate:
             )
 
     def _written_fields(self, message: Mapping[str, Any]) -> str:
-        """Return a turn with calls or reasoning as the template writes it; calls that it ignores, in Hermes form."""
+        """Return a turn with calls or reasoning as the template writes it; calls that it ignores, as rollouts have."""
         calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
         text = self._alone(message)
         if calls and text == self._alone({key: message[key] for key in message if key != "tool_calls"}):
             before = text if message.get("reasoning_content") else str(message["content"])
-            text = "\n".join(part for part in (before, *(call_text(*call) for call in calls)) if part)
-        if calls and written_calls(text) != calls:
+            text = "\n".join(part for part in (before, self._written_calls(calls)) if part)
+        if calls and written_calls(text, self.parser) != calls:
             raise ChatFormatError(
                 "the chat template writes tool_calls in a form that rollouts do not read: write the calls in the "
                 "content (`rstar2 data prepare` does)"
@@ -144,6 +157,21 @@ class ChatTemplate:
                     f"the chat template does not write {field}: write it in the content, as the model writes it"
                 )
         return text
+
+    def _written_calls(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
+        try:
+            return write_calls(calls, self.parser)
+        except ValueError as error:
+            raise ChatFormatError(f"tool_calls cannot be written in the form {self.parser}: {error}") from error
+
+    def check_form(self, turn: str) -> None:
+        """Raise ChatFormatError for a turn with a call in another form than rollouts read."""
+        for parser, mark in _MARKS.items():
+            if mark in turn and parser != self.parser:
+                raise ChatFormatError(
+                    f"the content has {mark}, but rollouts of this model read calls of the form {self.parser}: write "
+                    f"tool_calls, or set spec.model.toolParser to {parser}"
+                )
 
     def _alone(self, message: Mapping[str, Any]) -> str:
         """Return the text of an assistant message after a question, without its start and its end."""

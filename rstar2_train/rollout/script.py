@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.tasks import RewardType
-from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, call_text
+from rstar2_train.tools.parser import write_calls
+from rstar2_train.tools.schema import JUPYTER, TOOL_NAME
 from rstar2_train.tools.toolset import Toolset
 
 SEPARATOR = "---"
@@ -47,9 +48,9 @@ def read_script(path: Path) -> list[str]:
 def default_script(tools: Toolset, *, answer: str, reward: RewardType) -> list[str]:
     """Return a turn that calls each tool once with placeholder arguments, and a turn with the known answer."""
     parameters = {tool.name: tool.signature["function"]["parameters"] for tool in tools.tools}
-    calls = [call_text(name, _arguments(name, schema)) for name, schema in parameters.items()]
+    calls = [(name, _arguments(name, schema)) for name, schema in parameters.items()]
     final = f"\\boxed{{{answer}}}" if reward in _BOXED else answer
-    return [*(["\n".join(calls)] if calls else []), f"<answer>{final}</answer>"]
+    return [*([write_calls(calls, tools.parser)] if calls else []), f"<answer>{final}</answer>"]
 
 
 def _arguments(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

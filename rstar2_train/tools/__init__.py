@@ -26,6 +26,7 @@ Modules:
 - `sandbox_program`  the program that calls a user's function in the sandbox
 - `sandbox_runner`   the part of that program that runs in the sandbox
 - `parser`           reads the calls of a turn, and renders the text that answers each of them
+- `call_form`        calls in the forms of model families, read and written by `parser`
 - `types`            the statuses of a tool call
 
 The texts are training inputs: rollouts and demonstrations must use the same strings.

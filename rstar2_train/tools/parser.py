@@ -1,22 +1,29 @@
 r"""Reads the tool calls of a turn, and renders the text that answers each of them. Pure.
 
 Used by the agent loop for rollouts and by the generator of demonstrations, so that both produce the same strings; they
-are stable. A call of a tool that the row does not allow is unknown. Calls have the Hermes form:
-`<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`. Every call of a turn has a response in its place: the
-output of a valid call, the error of an invalid one (a tool error in the paper's eq. 4).
+are stable. A call of a tool that the row does not allow is unknown. Calls have the Hermes form,
+`<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`, or that of another family (`call_form.py`). Every call
+of a turn has a response in its place: the output of a valid call, the error of an invalid one (a tool error in the
+paper's eq. 4).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from rstar2_train.tools.call_form import FORMS, read_calls
 from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, TOOL_NAME, call_text
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 from rstar2_train.tools.types import CallStatus
 from rstar2_train.utils.text import lone_surrogate
+
+if TYPE_CHECKING:
+    from rstar2_train.api.roles import ToolParser
 
 _PYTHON = builtin_toolset()
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
@@ -48,6 +55,8 @@ def parse_calls(text: str, *, max_calls: int, tools: Toolset = _PYTHON) -> list[
     malformed. Calls after the first `max_calls` are malformed, and not parsed. At most `max_calls` of them are
     returned: a model that repeats tags without end gets a bounded reply. The time is linear in the length of the text.
     """
+    if tools.parser != "hermes":
+        return _parse_family(text, max_calls, tools)
     tags = _Tags(text)
     calls: list[ParsedCall] = []
     at = tags.opening.after(0)
@@ -59,28 +68,64 @@ def parse_calls(text: str, *, max_calls: int, tools: Toolset = _PYTHON) -> list[
     while at >= 0 and excess < max_calls:
         excess += 1
         at = tags.opening.after(_resume(tags, at + len(CALL_OPEN)))
-    return calls + [ParsedCall(fault="malformed", detail=f"more than {max_calls} calls in one turn")] * excess
+    return calls + [_excess(max_calls)] * excess
 
 
-def written_calls(text: str) -> list[tuple[str, Any]] | None:
-    """Return name and arguments of every call of a turn, of any tool; None if one is malformed."""
-    calls = []
-    for start, end in call_spans(text):
-        try:
-            value = json.loads(text[start + len(CALL_OPEN) : end - len(CALL_CLOSE)])
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
-            return None
-        calls.append((value["name"], value["arguments"]))
+def _parse_family(text: str, max_calls: int, tools: Toolset) -> list[ParsedCall]:
+    """As `parse_calls`, for calls in another form than Hermes."""
+    calls: list[ParsedCall] = []
+    for call in itertools.islice(read_calls(text, tools.parser), 2 * max_calls):
+        if len(calls) >= max_calls:
+            calls.append(_excess(max_calls))
+        else:
+            malformed = ParsedCall(fault="malformed", detail=call.fault)
+            calls.append(malformed if call.fault else _validate_call(call.value, tools))
     return calls
 
 
-def call_spans(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of each `<tool_call>` of a turn, tags included, end exclusive; also of invalid calls.
+def _excess(max_calls: int) -> ParsedCall:
+    return ParsedCall(fault="malformed", detail=f"more than {max_calls} calls in one turn")
 
-    Only as many calls are parsed as a turn may run; the spans of further calls end at the next tag.
+
+def write_calls(calls: Sequence[tuple[str, dict[str, Any]]], parser: ToolParser = "hermes") -> str:
+    """Return calls, given by name and arguments, as a model writes them. Raises ValueError for unwritable ones."""
+    if parser == "hermes":
+        return "\n".join(call_text(name, arguments) for name, arguments in calls)
+    return FORMS[parser].write(calls)
+
+
+def written_calls(text: str, parser: ToolParser = "hermes") -> list[tuple[str, Any]] | None:
+    """Return name and arguments of every call of a turn, of any tool; None if one is malformed."""
+    if parser != "hermes":
+        return _pairs(call.value for call in read_calls(text, parser))
+    calls = []
+    for start, end in call_spans(text):
+        try:
+            calls.append(json.loads(text[start + len(CALL_OPEN) : end - len(CALL_CLOSE)]))
+        except (ValueError, RecursionError):
+            return None
+    return _pairs(calls)
+
+
+def _pairs(calls: Iterable[Any]) -> list[tuple[str, Any]] | None:
+    """Return name and arguments of each call; None if one has other fields."""
+    pairs = []
+    for call in calls:
+        if not isinstance(call, dict) or set(call) != {"name", "arguments"}:
+            return None
+        pairs.append((call["name"], call["arguments"]))
+    return pairs
+
+
+def call_spans(text: str, parser: ToolParser = "hermes") -> list[tuple[int, int]]:
+    """Return (start, end) of each call of a turn, tags included, end exclusive; also of invalid calls.
+
+    Calls that share brackets have one span. Only as many calls are parsed as a turn may run; the spans of further calls
+    end at the next tag.
     """
+    if parser != "hermes":
+        calls = itertools.islice(read_calls(text, parser), MOST_CALLS)
+        return list(dict.fromkeys((call.start, call.end) for call in calls))
     tags = _Tags(text)
     spans: list[tuple[int, int]] = []
     at = tags.opening.after(0)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.api.roles import ToolName
+from rstar2_train.api.roles import ToolName, ToolParser
 from rstar2_train.api.tasks import EnvironmentSpec, MCPServerSpec, ToolSpec
+from rstar2_train.tools.call_form import family_section
 from rstar2_train.tools.environment import EnvironmentTools, read_environment
 from rstar2_train.tools.function_schema import read_signature
 from rstar2_train.tools.mcp_session import list_tools
@@ -89,6 +90,8 @@ class Toolset:
     """MCP servers of the tools."""
     environment: EnvironmentTools | None = None
     """Environment of each rollout, which runs the tools with server ENVIRONMENT."""
+    parser: ToolParser = "hermes"
+    """Form of calls."""
     is_declared: bool = False
     """Whether a row declares them and nothing runs: the calls of a turn are its answer, and end the rollout."""
 
@@ -110,7 +113,7 @@ class Toolset:
         """
         if functions:
             declared = tuple(Tool(declared_signature(each), _any_arguments) for each in json.loads(functions))
-            return Toolset(declared, is_declared=bool(declared))
+            return Toolset(declared, parser=self.parser, is_declared=bool(declared))
         if names is None:
             return self
         allowed = set(names)
@@ -126,6 +129,8 @@ class Toolset:
         signatures = [tool.signature for tool in self.tools]
         if not signatures:
             return ""
+        if self.parser != "hermes":
+            return family_section(signatures, self.parser)
         return tools_section(signatures) if self.in_paper_form else qwen_tools_section(signatures)
 
 

@@ -56,7 +56,8 @@ LLAMA32 = """\
 {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
 {%- set call = m.tool_calls[0].function %}
 {{- '{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + '}<|eot_id|>' }}
-{%- else %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}{% endif %}
+{%- else %}{% set role = 'ipython' if m.role == 'tool' else m.role %}
+{{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}{% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 """Contains the current date, and writes one call as JSON without tags."""

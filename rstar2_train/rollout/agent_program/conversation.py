@@ -11,17 +11,19 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from rstar2_train.api.roles import ToolParser
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.tree import TokenTree, Turn
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.rollout.trajectory import ToolCall
-from rstar2_train.tools.parser import parse_calls
+from rstar2_train.tools.parser import call_spans, parse_calls, write_calls
 from rstar2_train.tools.remote_schema import remote_signature
 from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.tools.schema import CALL_OPEN, call_text, qwen_tools_section
+from rstar2_train.tools.schema import qwen_tools_section
 from rstar2_train.tools.toolset import Toolset, schema_tool
 from rstar2_train.utils.api_error import ApiError
 from rstar2_train.utils.text import lone_surrogate, replace_surrogates
@@ -53,10 +55,11 @@ class Conversations:
 
         Raises ApiError for messages that cannot be rendered, and with code CONTEXT_LENGTH for too many tokens.
         """
-        conversation = [_message(message, at=f"messages[{at}]") for at, message in enumerate(messages)]
+        parser = self.chat_format.tools.parser
+        conversation = [_message(message, parser, at=f"messages[{at}]") for at, message in enumerate(messages)]
         _check_order(conversation)
         if tools:
-            toolset(json.dumps(tools))
+            self._toolset(tools)
         characters = sum(len(message["content"]) for message in conversation)
         if characters > limit * self.chat_format.longest_token:
             raise too_long(f"the messages have {characters} characters", limit)
@@ -79,7 +82,9 @@ class Conversations:
         known = next((at for at in reversed(range(len(keys))) if keys[at] in self._turns), None)
         try:
             if known is None:
-                return self.chat_format.conversation_prompt_ids(_with_tools(self._escaped(conversation), tools))
+                return self.chat_format.conversation_prompt_ids(
+                    _with_tools(self._escaped(conversation), self._toolset(tools), tools)
+                )
             ids = self._turns[keys[known]].token_ids().tolist()
             if ids[-1] not in self.chat_format.stop_ids:  # a limit cut the turn
                 ids.append(self.chat_format.end_of_turn_id)
@@ -105,11 +110,11 @@ class Conversations:
         message: dict[str, Any] = {"role": "assistant", "content": text}
         parsed = []
         if generation.finish_reason == "stop" and tools:
-            parsed = parse_calls(text, max_calls=self._max_calls, tools=toolset(json.dumps(tools)))
+            parsed = parse_calls(text, max_calls=self._max_calls, tools=self._toolset(tools))
         if any(call.fault for call in parsed):
             parsed = [call for call in parsed if call.fault]
         elif parsed:
-            message["content"] = text[: text.find(CALL_OPEN)].strip() or None
+            message["content"] = text[: call_spans(text, self.chat_format.tools.parser)[0][0]].strip() or None
             message["tool_calls"] = []
         for call in parsed:
             record = ToolCall(0, call.name, call.code, "", call.fault or "ok", response=call.detail)
@@ -121,6 +126,9 @@ class Conversations:
                 message["tool_calls"].append({"id": name, "type": "function", "function": function})
         self._turns[_keys([*messages, message], tools)[-1]] = turn
         return message
+
+    def _toolset(self, tools: Sequence[dict[str, Any]]) -> Toolset:
+        return replace(toolset(json.dumps(tools)), parser=self.chat_format.tools.parser)
 
     def mark_errors(self, names: Sequence[str]) -> None:
         """Count calls as tool errors. `names`: their ids. Raises ApiError for an unknown one."""
@@ -183,7 +191,7 @@ def _text(content: Any, *, at: str) -> str:
     raise ApiError(400, f"{at} must be a string or a list of text parts", param="messages")
 
 
-def _message(message: Any, *, at: str) -> dict[str, str]:
+def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     """Return a client's message as a message of the chat template: calls are part of the text."""
     role = message.get("role") if isinstance(message, Mapping) else None
     if role not in _ROLES:
@@ -191,7 +199,11 @@ def _message(message: Any, *, at: str) -> dict[str, str]:
     content = message.get("content")
     calls = _calls(message, at=at)
     text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")
-    parts = [text, *(call_text(name, json.loads(arguments)) for name, arguments in calls)]
+    try:
+        written = write_calls([(name, json.loads(arguments)) for name, arguments in calls], parser) if calls else ""
+    except ValueError as error:
+        raise ApiError(400, f"{at}.tool_calls cannot be written: {error}", param="messages") from error
+    parts = [text, written]
     return {"role": "system" if role == "developer" else role, "content": "\n".join(part for part in parts if part)}
 
 
@@ -219,11 +231,13 @@ def _check_order(conversation: Sequence[Mapping[str, str]]) -> None:
             raise ApiError(400, f"messages[{at}] must not be the assistant's: nothing precedes it", param="messages")
 
 
-def _with_tools(conversation: list[dict[str, str]], tools: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+def _with_tools(
+    conversation: list[dict[str, str]], tools: Toolset, given: Sequence[dict[str, Any]]
+) -> list[dict[str, str]]:
     """Return the conversation whose system message describes the tools, as Qwen's chat template does."""
-    if not tools:
+    if not given:
         return conversation
-    section = qwen_tools_section(tools)
+    section = qwen_tools_section(given) if tools.parser == "hermes" else tools.section()
     if conversation[0]["role"] != "system":
         return [{"role": "system", "content": section}, *conversation]
     return [{"role": "system", "content": f"{conversation[0]['content']}\n\n{section}"}, *conversation[1:]]

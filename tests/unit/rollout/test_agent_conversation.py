@@ -7,10 +7,13 @@ from typing import Any, Literal
 
 import pytest
 
+from rstar2_train.api.roles import ToolParser
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tools.call_form import FORMS
+from rstar2_train.tools.parser import write_calls
 from rstar2_train.tools.schema import call_text
 from rstar2_train.utils.api_error import ApiError
 from tests.support.token_arrays import logprob_array, token_array
@@ -121,6 +124,21 @@ def test_conversation_tool_calls_round_trip(talk: Talk) -> None:
     assert (record.name, record.status, record.response) == ("add", "error", "2<|im_end|>")
     with pytest.raises(ApiError, match="is not the id of a call"):
         talk.conversations.mark_errors(["call_other"])
+
+
+@pytest.mark.parametrize("parser", FORMS)
+def test_conversation_tool_calls_of_a_family_round_trip(chat_format: ChatFormat, parser: ToolParser) -> None:
+    """A client's calls have the form of the model's family in both directions, and its tools in the prompt too."""
+    talk = Talk(ChatFormat(chat_format.tokenizer, system_prompt="", prompt_prefix="", parser=parser))
+    written = f"Think.\n{write_calls([('add', {'a': 1})], parser)}"
+    answer = talk.ask([USER], written, [TOOL])
+    assert answer["content"] == "Think." and answer["tool_calls"][0]["function"]["name"] == "add"
+    reply = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "2"}
+    recorded = talk.prompt([USER, answer, reply], [TOOL])
+    text = talk.chat_format.decode(recorded)
+    assert f"{written}<|im_end|>" in text and "<tool_call>" not in text
+    fresh = Talk(talk.chat_format)
+    assert fresh.prompt([USER, answer, reply], [TOOL]) == recorded
 
 
 @pytest.mark.parametrize(

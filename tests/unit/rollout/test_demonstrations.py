@@ -14,6 +14,7 @@ from tests.support.chat_templates import CHATML, DEEPSEEK_R1, GEMMA2, LLAMA32, Q
 
 USER = {"role": "user", "content": "q"}
 CALL = {"type": "function", "function": {"name": "run", "arguments": {"code": "print(2)", "é": [1]}}}
+NAMELESS = {"type": "function", "function": {"name": "hotel search", "arguments": {}}}
 WRITTEN = call_text("run", {"code": "print(2)", "é": [1]})
 RESULT = {"role": "tool", "content": "2"}
 THOUGHT = "<think>\nr\n</think>\n\nb"
@@ -56,6 +57,21 @@ def test_encode_demonstration_writes_calls(chat_format: ChatFormat, template: st
         expected = own.encode_demonstration([USER, _assistant(first), RESULT, RESULT, _assistant("2")])
     assert own.encode_demonstration([USER, calling, RESULT, RESULT, _assistant("2")]) == expected
     assert _trained(own, USER, calling, RESULT, RESULT, _assistant("2")) == [f"{first}<|im_end|>", "2<|im_end|>"]
+
+
+def test_encode_demonstration_writes_calls_of_a_family(chat_format: ChatFormat) -> None:
+    """Calls have the form of the family: as its template writes them, or, if it ignores them, as rollouts are asked."""
+    llama, gemma = _format(chat_format, LLAMA32), _format(chat_format, GEMMA2)
+    written = '{"name": "run", "parameters": {"code": "print(2)", "é": [1]}}'
+    for turn in (_assistant("", tool_calls=[CALL]), _assistant(written)):
+        assert _trained(llama, USER, turn, RESULT, _assistant("b")) == [f"{written}<|eot_id|>", "b<|eot_id|>"]
+    assert '{"name": "<function>", "parameters":' in llama.tools.section()
+    named = {"type": "function", "function": {"name": "run", "arguments": {"code": "print('2')"}}}
+    block = "I compute.\n```tool_code\nrun(code=\"print('2')\")\n```"
+    assert _trained(gemma, USER, _assistant("I compute.", tool_calls=[named])) == [f"{block}<end_of_turn>"]
+    hermes = ChatFormat(llama.tokenizer, prompt_prefix="", chat_template=LLAMA32, parser="hermes")
+    assert "<tool_call>" in hermes.system_prompt and "<tool_call>" not in llama.tools.section()
+    assert _trained(hermes, USER, _assistant(WRITTEN)) == [f"{WRITTEN}<|eot_id|>"]
 
 
 def test_encode_demonstration_writes_reasoning(chat_format: ChatFormat) -> None:
@@ -102,7 +118,10 @@ def test_encode_demonstration_reasoning_of_opened_turn(chat_format: ChatFormat) 
         (QWEN35, _assistant(f"{THOUGHT}{THOUGHT}"), "must close it exactly once"),
         (QWEN35_SILENT, _assistant(THOUGHT), "starts a turn with an empty reasoning"),
         (QWEN35_SILENT, _assistant("b", reasoning_content="r"), "in a form that no turn has"),
-        (LLAMA32, _assistant("I compute.", tool_calls=[CALL]), "in a form that rollouts do not read"),
+        (LLAMA32, _assistant("I compute.", tool_calls=[CALL]), "does not write content"),
+        (LLAMA32, _assistant("", tool_calls=[CALL, CALL]), "in a form that rollouts do not read"),
+        (LLAMA32, _assistant(WRITTEN), "read calls of the form llama3_json: write tool_calls, or set spec.model.tool"),
+        (GEMMA2, _assistant("", tool_calls=[NAMELESS]), "cannot be written in the form gemma"),
         (CHATML, _assistant("a<|im_end|>b"), "the text contains '<|im_end|>', which ends a turn"),
     ],
 )
