@@ -2,18 +2,19 @@
 
 Clients wrap the code of a model: the template of rStar2-Agent decodes it from base64 and calls `exec`. So the texts in
 a program that runs text count as programs too.
+
+The code is hostile, and the worker must not stall: a scan reads at most MAX_SCANNED characters of a program with all
+texts in it, decoded and unpacked, each of them once and in linear time. No program is parsed.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
 import contextlib
 import re
-import textwrap
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 LANE_MODULES = {
     "sympy": ("sympy", "math_verify", "latex2sympy2_extended", "fused_compute_score"),
@@ -38,85 +39,119 @@ LIGHT_MODULES = {
 }
 """Modules that `bare` has loaded or loads in no time; any other import is faster in `std`."""
 MAX_SCANNED = 64 * 1024
-"""Length in characters above which the trusted side does not parse a program."""
-MAX_WRAPPERS = 3
+"""Characters that are read of a program and of all texts in it."""
+MAX_DEPTH = 3
 """Depth of programs in texts of programs."""
-MAX_TEXTS = 64
-"""Texts of one program that are read as programs."""
-RUNS_TEXT = {"exec", "eval", "compile", "execute_code", "run_cell", "runsource", "runcode"}
-"""Names of functions that run a text as a program."""
-IMPORTS_TEXT = {"__import__", "import_module"}
-"""Names of functions that import the module with the given name."""
 
-_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-\s]{16,}={0,2}\s*")
-_HEX = re.compile(rb"(?:[0-9A-Fa-f]{2}){8,}")
+_TOKEN = re.compile(
+    r"""
+    \#[^\n]*+
+    | (?P<open>'''|\"""|'|")
+    | \bfrom[ \t]*+\.[\w. \t]*+
+    | \bfrom[ \t]++(?P<module>[^\W\d]\w*+)[\w.]*+[ \t]++import\b
+    | \bimport[ \t]++(?P<modules>\w[\w., \t]*+)
+    | \b(?:__import__|import_module)[ \t]*+\([ \t]*+['"](?P<named>\w++)
+    | \b(?P<runs>exec|eval|compile|execute_code|run_cell|runsource|runcode)[ \t]*+\(
+    """,
+    re.VERBOSE,
+)
+"""Comments, strings, imports and calls that run a text. No alternative can fail after it has read a long text."""
+_STRING_END = {
+    quote: re.compile(rf"(?:[^\\{quote[0]}{newline}]|\\.{inner})*+(?:{quote})?+", re.DOTALL)
+    for quote, newline, inner in (
+        ("'", r"\n", ""),
+        ('"', r"\n", ""),
+        ("'''", "", "|'(?!'')"),
+        ('"""', "", '|"(?!"")'),
+    )
+}
+"""Opening quote -> the rest of the string, up to its end or to that of the line or program."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{16,}+={0,2}+\s*+")
+_HEX = re.compile(r"(?:[0-9A-Fa-f]{2}){8,}+")
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|([\s\S]))")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\n": ""}
 
 
-def _name(function: ast.expr) -> str:
-    """Return the last part of the name of a called function."""
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+class _Scan:
+    """The modules that a program imports, and the characters that may still be read."""
 
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self.left = MAX_SCANNED
 
-def _decodings(text: str | bytes) -> Iterator[str]:
-    """Yield a text, and the text that its base64 or hexadecimal digits encode, also compressed by zlib."""
-    data = text.encode(errors="ignore") if isinstance(text, str) else text
-    candidates = [data]
-    if _HEX.fullmatch(data):
-        candidates.append(bytes.fromhex(data.decode()))
-    if _BASE64.fullmatch(data):
-        with contextlib.suppress(binascii.Error):
-            candidates.append(base64.b64decode(data.translate(bytes.maketrans(b"-_", b"+/"))))
-    for candidate in candidates:
-        if candidate[:1] == b"x":  # the first byte of zlib's format
+    def read(self, code: str, depth: int = 0) -> None:
+        """Add the top-level names of the modules that a program imports, also in the texts that it runs."""
+        code = code[: self.left]
+        self.left -= len(code)
+        texts: list[str] = []
+        runs_text, position = False, 0
+        while match := _TOKEN.search(code, position):
+            position = match.end()
+            kind = match.lastgroup
+            if kind == "open":
+                end = _STRING_END[match["open"]].match(code, position)
+                assert end is not None
+                texts.append(end[0].removesuffix(match["open"]))
+                position = max(end.end(), position)
+            elif kind == "modules":
+                self.modules.update(part.strip().partition(".")[0].split(" ")[0] for part in match[kind].split(","))
+            elif kind == "runs":
+                runs_text = True
+            elif kind is not None:
+                self.modules.add(match[kind])
+        if runs_text and depth < MAX_DEPTH:
+            for text in sorted(texts, key=len, reverse=True):
+                if len(text) > len("import") and self.left > 0:
+                    self._read_text(text, depth + 1)
+
+    def _read_text(self, text: str, depth: int) -> None:
+        """Read a text as a program, as it is and with the decodings of its digits."""
+        data = _decoded(text)
+        if data is not None:
+            unpacked = self._unpacked(data)
+            if b"import" in unpacked:
+                self.read(unpacked.decode(errors="ignore"), depth)
+        elif "import" in text:
+            self.read(_ESCAPE.sub(lambda found: _unescaped(found[1], found[2]), text), depth)
+        else:
+            self.left -= len(text)
+
+    def _unpacked(self, data: bytes) -> bytes:
+        """Return the data, unpacked if they are in zlib's format. Their length counts as read."""
+        self.left -= len(data)
+        if data[:1] == b"x" and self.left > 0:  # the first byte of the format
             with contextlib.suppress(zlib.error):
-                candidate = zlib.decompressobj().decompress(candidate, MAX_SCANNED)
-        if len(candidate) <= MAX_SCANNED:
-            yield candidate.decode(errors="ignore")
+                data = zlib.decompressobj().decompress(data, self.left)
+                self.left -= len(data) // 8  # unpacking is faster than reading
+        return data
 
 
-def _imported(code: str, depth: int = 0) -> Iterator[str]:
-    """Yield the top-level names of all modules that a program imports, also in the texts that it runs.
+def _decoded(text: str) -> bytes | None:
+    """Return the bytes that a text encodes in hexadecimal digits or base64; None if it is no such text."""
+    if _HEX.fullmatch(text):
+        return bytes.fromhex(text)
+    if _BASE64.fullmatch(text):
+        with contextlib.suppress(binascii.Error, ValueError):
+            return base64.b64decode(text.translate({ord("-"): "+", ord("_"): "/"}))
+    return None
 
-    Raises the errors of `ast.parse`.
-    """
-    texts, runs_text = [], False
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
-        elif isinstance(node, ast.Call):
-            runs_text = runs_text or _name(node.func) in RUNS_TEXT
-            if _name(node.func) in IMPORTS_TEXT and node.args and isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value).partition(".")[0]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and len(node.value) > len("import"):
-            texts.append(node.value)
-    if not runs_text or depth >= MAX_WRAPPERS:
-        return
-    for text in sorted(texts, key=len, reverse=True)[:MAX_TEXTS]:
-        for inner in _decodings(text):
-            if "import" in inner:
-                try:
-                    yield from _imported(textwrap.dedent(inner), depth + 1)
-                except (SyntaxError, ValueError, RecursionError, MemoryError):  # not a program
-                    continue
+
+def _unescaped(digits: str | None, character: str | None) -> str:
+    """Return the character of an escape sequence in a string."""
+    return chr(int(digits, 16)) if digits else _ESCAPES.get(character or "", character or "")
 
 
 def choose_lane(code: str, lanes: Collection[str], *, packages: Collection[str] = ()) -> str:
-    """Return the lane for a snippet; `bare` if it imports nothing or is not Python, `std` if it is too long to parse.
+    """Return the lane for a snippet; `bare` if it imports nothing, `std` if it is too long to be read.
 
     `packages`: top-level modules of the lane `packages`.
     """
     default = "std" if "std" in lanes else "bare"
-    if "import" not in code and not any(name in code for name in RUNS_TEXT):
-        return "bare"
     if len(code) > MAX_SCANNED:
-        return default
-    try:
-        imported = set(_imported(code))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter reports it to the model
-        return "bare"
+        return default if "import" in code else "bare"
+    scan = _Scan()
+    scan.read(code)
     for lane, modules in {"packages": packages, **LANE_MODULES}.items():
-        if lane in lanes and imported.intersection(modules):
+        if lane in lanes and scan.modules.intersection(modules):
             return lane
-    return default if imported - LIGHT_MODULES else "bare"
+    return default if scan.modules - LIGHT_MODULES else "bare"

@@ -6,7 +6,8 @@
                          └─────── sandbox_supervisor: start, check, replace sandboxes
 
 A call whose sandbox ended runs again, in another sandbox; it gets status `killed` only after MAX_SANDBOX_DEATHS
-sandboxes ended while they ran it. A cell never runs again: its session ended with the sandbox.
+sandboxes ended while they ran it. A cell never runs again: its session ended with the sandbox. So a call that was
+running when its sandbox ended is a suspect: it runs again only in a sandbox without sessions.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class SandboxPool:
         self._session_idle = session_idle_seconds
         self._packages = package_modules()
         self._waiting: dict[str, deque[RunningCall]] = {lane: deque() for lane in provider.lanes}
+        self._suspects: list[RunningCall] = []
+        """Calls that wait for a sandbox without sessions, because their last sandbox ended while it ran them."""
         self._opening: deque[RunningCall] = deque()
         """First cells of sessions that wait for a sandbox with a free slot."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -83,9 +86,14 @@ class SandboxPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.supervisor.stop()
 
-    def submit(self, call: QueuedCall) -> asyncio.Future[CallResult]:
-        """Queue a call. The future never fails; it may be cancelled."""
-        lane = choose_lane(call.code, self._waiting, packages=self._packages)
+    async def choose_lane(self, call: QueuedCall) -> str:
+        """Return the lane for a call; for a cell any, because its session has a lane. Does not hold the event loop."""
+        if call.in_session:
+            return "bare"
+        return await asyncio.to_thread(choose_lane, call.code, self._waiting, packages=self._packages)
+
+    def submit(self, call: QueuedCall, lane: str = "bare") -> asyncio.Future[CallResult]:
+        """Queue a call. `lane`: from `choose_lane`. The future never fails; it may be cancelled."""
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         running = RunningCall(call, lane, future)
         if not call.in_session:
@@ -142,16 +150,30 @@ class SandboxPool:
                 reserved.add(target[0])
                 break
             self._write(self._opening.popleft(), *target)
-        for name, queue in self._waiting.items():
-            while queue and (lane := self._find_lane(name, reserved)):
-                self._write(queue.popleft(), *lane)
+        for suspect in list(self._suspects):
+            if target_lane := self._find_lane(suspect, reserved):
+                self._suspects.remove(suspect)
+                self._write(suspect, *target_lane)
+        for queue in self._waiting.values():
+            while queue:
+                if target_lane := self._find_lane(queue[0], reserved):
+                    self._write(queue.popleft(), *target_lane)
+                elif queue[0].sandbox_deaths:
+                    self._suspects.append(queue.popleft())
+                else:
+                    break
 
-    def _find_lane(self, name: str, reserved: Set[Sandbox]) -> tuple[Sandbox, Lane] | None:
-        """Return the lane for the next call: of an idle sandbox not in `reserved`, else behind one call of it."""
+    def _find_lane(self, running: RunningCall, reserved: Set[Sandbox]) -> tuple[Sandbox, Lane] | None:
+        """Return the lane for a call: of an idle sandbox not in `reserved`, else behind one call of it.
+
+        Sandboxes with the fewest sessions are first: a call that ends its sandbox ends them too.
+        """
         best: tuple[Sandbox, Lane] | None = None
-        for sandbox in self.supervisor.sandboxes:
-            lane = sandbox.lanes[name]
+        for sandbox in sorted(self.supervisor.sandboxes, key=self._session_count):
+            lane = sandbox.lanes[running.lane]
             if not lane.admitted or sandbox in reserved or self._memory.account(sandbox).retiring:
+                continue
+            if running.sandbox_deaths and self._session_count(sandbox):
                 continue
             in_flight = sandbox.in_flight
             if in_flight == 0:
@@ -160,9 +182,17 @@ class SandboxPool:
                 best = (sandbox, lane)
         return best
 
+    def _session_count(self, sandbox: Sandbox) -> int:
+        return len(self.sessions.in_sandbox(sandbox))
+
     def _find_slot(self) -> tuple[Sandbox, Lane, int] | None:
-        """Return the slot for the next session: in the least busy sandbox, in the lane with the most packages."""
-        for sandbox in sorted(self.supervisor.sandboxes, key=lambda sandbox: sandbox.in_flight):
+        """Return the slot for the next session: in the sandbox with the fewest sessions and calls, in the lane with the
+        most packages. A last sandbox without sessions is left to suspects."""
+        sandboxes = self.supervisor.sandboxes
+        kept = [sandbox for sandbox in sandboxes if not self._session_count(sandbox)] if self._suspects else []
+        for sandbox in sorted(sandboxes, key=lambda sandbox: self._session_count(sandbox) + sandbox.in_flight):
+            if kept == [sandbox]:
+                continue
             lane = next((lane for lane in reversed(sandbox.lanes.values()) if lane.admitted), None)
             slot = self.sessions.free_slot(sandbox)
             if lane is not None and slot is not None and not self._memory.account(sandbox).retiring:

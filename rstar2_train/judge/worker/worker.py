@@ -174,7 +174,8 @@ class Worker:
             self._cells.start(call.id)
         if call.verb == "open" and not await self._reserve_session(lease):
             return
-        self._pool.submit(call).add_done_callback(lambda done: self._finish(lease, done.result()))
+        lane = await self._pool.choose_lane(call)
+        self._pool.submit(call, lane).add_done_callback(lambda done: self._finish(lease, done.result()))
 
     async def _reserve_session(self, lease: LeasedCall) -> bool:
         """Reserve a slot for a new session. If that is impossible, answer its first cell and return False."""

@@ -1,6 +1,7 @@
 """The lane of a snippet, from its imports."""
 
 import base64
+import time
 import zlib
 
 import pytest
@@ -40,8 +41,14 @@ COMPRESSED = base64.b64encode(zlib.compress(SYMPY.encode())).decode()
         ("x = 'import numpy'", "bare"),
         ("# numpy\nimport numpyro", "std"),
         ("from .numpy import x", "bare"),
-        ("import numpy\nx = (", "bare"),
-        ("import numpy\0", "bare"),
+        ("import numpy\nx = (", "numpy"),  # the interpreter reports the error
+        ("x = 1; import numpy", "numpy"),
+        ("def f(): import numpy", "numpy"),
+        ("important(numpy)\nfrom_numpy = 1", "bare"),
+        ("raise E from e\nx = (yield from numpy)", "bare"),
+        ("x = '''\nimport numpy\n'''", "bare"),
+        ("x = '\\'import numpy'", "bare"),
+        ("x = 'open\nimport numpy", "numpy"),
         ("numpy = " + "(" * 500 + ")" * 500, "bare"),
         ("import numpy\n" + "#" * MAX_SCANNED, "std"),
         ("exec('import numpy')", "numpy"),
@@ -50,7 +57,7 @@ COMPRESSED = base64.b64encode(zlib.compress(SYMPY.encode())).decode()
         ("import base64, zlib\nexec(zlib.decompress(base64.b64decode('" + COMPRESSED + "')))", "sympy"),
         ("code = bytes.fromhex('" + SYMPY.encode().hex() + "')\nexec(code)", "sympy"),
         ("exec(" + repr("exec(" + repr(SYMPY) + ")") + ")", "sympy"),
-        ("exec('" + encoded("not a program, import numpy") + "')", "bare"),
+        ("exec('" + encoded("not a program, important numpy") + "')", "bare"),
         ("__import__('sympy').Symbol('x')", "sympy"),
         ("import importlib\nimportlib.import_module('numpy.linalg')", "numpy"),
         ("import base64\nbase64.b64decode('" + encoded(SYMPY) + "')", "std"),  # it decodes the text and does not run it
@@ -78,6 +85,46 @@ def test_choose_lane_reads_the_template_of_a_client() -> None:
 def test_choose_lane_accepts_any_text(code: str) -> None:
     """No text raises an error."""
     assert choose_lane("numpy\n" + code, LANES) in LANES
+
+
+def nested(inner: str, *, texts: int, depth: int) -> str:
+    """Return a program with this many compressed texts, each of which is such a program."""
+    for _ in range(depth):
+        text = base64.b64encode(zlib.compress(inner.encode(), 9)).decode()
+        inner = "exec(z)\n" + f"{text!r}\n" * texts + "#import"
+    return inner
+
+
+BOMBS = {
+    "many-texts": nested("import a\n" * 5000, texts=64, depth=1),
+    "nested-texts": nested("import a\n" * 500, texts=64, depth=3),
+    "nested-evenly": nested("x = 1 # import\n", texts=30, depth=6),
+    "unpacked": "exec('" + base64.b64encode(zlib.compress(b"import a\n" * 5_000_000, 9)).decode() + "')",
+    "base64-spaces": "exec('')\nz = '" + "A" * 20 + " " * 65_000 + "!'\n#import",
+    "hexadecimal": "exec('" + "ab" * 32_000 + "g')",
+    "open-strings": "exec(" + "'" * 65_000,
+    "open-long-strings": "exec(" + '"""\\' * 16_000,
+    "escapes": "exec('" + "\\x" * 32_000 + "import'",
+    "from": "from " * 13_000,
+    "from-dots": "exec('import')\nfrom " + "a." * 32_000,
+    "spaces": "import" + " " * 65_000,
+    "calls": "exec (" * 10_000,
+    "deep": "import a\nx = " + "(" * 60_000,
+    "signs": "import a\nx = " + "-" * 60_000 + "1",
+    "long": "import a\nexec('" + "A" * (1 << 20) + "')",
+}
+"""Programs of which a scan without limits takes seconds."""
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_choose_lane_bomb_takes_little_time(bomb: str) -> None:
+    """No program holds a processor for more than 50 ms, whatever its size, depth and number of texts."""
+    seconds = []
+    for _ in range(5):
+        start = time.thread_time()
+        choose_lane(bomb, LANES)
+        seconds.append(time.thread_time() - start)
+    assert min(seconds) < 0.05
 
 
 def test_lanes_all_have_a_warm_up() -> None:

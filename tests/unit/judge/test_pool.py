@@ -176,6 +176,77 @@ async def test_memory_watch_limits_sessions_together(sessions: SessionTable, san
     assert sandbox.dead.is_set()
 
 
+@pytest.fixture
+def pool(tmp_path: Path) -> SandboxPool:
+    """A pool of two fake sandboxes, which never answer."""
+    pool = SandboxPool(LocalSandboxProvider(SandboxSettings(isolation="none", state=tmp_path), size=2))
+    pool.supervisor.sandboxes += [FakeSandbox(), FakeSandbox()]
+    for sandbox in pool.supervisor.sandboxes:
+        sandbox.lanes["bare"].ready = sandbox.lanes["bare"].admitted = True
+    return pool
+
+
+async def answer_all(pool: SandboxPool) -> None:
+    """End each call in flight with success; the sessions stay alive."""
+    for sandbox in pool.supervisor.sandboxes:
+        lane = sandbox.lanes["bare"]
+        while lane.in_flight:
+            lane.time_limits.popleft()
+            lane.in_flight.popleft().set_result(ProcessExit("exited", 0, 0.0, b"", b"", session_lives=True))
+    await asyncio.sleep(0)
+
+
+async def test_pool_sessions_are_spread(pool: SandboxPool) -> None:
+    """Sessions that open one after the other, with idle sandboxes, are divided evenly."""
+    for n in range(6):
+        assert pool.reserve_session(f"s{n}")
+        pool.submit(queued("open", f"s{n}"))
+        await answer_all(pool)
+    assert [len(pool.sessions.in_sandbox(sandbox)) for sandbox in pool.supervisor.sandboxes] == [3, 3]
+
+
+async def test_pool_call_prefers_a_sandbox_without_sessions(pool: SandboxPool) -> None:
+    """A call runs next to sessions only if no other sandbox is idle."""
+    assert pool.reserve_session("s")
+    pool.submit(queued("open", "s"))
+    await answer_all(pool)
+    pool.submit(queued())
+    used = next(sandbox for sandbox in pool.supervisor.sandboxes if sandbox.in_flight)
+    assert pool.sessions.in_sandbox(used) == []
+    pool.submit(queued())
+    assert all(sandbox.in_flight for sandbox in pool.supervisor.sandboxes)
+
+
+async def test_pool_suspect_ends_one_sandbox_with_sessions(pool: SandboxPool) -> None:
+    """A call whose sandbox ended runs again only where no session lives, before new sessions open there."""
+    for n in range(2):
+        assert pool.reserve_session(f"s{n}")
+        pool.submit(queued("open", f"s{n}"))
+        await answer_all(pool)
+    suspect, other = pool.submit(queued()), pool.submit(queued())
+    first, second = pool.supervisor.sandboxes
+    first.mark_dead()
+    pool.supervisor.sandboxes.remove(first)
+    pool.sessions.end_in_sandbox(first)
+    await asyncio.sleep(0)
+    await answer_all(pool)
+    assert other.result().status == "ok" and not suspect.done()
+    assert pool.reserve_session("new")
+    opened = pool.submit(queued("open", "new"))
+    assert second.in_flight == 1
+    await answer_all(pool)
+    assert opened.result().status == "ok" and not suspect.done()
+    fresh = FakeSandbox()
+    await fresh.start()
+    pool.supervisor.sandboxes.append(fresh)
+    assert pool.reserve_session("newer")
+    pool.submit(queued("open", "newer"))
+    assert fresh.in_flight == 1 and pool.sessions.in_sandbox(fresh) == []
+    fresh.held_bytes = 100 * MIB
+    await answer_all(pool)
+    assert suspect.result().status == "ok"
+
+
 async def test_pool_session_is_not_charged_for_an_ended_one(sandbox: FakeSandbox, tmp_path: Path) -> None:
     """gVisor frees memory of ended processes over some time; a session with a small limit may open meanwhile."""
     pool = SandboxPool(LocalSandboxProvider(SandboxSettings(isolation="none", state=tmp_path), size=1))
