@@ -177,7 +177,7 @@ async def test_memory_watch_limits_sessions_together(sessions: SessionTable, san
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> SandboxPool:
+async def pool(tmp_path: Path) -> SandboxPool:
     """A pool of two fake sandboxes, which never answer."""
     pool = SandboxPool(LocalSandboxProvider(SandboxSettings(isolation="none", state=tmp_path), size=2))
     pool.supervisor.sandboxes += [FakeSandbox(), FakeSandbox()]
