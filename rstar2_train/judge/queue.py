@@ -72,7 +72,7 @@ class QueueKeys:
     @property
     def calls(self) -> str:
         """Stream of calls for any worker."""
-        return f"{self.prefix}:tasks"
+        return f"{self.prefix}:calls"
 
     @property
     def dead(self) -> str:
@@ -239,7 +239,7 @@ class Consumer:
 
     @staticmethod
     def _leases(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[LeasedCall]:
-        return [LeasedCall(entry, QueuedCall.decode(fields[b"t"]), stream) for entry, fields in entries if fields]
+        return [LeasedCall(entry, QueuedCall.decode(fields), stream) for entry, fields in entries if fields]
 
     async def claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
         """Claim calls of workers that stopped to renew: (calls to run, calls that were delivered too often)."""
@@ -278,7 +278,7 @@ class Consumer:
             pipe.expire(reply_to, RESULT_SECONDS)
         if dead:
             for lease, _ in results:
-                pipe.xadd(self._keys.dead, {"t": lease.call.encode()}, maxlen=DEAD_LETTERS, approximate=True)
+                pipe.xadd(self._keys.dead, cast(Any, lease.call.encode()), maxlen=DEAD_LETTERS, approximate=True)
         for stream in {lease.stream for lease, _ in results}:
             entries = [lease.entry for lease, _ in results if lease.stream == stream]
             pipe.xack(stream, GROUP, *entries)
@@ -338,15 +338,19 @@ class Consumer:
         await self._redis.delete(self.cells)
 
 
-def encode_result(id: str, result: CallResult) -> str:
-    """Return a call id and its result as JSON."""
-    output = (result.stdout, result.stderr)
+def encode_result(id: str, result: CallResult) -> bytes:
+    """Return a call id and its result: a line of JSON, and the outputs, which are no JSON because that is slow."""
     files = [asdict(file) for file in result.files]
-    return json.dumps([id, result.status, *output, result.exit_code, result.run_seconds, result.session_lives, files])
+    outputs = result.stdout.encode(), result.stderr.encode()
+    sizes = [len(output) for output in outputs]
+    head = [id, result.status, sizes, result.exit_code, result.run_seconds, result.session_lives, files]
+    return b"".join((json.dumps(head).encode(), b"\n", *outputs))
 
 
 def decode_result(data: bytes) -> tuple[str, CallResult]:
     """Reverse `encode_result`: return the call id and the result."""
-    id, status, stdout, stderr, exit_code, run_seconds, session_lives, *rest = json.loads(data)
-    files = [ReturnedFile(**file) for file in (rest[0] if rest else ())]  # a worker from before `files` sends none
-    return id, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, session_lives, files)
+    start = data.index(b"\n") + 1
+    id, status, (out, err), exit_code, run_seconds, session_lives, files = json.loads(data[:start])
+    stdout, stderr = data[start : start + out].decode(), data[start + out : start + out + err].decode()
+    returned = [ReturnedFile(**file) for file in files]
+    return id, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, session_lives, returned)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import ConfigDict
 
 from rstar2_train.api.judge_limits import JudgeLimits
 
@@ -15,10 +18,10 @@ session_lost: the session of the cell has ended; the cell was not run, or not to
 internal: an infrastructure failure; there is no result."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
-Verb = Literal["call", "script", "open", "cell", "close"]
-"""call: a program without a session. script: the same as code-judge runs it: no value is printed, output above the
-limit is cut, and the time limit adds a last line. open: the first cell of a session. cell: a further cell. close: end
-the session."""
+Verb = Literal["call", "open", "cell", "close", "code_judge", "script"]
+"""call: a program without a session, which runs like a notebook cell. script: the same, as `python FILE` runs it: no
+value is printed. code_judge: a script as code-judge runs it: output above the limit is cut, and the time limit adds a
+last line. open: the first cell of a session. cell: a further cell. close: end the session."""
 
 SESSION_VERBS: tuple[Verb, ...] = ("open", "cell", "close")
 
@@ -65,19 +68,27 @@ class ReturnedFile:
 class CallResult:
     """The result of one call, as observed by the trusted side."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
+    """The docstrings of the fields are their descriptions on the OpenAPI page."""
+
     status: Status
+    """`ok`: exit status 0. `error`: any other end of the process. `timeout`, `memory`, `output_limit`: it exceeded that
+    limit. `killed`: each sandbox that ran it ended. `invalid`: the request is invalid. `session_lost`: the session of
+    the cell has ended. `internal`: an infrastructure failure; retry."""
     stdout: str = ""
+    """Standard output, up to the limit `outputBytes`."""
     stderr: str = ""
+    """Standard error, up to the limit `outputBytes`, or a message of the judge."""
     exit_code: int | None = None
-    """Exit status of the snippet's process, or minus the number of the signal that ended it; None: unknown."""
+    """Exit status of the process, or minus the number of the signal that ended it; null: unknown."""
     queue_seconds: float = 0.0
     """Time from the API's acceptance to its answer, less `run_seconds`."""
     run_seconds: float = 0.0
-    """Wall-clock time of the snippet's process."""
+    """Wall-clock time of the process."""
     session_lives: bool = False
     """Of a cell: whether its session continues. A cell that exceeds a limit ends it."""
     files: list[ReturnedFile] = field(default_factory=list)
-    """Files that the call returns, if its limits ask for them."""
+    """Files that the program wrote into /tmp/out, if `limits.fileBytes` asks for them. At most 16."""
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> CallResult:
@@ -98,81 +109,40 @@ class QueuedCall:
     """Redis list from which its API process reads the result."""
     code: str
     stdin: str
-    wall_seconds: float
-    memory_mib: int
-    output_bytes: int
-    processes: int
+    limits: JudgeLimits
     deadline: float
     """Unix time after which the result is no longer needed."""
     verb: Verb = "call"
     session: str = ""
     """Of a cell: the id of its session."""
-    file_bytes: int = 0
-    """Bytes of the files that it returns; 0: none."""
-
-    @classmethod
-    def build(
-        cls,
-        *,
-        id: str,
-        reply_to: str,
-        code: str,
-        stdin: str,
-        limits: JudgeLimits,
-        deadline: float,
-        verb: Verb = "call",
-        session: str = "",
-    ) -> QueuedCall:
-        """Return a call with the limits of a manifest or a request."""
-        return cls(
-            id=id,
-            reply_to=reply_to,
-            code=code,
-            stdin=stdin,
-            wall_seconds=limits.wall_seconds,
-            memory_mib=limits.memory_mib,
-            output_bytes=limits.output_bytes,
-            processes=limits.processes,
-            deadline=deadline,
-            verb=verb,
-            session=session,
-            file_bytes=0 if verb in SESSION_VERBS else limits.file_bytes,
-        )
 
     @classmethod
     def build_close(cls, session: str) -> QueuedCall:
         """Return the end of an idle session. No process reads its result."""
-        empty: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
-        return cls.build(limits=JudgeLimits(), verb="close", session=session, **empty)
+        return cls("", "", "", "", JudgeLimits(), deadline=0.0, verb="close", session=session)
 
     @property
     def in_session(self) -> bool:
         """Whether it belongs to a session, so that it must run at most once."""
         return self.verb in SESSION_VERBS
 
-    def encode(self) -> str:
-        """Return the fields, in their order, as a JSON array."""
-        return json.dumps(
-            [
-                self.id,
-                self.reply_to,
-                self.code,
-                self.stdin,
-                self.wall_seconds,
-                self.memory_mib,
-                self.output_bytes,
-                self.processes,
-                self.deadline,
-                self.verb,
-                self.session,
-                self.file_bytes,
-            ]
-        )
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the files that it returns; 0: none."""
+        return 0 if self.in_session else self.limits.file_bytes
+
+    def encode(self) -> dict[str, bytes]:
+        """Return the fields of its entry in a stream. Large texts are no JSON, which is slow."""
+        limits = self.limits.model_dump(mode="json", by_alias=True)
+        head = [self.id, self.reply_to, limits, self.deadline, self.verb, self.session]
+        return {"call": json.dumps(head).encode(), "code": self.code.encode(), "stdin": self.stdin.encode()}
 
     @classmethod
-    def decode(cls, data: bytes) -> QueuedCall:
+    def decode(cls, fields: Mapping[bytes, bytes]) -> QueuedCall:
         """Reverse `encode`."""
-        return cls(*json.loads(data))
+        id, reply_to, limits, deadline, verb, session = json.loads(fields[b"call"])
+        code, stdin = fields[b"code"].decode(), fields[b"stdin"].decode()
+        return cls(id, reply_to, code, stdin, JudgeLimits.model_validate(limits), deadline, verb, session)
 
 
 def check_request(code: str, stdin: str) -> str | None:

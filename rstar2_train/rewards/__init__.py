@@ -16,6 +16,7 @@
 Modules:
 
 - `task_rewards`          the rewards of a job (`spec.rewards`), among them users' checkers
+- `answer_program`        the program in an answer, for `Tests`
 - `quantity`              numbers with units
 - `grade`                 selects the verifier of a problem
 - `verify`                compares an answer with the gold answer

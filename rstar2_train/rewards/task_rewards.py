@@ -20,6 +20,7 @@ from typing import Any
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.tasks import RewardSpec
+from rstar2_train.rewards.answer_program import answer_program
 from rstar2_train.rewards.extract import extract_answer, last_answer
 from rstar2_train.rewards.grade import grade
 from rstar2_train.rewards.quantity import Quantity, check_unit, equal_quantities, read_quantity
@@ -31,7 +32,6 @@ CHECKER_FUNCTION = "score"
 """Name of the function in a checker's file."""
 _CHOICE = re.compile(r"[\s({\[*]*([A-Za-z])(?:[\s)}\].:*].*)?", re.DOTALL)
 _LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
-_FENCE = re.compile(r"```[a-zA-Z]*\n(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class TaskRewards:
         limits = JudgeLimits(wall_seconds=rule.wall_seconds)
         fault = ""
         for _ in range(2):
-            result = await judge.run(self.programs[rule.name], stdin, limits=limits)
+            result = await judge.run(self.programs[rule.name], stdin, limits=limits, script=True)
             value = _checker_value(result)
             if not isinstance(value, str):
                 score, reason = value
@@ -195,24 +195,23 @@ _COMPARISONS = {"Exact": _is_exact, "Choice": _is_choice, "Numeric": _is_close}
 
 
 async def _run_tests(rule: RewardSpec, answer: str, response: Response, judge: SnippetRunner) -> Grade:
-    """Run the answer, a program, on each test of the row. The score is the share of passed tests.
+    """Run the answer, a program, as a script on each test of the row. The score is the share of passed tests.
 
     The outputs are compared here: the program cannot write its own result. `data` of the row is `{tests: [{input,
     output}]}`.
     """
-    fenced = _FENCE.search(answer)
-    code = fenced[1] if fenced else answer
+    code = answer_program(answer) or answer_program(last_answer(response.model_text) or "") or answer
     tests = response.row["data"]["tests"]
     limits = JudgeLimits(wall_seconds=rule.wall_seconds)
     failed = []
     for number, test in enumerate(tests, start=1):
-        result = await judge.run(code, test["input"], limits=limits)
+        result = await judge.run(code, test["input"], limits=limits, script=True)
         if result.status == "internal":
             return Grade(verdict="internal", answer=answer, score=0.0, reason=f"reward {rule.name}: the judge failed")
         if result.status != "ok":
             failed.append(f"test {number}: {result.status}")
         elif result.stdout.split() != test["output"].split():
-            failed.append(f"test {number}: another output")
+            failed.append(f"test {number}: wrong output")
     return _graded(rule, answer, 1 - len(failed) / len(tests), "; ".join(failed[:4]))
 
 

@@ -84,8 +84,10 @@ class SnippetResult(Protocol):
 class SnippetRunner(Protocol):
     """The part of a judge client that `verify` uses."""
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
-        """Run a snippet in the sandbox."""
+    async def run(
+        self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
+    ) -> SnippetResult:
+        """Run a snippet in the sandbox; `script`: as `python FILE` does, without the value of a last expression."""
 
 
 def score(model_text: str, gold: str) -> Score:

@@ -17,7 +17,7 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 
-STARTED_AGAIN = "(the notebook was started again: what earlier cells defined is gone)\n"
+KERNEL_RESTARTED = "(The kernel restarted. Variables from earlier cells are lost.)\n"
 """Put before the output of the first cell of a new session."""
 
 
@@ -46,7 +46,7 @@ class JupyterTool:
             note = ""
             if self._session is None:
                 self._session = await self._exit_stack.enter_async_context(self._judge.session())
-                note = STARTED_AGAIN if self._had_session else ""
+                note = KERNEL_RESTARTED if self._had_session else ""
                 self._had_session = True
             result = await self._session.run(code, limits=limits)
             if result.status in ("session_lost", "internal"):

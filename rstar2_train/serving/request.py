@@ -27,8 +27,33 @@ _NO_OP_VALUES: dict[str, Sequence[Any]] = {
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
     "store": (False,),
+    "best_of": (1,),
+    "echo": (False,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "modalities": (["text"],),
+    "functions": ([],),
+    "service_tier": ("auto", "default"),
+    "function_call": ("auto", "none"),
+    "chat_template_kwargs": ({},),
+    "typical_p": (1,),
+    "prompt_logprobs": (0,),
 }
 """Unsupported parameters with their no-op values, which are accepted."""
+_LABELS = ("metadata", "prompt_cache_key", "safety_identifier", "request_id")
+"""Parameters that label a request for its provider, and never change an answer."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -52,7 +77,7 @@ class ChatRequest(BaseModel):
 
     model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    stream: bool = False
+    stream: Annotated[bool, BeforeValidator(lambda value: False if value is None else value)] = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -76,11 +101,11 @@ class ChatRequest(BaseModel):
         if self.model != model:
             message = f"the model {self.model!r} is not served here; use {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        reject_unsupported(self.model_extra or {}, _NO_OP_VALUES)
-        if not self.tools:
-            for name in ("tool_choice", "parallel_tool_calls"):
-                if getattr(self, name) is not None:
-                    raise ApiError(400, f"{name} is only allowed with tools", param=name, code="unsupported_parameter")
+        given = {name: value for name, value in (self.model_extra or {}).items() if name not in _LABELS}
+        reject_unsupported(given, _NO_OP_VALUES)
+        if not self.tools and self.tool_choice not in (None, "auto", "none"):
+            message = f"tool_choice={self.tool_choice!r} is only allowed with tools: remove it"
+            raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")
 
     def sampling(self, *, prompt_tokens: int, context: int, max_turns: int) -> Sampling:
         """Return the sampling settings of the answer. Raises ApiError if the context has too few tokens left for it."""

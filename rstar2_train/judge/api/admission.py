@@ -94,7 +94,7 @@ class CallAdmission:
         raise QueueFull(message, retry_after=seconds)
 
     async def run(self, code: str, stdin: str, limits: JudgeLimits, *, verb: Verb = "call") -> CallResult:
-        """Run one admitted call; `verb`: call or script.
+        """Run one admitted call; `verb`: call, script or code_judge.
 
         Raises the permanent error of the Redis connection, such as a wrong password.
         """

@@ -31,7 +31,6 @@ from rstar2_train.judge.api.schema import (
     BatchRequest,
     BatchResponse,
     CallRequest,
-    CallResponse,
     CellRequest,
     JudgeStatus,
     SessionInfo,
@@ -47,6 +46,7 @@ from rstar2_train.judge.types import (
     MAX_WAIT_SECONDS,
     SCRIPT_SECONDS,
     CallResult,
+    Verb,
 )
 from rstar2_train.utils.auth import JUDGE_TOKEN, BearerAuth, check_bind, read_secret
 from rstar2_train.utils.listening import bind
@@ -95,6 +95,10 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         current: CallAdmission = app.state.admission
         return current
 
+    async def run(call: CallRequest) -> CallResult:
+        verb: Verb = "script" if call.script else "call"
+        return await admission().run(call.code, call.stdin, call.limits, verb=verb)
+
     @app.exception_handler(QueueFull)
     async def queue_full(request: Request, error: QueueFull) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": str(error.retry_after)})
@@ -128,11 +132,11 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         """Return metrics for Prometheus: calls by status, wait and run times, queue depth, executors."""
         return Response(await admission().metrics(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.post("/v1/run", response_model=CallResponse, responses=BAD_BODY)
+    @app.post("/v1/run", response_model=CallResult, responses=BAD_BODY)
     async def run_call(call: CallRequest) -> Response:
         """Run one call. Every end of the program is a 200 with a status."""
         admission().admit(1)
-        return JSONResponse((await admission().run(call.code, call.stdin, call.limits)).to_dict())
+        return JSONResponse((await run(call)).to_dict())
 
     @app.post("/v1/batch", response_model=BatchResponse, responses=BAD_BODY)
     async def run_batch(batch: BatchRequest, request: Request) -> Response:
@@ -141,7 +145,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         The response contains an empty line after every ten seconds without a result, so that clients detect a failure.
         """
         admission().admit(len(batch.calls))
-        runs = [asyncio.ensure_future(admission().run(call.code, call.stdin, call.limits)) for call in batch.calls]
+        runs = [asyncio.ensure_future(run(call)) for call in batch.calls]
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(stream_results(runs), media_type=NDJSON)
         return JSONResponse({"results": [result.to_dict() for result in await asyncio.gather(*runs)]})
@@ -151,7 +155,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         """Open a session: a process that keeps its state between cells, in its own namespaces."""
         return JSONResponse({"session": await admission().open_session()})
 
-    @app.post("/v1/sessions/{session}/cells", response_model=CallResponse, responses=BAD_BODY | SESSION_BUSY)
+    @app.post("/v1/sessions/{session}/cells", response_model=CallResult, responses=BAD_BODY | SESSION_BUSY)
     async def run_cell(session: str, cell: CellRequest) -> Response:
         """Run a cell exactly once. Status `session_lost` means that its sandbox or its worker has ended."""
         admission().admit(1)

@@ -178,7 +178,7 @@ def create_router(admission: Callable[[], CallAdmission], *, wall_seconds: float
             result = CallResult("invalid", stderr=f"this judge runs python, not {submission.type}\n")
         else:
             limits = limits_of(submission, wall_seconds)
-            result = await admission().run(submission.solution, submission.input or "", limits, verb="script")
+            result = await admission().run(submission.solution, submission.input or "", limits, verb="code_judge")
             missing_modules.report(result)
         return to_submission_result(submission, result)
 

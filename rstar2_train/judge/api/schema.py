@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.sandbox.oci_bundle import Isolation
-from rstar2_train.judge.types import MAX_BATCH, ReturnedFile, Status
+from rstar2_train.judge.types import MAX_BATCH, CallResult
 
 TITLE = "rStar2 Code Judge"
 VERSION = "v1"
@@ -43,6 +43,8 @@ class CallRequest(ApiMessage, extra="forbid"):
     """Python source."""
     stdin: str = ""
     """Standard input of the program."""
+    script: bool = False
+    """Run it as `python FILE` does: the value of a last expression is not printed, and magics are errors."""
     limits: JudgeLimits = JudgeLimits()
     """Limits; the defaults are those of a manifest."""
 
@@ -70,34 +72,10 @@ class SessionInfo(ApiMessage):
     """Random id of the session."""
 
 
-class CallResponse(ApiMessage):
-    """The result of a call."""
-
-    status: Status
-    """`ok`: exit status 0. `error`: any other end of the process. `timeout`, `memory`, `output_limit`: it exceeded that
-    limit. `killed`: each sandbox that ran it ended. `invalid`: the request is invalid. `session_lost`: the session of
-    the cell has ended. `internal`: an infrastructure failure; retry."""
-    stdout: str
-    """Standard output, up to the limit `outputBytes`."""
-    stderr: str
-    """Standard error, up to the limit `outputBytes`, or a message of the judge."""
-    exit_code: int | None
-    """Exit status, or minus the number of the signal that ended the process; null: unknown."""
-    queue_seconds: float
-    """Time from the acceptance of the call to its answer, less `run_seconds`."""
-    run_seconds: float
-    """Wall-clock time of the process."""
-    session_lives: bool
-    """Of a cell: whether its session continues."""
-    files: list[ReturnedFile] = []
-    """Files that the program wrote into /tmp/out, if `limits.fileBytes` asks for them: name, size in bytes, and content
-    in base64 (null: above the limit). At most 16."""
-
-
 class BatchResponse(ApiMessage):
     """Results in the order of the calls."""
 
-    results: list[CallResponse]
+    results: list[CallResult]
     """One result per call."""
 
 
@@ -127,7 +105,7 @@ class WorkerReport(ApiMessage, extra="forbid"):
     """Sandboxes that ended and were replaced."""
     isolation: Isolation
     """`gvisor`, or `none`: calls run unprotected."""
-    hugePages: bool
+    huge_pages: bool
     """Whether the node gives gVisor huge pages, which make forks two to three times cheaper."""
     calls: int
     """Answered calls."""

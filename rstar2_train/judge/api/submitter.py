@@ -14,6 +14,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -120,7 +121,7 @@ class Submitter:
         worker: str = "",
     ) -> asyncio.Future[CallResult]:
         """Queue a call; the future always gets a result. `worker`: of a further cell, the worker of its session."""
-        call = QueuedCall.build(
+        call = QueuedCall(
             id=uuid.uuid4().hex,
             reply_to=self._results,
             code=code,
@@ -163,7 +164,7 @@ class Submitter:
         unsent = [submitted for submitted in batch if not submitted.entry]
         pipe = self._redis.pipeline(transaction=False)
         for submitted in unsent:
-            pipe.xadd(self._stream(submitted), {"t": submitted.call.encode()})
+            pipe.xadd(self._stream(submitted), cast(Any, submitted.call.encode()))
         failure: Exception | None = None
         for submitted, entry in zip(unsent, await pipe.execute(raise_on_error=False), strict=True):
             if isinstance(entry, Exception):
@@ -217,7 +218,7 @@ class Submitter:
     def _answer_expired(self) -> None:
         now = time.time()
         for submitted in list(self._pending.values()):
-            if submitted.call.deadline + submitted.call.wall_seconds < now:
+            if submitted.call.deadline + submitted.call.limits.wall_seconds < now:
                 stderr = f"the call was not answered within {self._max_wait:.0f} s\n"
                 self._answer(submitted.call.id, CallResult("internal", stderr=stderr))
 

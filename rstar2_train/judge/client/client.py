@@ -99,12 +99,19 @@ class JudgeClient:
             raise RuntimeError("JudgeClient must be used as an async context manager")
         return self._connections
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
-        """Run one snippet. Raises JudgeUnavailable if there is no result; never returns status `internal`."""
+    async def run(
+        self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
+    ) -> CallResult:
+        """Run one snippet. Raises JudgeUnavailable if there is no result; never returns status `internal`.
+
+        `script`: run it as `python FILE` does. Else the value of a last expression is printed, as in a notebook.
+        """
         problem = check_request(code, stdin)
         if problem:
             return CallResult("invalid", stderr=problem + "\n")
         body: dict[str, Any] = {"code": code, "stdin": stdin}
+        if script:
+            body["script"] = True
         if limits is not None:
             body["limits"] = limits.model_dump(mode="json", by_alias=True)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()

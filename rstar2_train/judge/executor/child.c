@@ -14,17 +14,21 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64, MAIN_THREAD = 1, UNPRIVILEGED_USER = 65534 };
+enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = CHILD_SOCKET + 1, MAIN_THREAD = 1, UNPRIVILEGED_USER = 65534 };
 
-static int session_socket = -1; /* source of a session's cells */
-
-/* System calls that no snippet needs, and with which a snippet could watch another one, or hang permanently. */
+/* System calls that no snippet needs, and with which a snippet could watch another one, hang permanently, or take memory
+ * of the kernel that no limit counts: attributes of files, System V and POSIX queues, asynchronous I/O, timers, namespaces. */
 static const unsigned refused[] = {
 #ifdef SYS_inotify_init
     SYS_inotify_init,
 #endif
     SYS_inotify_init1, SYS_fanotify_init, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_userfaultfd,
-    SYS_perf_event_open, SYS_bpf, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_io_uring_setup, SYS_setns,
+    SYS_perf_event_open, SYS_bpf, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_io_uring_setup, SYS_setns, SYS_unshare,
+    SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_msgget, SYS_semget, SYS_shmget, SYS_mq_open, SYS_io_setup,
+    SYS_timer_create,
+#ifdef SYS_setxattrat
+    SYS_setxattrat,
+#endif
 };
 
 /* Drops all capabilities except those in `kept`, a mask of the first 32. */
@@ -91,9 +95,10 @@ void seal(int first_user, int users) {
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) die("seccomp");
 }
 
-/* Confines the child: its own mounts, no capabilities, not traceable, only descriptors 0-2. */
+/* Confines the child: its own mounts, no capabilities, not traceable, only descriptors 0-2 and CHILD_SOCKET. */
 void confine(int namespaces) {
-    if (syscall(SYS_close_range, 3, ~0U, 0) != 0) _exit(70);
+    if (syscall(SYS_close_range, 3, CHILD_SOCKET - 1, 0) != 0) _exit(70);
+    if (syscall(SYS_close_range, CHILD_SOCKET + 1, ~0U, 0) != 0) _exit(70);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (namespaces) {
         if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=1777") != 0) _exit(70);
@@ -140,29 +145,23 @@ static void limit(const struct request *request, rlim_t zygote_bytes, int others
 }
 
 /* Returns the code of the next request as bytes. Exits at the end of the stream. */
-static Object *receive(int fd, struct request *request) {
-    if (!read_all(fd, request, sizeof *request)) _exit(0);
+static Object *receive(struct request *request) {
+    if (!read_all(CHILD_SOCKET, request, sizeof *request)) _exit(0);
     Object *code = PyBytes_FromStringAndSize(NULL, request->code_bytes);
-    if (!code || (request->code_bytes && !read_all(fd, PyBytes_AsString(code), request->code_bytes))) _exit(70);
+    if (!code || (request->code_bytes && !read_all(CHILD_SOCKET, PyBytes_AsString(code), request->code_bytes))) _exit(70);
     return code;
 }
 
-/* Waits for the call. Returns (code, whether it is the first cell of a session, time limit of a script or 0, limit of the
- * files that it returns or 0). */
+/* Waits for the call. Returns (code, verb, time limit in ms, memory limit in MiB, limit of the files that it returns or
+ * 0). */
 Object *receive_call(rlim_t zygote_bytes, int others) {
     struct request request;
     PyOS_AfterFork_Child();
-    Object *code = receive(0, &request);
+    Object *code = receive(&request);
     limit(&request, zygote_bytes, others);
-    if (request.verb == OPEN) { /* its cells have an empty stdin */
-        int empty[2];
-        session_socket = fcntl(0, F_DUPFD_CLOEXEC, MAX_OPEN_FILES - 1);
-        if (session_socket < 0 || pipe(empty) || dup2(empty[0], 0) < 0) _exit(70);
-        close(empty[0]);
-        close(empty[1]);
-    }
-    int script_ms = request.verb == SCRIPT ? (int)request.wall_ms : 0;
-    return Py_BuildValue("(Niii)", code, request.verb == OPEN, script_ms, (int)request.file_bytes);
+    if (request.verb != OPEN && !request.file_bytes) close(CHILD_SOCKET);
+    return Py_BuildValue("(Niiii)", code, (int)request.verb, (int)request.wall_ms, (int)request.memory_mib,
+                         (int)request.file_bytes);
 }
 
 /* next_cell(status): in a session, reports the exit status of its cell, or minus the number of a signal, and waits for the
@@ -172,6 +171,6 @@ Object *next_cell(Object *self, Object *arguments) {
     int status;
     struct request request;
     if (!PyArg_ParseTuple(arguments, "i", &status)) return NULL;
-    if (send(session_socket, &(int32_t){status}, sizeof(int32_t), MSG_NOSIGNAL) != sizeof(int32_t)) _exit(70);
-    return receive(session_socket, &request);
+    if (send(CHILD_SOCKET, &(int32_t){status}, sizeof(int32_t), MSG_NOSIGNAL) != sizeof(int32_t)) _exit(70);
+    return receive(&request);
 }

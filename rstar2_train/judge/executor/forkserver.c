@@ -26,14 +26,14 @@
 
 enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3, NO_SESSION = 4 };
 enum { MAX_SESSIONS = 16, MAX_REGIONS = 512, IDLE_MS = 10000, TICK_MS = 2500 };
-enum { SCRIPT_GRACE_US = 500000 }; /* a script prints a last line after its time limit (program.py) */
+enum { CODE_JUDGE_GRACE_US = 500000 }; /* a program of code-judge prints a last line after its time limit (program.py) */
 enum { USERS = MAX_SESSIONS + 2 }; /* one per session, one for the running call and one for the next one */
 enum { COPY_BYTES = 2 << 20 }; /* gVisor copies a private mapping in aligned pieces of this size */
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS };
 
 struct child {
     pid_t pid; /* 0: no child */
-    int socket, out, err, user;
+    int socket, in, out, err, user; /* in: stdin; -1: closed */
 };
 
 /* Everything that the parent writes while a child lives. The child unmaps it before it receives a call. */
@@ -41,11 +41,10 @@ struct state {
     struct child next, sessions[MAX_SESSIONS];
     struct request request;
     struct response response;
-    struct pollfd polls[4];
+    struct pollfd polls[5];
     sigset_t mask;
-    size_t payload_bytes, sent, stored[3];
+    size_t sent, written, stored[3]; /* sent: of the request and its code; written: of its stdin */
     int64_t waiting_since; /* time of the end of the call before */
-    int fed; /* the whole request is sent */
     int timer_runs;
     volatile int confined; /* set by the child when it is confined, before it unmaps this */
     char scratch[65536];
@@ -132,7 +131,7 @@ static void prefault(void) {
     char request;
     for (int i = 0; i < region_count; i++)
         for (char *byte = regions[i].start; byte < regions[i].end;) {
-            if (recv(0, &request, 1, MSG_PEEK | MSG_DONTWAIT) >= 0) return;
+            if (recv(CHILD_SOCKET, &request, 1, MSG_PEEK | MSG_DONTWAIT) >= 0) return;
             *(volatile char *)byte = *(volatile char *)byte;
             byte = (char *)(((uintptr_t)byte / COPY_BYTES + 1) * COPY_BYTES);
         }
@@ -156,8 +155,8 @@ static void set_real_user(int user) {
 
 /* Forks the next child. Returns 1 in the child, 0 in the parent. */
 static int spawn(int namespaces) {
-    int in[2], out[2], err[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, in) || pipe(out) || pipe(err)) die("pipe");
+    int both[2], in[2], out[2], err[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both) || pipe(in) || pipe(out) || pipe(err)) die("pipe");
     pid_t *tid = cached_tid();
     state->confined = 0;
     unsigned long flags = (namespaces ? NAMESPACES : 0) | SIGCHLD | (tid ? CLONE_CHILD_SETTID : 0);
@@ -169,24 +168,28 @@ static int spawn(int namespaces) {
         dup2(in[0], 0);
         dup2(out[1], 1);
         dup2(err[1], 2);
+        dup3(both[0], CHILD_SOCKET, O_CLOEXEC);
         confine(namespaces);
         detach();
         if (namespaces) prefault();
         return 1;
     }
     if (first_user >= 0) set_real_user(own_user);
+    close(both[0]);
     close(in[0]);
     close(out[1]);
     close(err[1]);
+    fcntl(both[1], F_SETFL, O_NONBLOCK);
     fcntl(in[1], F_SETFL, O_NONBLOCK);
     fcntl(out[0], F_SETFL, O_NONBLOCK);
     fcntl(err[0], F_SETFL, O_NONBLOCK);
-    state->next = (struct child){pid, in[1], out[0], err[0], user};
+    state->next = (struct child){pid, both[1], in[1], out[0], err[0], user};
     return 0;
 }
 
 static void close_child(struct child *child) {
     close(child->socket);
+    if (child->in >= 0) close(child->in);
     if (child->out >= 0) close(child->out);
     if (child->err >= 0) close(child->err);
     child->pid = 0;
@@ -245,22 +248,39 @@ static int drain(int fd, int stream) {
         size_t take = (size_t)got < free_bytes ? (size_t)got : free_bytes;
         memcpy(state->outputs[stream] + state->stored[stream], state->scratch, take);
         state->stored[stream] += take;
-        if ((size_t)got > free_bytes && stream < 2 && state->request.verb != SCRIPT) return -1; /* a script's is cut */
+        if ((size_t)got > free_bytes && stream < 2 && state->request.verb != CODE_JUDGE) return -1; /* else cut */
     }
 }
 
-static void feed(struct child *child) {
-    while (!state->fed) {
-        size_t head = sizeof state->request, all = head + state->payload_bytes;
+static size_t head_bytes(void) { return sizeof state->request + state->request.code_bytes; }
+
+/* Sends the request and its code, as much as the socket takes. A child that closed its socket gets no more. */
+static void send_head(struct child *child) {
+    while (state->sent < head_bytes()) {
+        size_t head = sizeof state->request;
         const char *from = state->sent < head ? (char *)&state->request + state->sent : state->payload + state->sent - head;
-        size_t left = state->sent < head ? head - state->sent : all - state->sent;
-        ssize_t sent = left ? send(child->socket, from, left, MSG_NOSIGNAL) : 0;
+        size_t left = (state->sent < head ? head : head_bytes()) - state->sent;
+        ssize_t sent = send(child->socket, from, left, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && errno == EAGAIN) return;
-        if (sent > 0) state->sent += (size_t)sent;
-        state->fed = sent < 0 || state->sent == all; /* sent < 0: the snippet closed its stdin */
+        state->sent = sent < 0 ? head_bytes() : state->sent + (size_t)sent;
     }
-    if (!is_of_session(state->request.verb)) shutdown(child->socket, SHUT_WR); /* end of its stdin */
+}
+
+/* Writes stdin, as much as the pipe takes, and closes it at the end, or if the child has closed its end. */
+static void write_stdin(struct child *child) {
+    while (child->in >= 0) {
+        size_t left = state->request.stdin_bytes - state->written;
+        ssize_t written = left ? write(child->in, state->payload + state->request.code_bytes + state->written, left) : -1;
+        if (left && written < 0 && errno == EINTR) continue;
+        if (left && written < 0 && errno == EAGAIN) return;
+        if (written > 0) {
+            state->written += (size_t)written;
+            continue;
+        }
+        close(child->in);
+        child->in = -1;
+    }
 }
 
 /* Returns 1 if the session reported the end of its cell; the wait status of the response is then that of a process with
@@ -302,10 +322,11 @@ static void drain_rest(struct child *child) {
  * is still alive. */
 static void supervise(int signals, struct child *child) {
     int64_t start = microseconds(), limit = (int64_t)state->request.wall_ms * 1000;
-    int64_t deadline = start + limit + (state->request.verb == SCRIPT ? SCRIPT_GRACE_US : 0);
+    int64_t deadline = start + limit + (state->request.verb == CODE_JUDGE ? CODE_JUDGE_GRACE_US : 0);
     int exited = 0, reported = 0, in_session = is_of_session(state->request.verb);
     int returns_files = state->request.file_bytes > 0;
-    feed(child);
+    send_head(child);
+    write_stdin(child);
     while (!exited && !reported && state->response.reason == EXITED) {
         int64_t left = deadline - microseconds();
         if (left <= 0) {
@@ -315,12 +336,14 @@ static void supervise(int signals, struct child *child) {
         state->polls[0] = (struct pollfd){signals, POLLIN, 0};
         state->polls[1] = (struct pollfd){child->out, POLLIN, 0};
         state->polls[2] = (struct pollfd){child->err, POLLIN, 0};
-        int reads = in_session || returns_files;
-        state->polls[3] = (struct pollfd){state->fed && !reads ? -1 : child->socket, 0, 0};
-        state->polls[3].events = (short)((state->fed ? 0 : POLLOUT) | (reads ? POLLIN : 0));
-        if (poll(state->polls, 4, (int)((left + 999) / 1000)) < 0 && errno != EINTR) die("poll");
-        if (state->polls[3].revents && !state->fed) feed(child);
+        int reads = in_session || returns_files, sends = state->sent < head_bytes();
+        state->polls[3] = (struct pollfd){sends || reads ? child->socket : -1, 0, 0};
+        state->polls[3].events = (short)((sends ? POLLOUT : 0) | (reads ? POLLIN : 0));
+        state->polls[4] = (struct pollfd){child->in, POLLOUT, 0};
+        if (poll(state->polls, 5, (int)((left + 999) / 1000)) < 0 && errno != EINTR) die("poll");
+        if (state->polls[3].revents && sends) send_head(child);
         if (state->polls[3].revents & ~POLLOUT && returns_files) returns_files = drain(child->socket, 2) == 0;
+        if (state->polls[4].revents) write_stdin(child);
         for (int stream = 0; stream < 2; stream++) {
             int *fd = stream ? &child->err : &child->out;
             int drained = state->polls[1 + stream].revents ? drain(*fd, stream) : 0;
@@ -339,7 +362,7 @@ static void supervise(int signals, struct child *child) {
     state->response.lives = reported > 0 && !exited && state->response.reason == EXITED;
     if (!exited && !state->response.lives) kill_child(child);
     state->response.run_us = (uint32_t)(microseconds() - start);
-    if (state->request.verb == SCRIPT && exited && state->response.run_us >= limit) state->response.reason = TIMEOUT;
+    if (state->request.verb == CODE_JUDGE && exited && state->response.run_us >= limit) state->response.reason = TIMEOUT;
 }
 
 /* Closes an ended child, and kills its descendants. */
@@ -381,8 +404,7 @@ static void respond(int signals, int namespaces) {
     uint32_t verb = state->request.verb;
     int status;
     state->response = (struct response){.id = state->request.id, .reason = EXITED};
-    state->sent = state->stored[0] = state->stored[1] = state->stored[2] = 0;
-    state->fed = 0;
+    state->sent = state->written = state->stored[0] = state->stored[1] = state->stored[2] = 0;
     if (is_of_session(verb) && session->pid && wait_exit(session->pid, &status, WNOHANG) > 0) clean_up(session, namespaces);
     if ((verb == CLOSE || verb == OPEN) && session->pid) {
         kill_child(session);
@@ -403,17 +425,16 @@ static void respond(int signals, int namespaces) {
 }
 
 /* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the user, first user id): the
- * loop. In a child, which must run the code, it returns (code, is_session, time limit of a script in ms or 0,
- * bytes of files or 0). Exits when the worker closes the pipe. */
+ * loop. In a child, which must run the code, it returns the tuple of receive_call(). Exits when the worker closes the pipe. */
 static Object *serve(Object *self, Object *arguments) {
     (void)self;
-    int requests, responses, namespaces, payload_bytes, output_bytes, others;
-    if (!PyArg_ParseTuple(arguments, "iiiiiii", &requests, &responses, &namespaces, &payload_bytes, &output_bytes, &others,
+    int requests, responses, namespaces, max_payload, output_bytes, others;
+    if (!PyArg_ParseTuple(arguments, "iiiiiii", &requests, &responses, &namespaces, &max_payload, &output_bytes, &others,
                           &first_user))
         return NULL;
     if (namespaces) seal(first_user, first_user >= 0 ? USERS : 0);
     zygote_bytes = mapped(); /* before the mappings that only the parent has */
-    payload_limit = (size_t)payload_bytes;
+    payload_limit = (size_t)max_payload;
     output_limit = (size_t)output_bytes;
     find_regions();
     state = shared(sizeof *state);
@@ -432,14 +453,14 @@ static Object *serve(Object *self, Object *arguments) {
         if (is_used && !state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
         if (!read_request(requests, namespaces)) break;
         if (!state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
-        state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
-        if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit ||
+        size_t payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
+        if (payload_bytes > payload_limit || state->request.output_bytes > output_limit ||
             state->request.file_bytes > (is_of_session(state->request.verb) ? 0 : output_limit) ||
             state->request.session >= MAX_SESSIONS || state->request.verb > SCRIPT) {
             errno = EMSGSIZE;
             die("request");
         }
-        if (state->payload_bytes) read_all(requests, state->payload, state->payload_bytes);
+        if (payload_bytes) read_all(requests, state->payload, payload_bytes);
         respond(signals, namespaces);
         state->response.stdout_bytes = (uint32_t)state->stored[0];
         state->response.stderr_bytes = (uint32_t)state->stored[1];

@@ -2,8 +2,8 @@
  *
  * Wire format (little-endian, over one pipe per direction, one call after the other):
  *   request:  struct request, code, stdin;   response: struct response, stdout, stderr, files.
- * A child reads struct request and the code from its descriptor 0, a socket; all bytes after them are its stdin. A call
- * that returns files writes them to the same socket (program.py).
+ * A child reads struct request and the code from a socket, over which a session gets its further cells, and a call
+ * sends the files that it returns (program.py). The stdin of a child is a pipe, which it can open as /dev/stdin.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3, SCRIPT = 4 }; /* verbs of a request; 1 to 3 belong to a session */
+/* Verbs of a request; 1 to 3 belong to a session. */
+enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3, CODE_JUDGE = 4, SCRIPT = 5 };
+enum { CHILD_SOCKET = 63 }; /* the highest descriptor that a call may have */
 
 static inline int is_of_session(uint32_t verb) { return verb == OPEN || verb == CELL || verb == CLOSE; }
 

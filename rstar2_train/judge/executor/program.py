@@ -9,9 +9,6 @@ It imports as little as possible: each page of its memory costs time in every ca
 
 from __future__ import annotations
 
-import _ast
-import _signal  # type: ignore[import-not-found]
-import atexit
 import builtins
 import gc
 import io
@@ -21,12 +18,12 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Any
 
-FILENAME = "<snippet>"
-MEMORY_SIGNAL = 64
-"""The signal, the last real-time one, with which a call ends itself after an uncaught MemoryError: programs use
-all exit statuses, but not this signal. A snippet that forges it harms only itself."""
+OPEN, CODE_JUDGE, SCRIPT = 1, 4, 5
+"""Verbs of a request (forkserver.h); the others are calls that run like a notebook cell."""
+SOCKET = 63
+"""Descriptor over which a call sends its files; CHILD_SOCKET in forkserver.h."""
 FILES_FOLDER = "/tmp/out"
 """Folder whose files a call returns, if it asks for them."""
 MAX_FILES, MAX_NAME, FILE_HEADS = 16, 100, 8192
@@ -37,11 +34,6 @@ WARM_UP_FILE = "warm_up.py"
 """A program next to forkserver.so: the warm-up of the check of answers (rewards/equality_program.py)."""
 MODULES_FILE = "package_modules.txt"
 """A list of the modules of a job's packages, next to forkserver.so (sandbox/packages.py)."""
-AST_ONLY = 0x400
-"""PyCF_ONLY_AST: `compile` returns a tree, without an import of the module `ast`."""
-FUTURE_FLAGS = 0x1FE0000
-"""Flags of a code object that `from __future__ import` sets."""
-
 # Typical programs of each lane. They run once in the zygote and fill caches that every child inherits.
 WARM_UP = {
     "bare": "def gcd(a, b):\n    return gcd(b, a % b) if b else a\n"
@@ -66,122 +58,8 @@ WARM_UP = {
 FAILURES = ("def f(n):\n    return n / 0\nf(3)", "x = (", "undefined_name")
 
 
-def run_source(source: str, namespace: dict[str, object]) -> None:
-    """Run a program like a notebook cell: `sys.displayhook` prints the value of a last expression statement."""
-    tree = compile(source, FILENAME, "exec", AST_ONLY)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
-    body = compile(tree, FILENAME, "exec", 0, True)
-    exec(body, namespace)
-    if last is not None:
-        flags = body.co_flags & FUTURE_FLAGS
-        exec(compile(_ast.Interactive([last]), FILENAME, "single", flags, True), namespace)
-
-
-def run_script(source: str, namespace: dict[str, object]) -> None:
-    """Run a program like a file: no value is printed."""
-    exec(compile(source, FILENAME, "exec", 0, True), namespace)
-
-
-def exit_at(milliseconds: int) -> None:
-    """Exit after the time limit of a script with the last line that code-judge's programs print then.
-
-    The parent decides by its own clock that this is a timeout, and kills a process that stops this timer.
-    """
-
-    def end(*_: object) -> None:
-        try:
-            print("Suicide from timeout.", flush=True)
-        finally:  # the signal can interrupt a print
-            os._exit(1)
-
-    _signal.signal(_signal.SIGALRM, end)
-    _signal.setitimer(_signal.ITIMER_REAL, milliseconds / 1000)
-
-
-def report_exception() -> int:
-    """Print the current exception like an interpreter, without the executor's frames.
-
-    Return the exit status, or minus MEMORY_SIGNAL.
-    """
-    kind, error, trace = sys.exc_info()
-    assert kind is not None and error is not None
-    if isinstance(error, SystemExit):
-        code = error.code
-        if code is None or isinstance(code, int):
-            return (code or 0) & 0xFF
-        print(code, file=sys.stderr)
-        return 1
-    while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
-        trace = trace.tb_next
-    sys.excepthook(kind, error.with_traceback(trace), trace)
-    return -MEMORY_SIGNAL if isinstance(error, MemoryError) else 1
-
-
-def end_by_memory_signal() -> None:
-    """End this process with MEMORY_SIGNAL. Returns if no memory is left for that."""
-    try:
-        _signal.signal(MEMORY_SIGNAL, _signal.SIG_DFL)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [MEMORY_SIGNAL])
-        _signal.raise_signal(MEMORY_SIGNAL)
-    except BaseException:  # the exit status then is that of an error
-        pass
-
-
-def fresh_main() -> dict[str, object]:
-    """Return the namespace of a new `__main__`."""
-    module = type(sys)("__main__")
-    module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
-    return module.__dict__
-
-
-def run_call(source: str, *, to_the_end: bool, run: Callable[[str, dict[str, object]], None] = run_source) -> int:
-    """Run one snippet; return its exit status.
-
-    `to_the_end`: also wait for its threads and run its exit functions. That is possible once per process.
-    """
-    status = 0
-    try:
-        status = run_cell(source, fresh_main(), run)
-        if to_the_end:
-            if "threading" in sys.modules:
-                sys.modules["threading"]._shutdown()
-            atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:  # an exit function failed, or the streams are closed: report it like an interpreter
-        status = status or report_exception()
-    return status
-
-
-def run_cell(
-    source: str, namespace: dict[str, object], run: Callable[[str, dict[str, object]], None] = run_source
-) -> int:
-    """Run a program in a namespace. Return the exit status that its process would have."""
-    try:
-        run(source, namespace)
-    except BaseException:
-        return report_exception()
-    return 0
-
-
-def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
-    """Run cells in one namespace, one after the other. Does not return."""
-    own, namespace = os.getpid(), fresh_main()
-    while True:
-        status = run_cell(source, namespace)
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except BaseException:
-            status = status or report_exception()
-        if os.getpid() != own:  # a child that the cell forked: it must not report the end of the cell
-            os._exit(1 if status < 0 else status)
-        source = next_cell(status).decode()
-
-
 def send_files(limit: int) -> None:
-    """Write the files of FILES_FOLDER to descriptor 0, the socket of the parent, for judge/returned_files.py.
+    """Write the files of FILES_FOLDER to the socket of the parent, for judge/returned_files.py.
 
     `limit`: bytes on the wire. A file whose content would exceed it is sent without content.
     """
@@ -198,7 +76,7 @@ def send_files(limit: int) -> None:
             left -= len(content)
             data = memoryview(f"{size} {int(kept)} {name[:MAX_NAME]}\n".encode() + content)
             while data:
-                data = data[os.write(0, data) :]
+                data = data[os.write(SOCKET, data) :]
     except Exception:  # no folder, a closed socket, no memory: the status of the call is that of its program
         pass
 
@@ -221,17 +99,17 @@ def extra_warm_up(lane: str, folder: str) -> list[str]:
     return [f"try:\n    import {module}\nexcept Exception:\n    pass\n" for module in text.split()]
 
 
-def warm_up(lane: str, folder: str = "") -> None:
+def warm_up(run_program: Any, lane: str, folder: str) -> None:
     """Run the lane's typical programs, and some that fail, and discard their output."""
     saved = sys.stdout, sys.stderr, sys.modules["__main__"]
     sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
     programs = [WARM_UP[name] for name in {"bare", lane}]
     for program in programs + extra_warm_up(lane, folder):
-        if run_call(program, to_the_end=False) != 0:
+        if run_program.run_call(program, to_the_end=False) != 0:
             os.write(2, f"executor: warm-up of {lane}: {sys.stderr.getvalue()}\n".encode())
             os._exit(70)
     for source in FAILURES:
-        run_call(source, to_the_end=False)
+        run_program.run_call(source, to_the_end=False)
     del builtins._  # type: ignore[attr-defined]  # the last value that sys.displayhook printed
     sys.stdout, sys.stderr, sys.modules["__main__"] = saved
 
@@ -245,30 +123,34 @@ def reseed() -> None:
 
 def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     """Run a lane: warm up, then serve calls until the worker closes the pipe. serve() returns in each child."""
-    forkserver = __import__("forkserver")
+    forkserver, run_program = __import__("forkserver"), __import__("run_program")
     folder = sys.path[0]
-    del sys.modules["forkserver"], sys.path[0]
+    del sys.modules["forkserver"], sys.modules["run_program"], sys.path[:2]
+    run_program.replace_stdout()
     gc.disable()
-    warm_up(lane, folder)
+    warm_up(run_program, lane, folder)
     gc.collect()
     gc.freeze()
-    code, is_session, script_ms, file_bytes = forkserver.serve(*pipes, *settings)
+    code, verb, wall_ms, memory_mib, file_bytes = forkserver.serve(*pipes, *settings)
     gc.enable()
     reseed()
-    if is_session:
-        run_session(code.decode(), forkserver.next_cell)
-    if script_ms:
-        exit_at(script_ms)
+    sys.path.insert(0, "")  # modules that the program writes
+    run_program.cap_stack_size(memory_mib << 19)  # half of the call's memory
+    if verb == OPEN:
+        run_program.run_session(code.decode(), forkserver.next_cell)
+    if verb == CODE_JUDGE:
+        run_program.exit_at(wall_ms)
     own = os.getpid()
     file_bytes = file_bytes if settings[0] else 0  # without a sandbox, the folder is that of all calls
     if file_bytes:
         os.mkdir(FILES_FOLDER)  # noqa: PTH102
-    status = run_call(code.decode(), to_the_end=True, run=run_script if script_ms else run_source)
+    run = run_program.run_script if verb in (CODE_JUDGE, SCRIPT) else None
+    status = run_program.run_call(code.decode(), to_the_end=True, run=run)
     if os.getpid() == own:  # not a child that the program forked
         if file_bytes:
             send_files(file_bytes)
-        if status == -MEMORY_SIGNAL:
-            end_by_memory_signal()
+        if status == -run_program.MEMORY_SIGNAL:
+            run_program.end_by_memory_signal()
     os._exit(1 if status < 0 else status)
 
 
@@ -292,7 +174,7 @@ def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:
 def main() -> None:
     """Start the zygotes, and exit when any of them exits: the worker then replaces the sandbox."""
     folder, paths, numbers, lanes = arguments()
-    sys.path[:] = [folder, *sys.path, *paths]
+    sys.path[:] = [folder, os.path.dirname(os.path.abspath(__file__)), *sys.path, *paths]  # noqa: PTH100, PTH120
     sys.argv = [""]
     add_builtins()
     *settings, first_user = numbers

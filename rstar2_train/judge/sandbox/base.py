@@ -23,7 +23,7 @@ from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
 REQUEST = struct.Struct("<QIIIIIIIII4x")
 RESPONSE = struct.Struct("<QiIIIIII4x")
 REASONS = ("exited", "timeout", "output_limit", "setup_failed", "no_session")
-VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3, "script": 4}
+VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3, "code_judge": 4, "script": 5}
 MAX_SESSIONS = 16
 """Sessions per sandbox. MAX_SESSIONS in forkserver.c is the same number per lane."""
 START_SECONDS = 120.0
@@ -81,15 +81,15 @@ class Lane:
         The future raises SandboxError if the sandbox ends before the response.
         """
         code, stdin = call.code.encode(), call.stdin.encode()
-        wall_ms = max(1, round(call.wall_seconds * 1000))
-        limits = (wall_ms, call.memory_mib, call.output_bytes, call.processes)
+        wall_ms = max(1, round(call.limits.wall_seconds * 1000))
+        limits = (wall_ms, call.limits.memory_mib, call.limits.output_bytes, call.limits.processes)
         files = stream_bytes(call.file_bytes)
         head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[call.verb], slot, files)
         future: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
         if not self.in_flight:
             self._running_since = time.monotonic()
         self.in_flight.append(future)
-        self.time_limits.append(call.wall_seconds)
+        self.time_limits.append(call.limits.wall_seconds)
         self._sandbox.last_used = time.monotonic()
         try:
             self._sandbox.send(self, head + code + stdin)

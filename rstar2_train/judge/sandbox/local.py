@@ -55,7 +55,7 @@ class LocalSandbox(Sandbox):
             self.lanes,
             self._command,
             cwd=self._folder,
-            env=environment() if self.settings.isolation == "none" else None,
+            env=environment(own_root=False) if self.settings.isolation == "none" else None,
             output=asyncio.subprocess.PIPE,
             core=self.core,
         )

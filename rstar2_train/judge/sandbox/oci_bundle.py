@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rstar2_train.judge.sandbox.rootfs import SetupError, choose_lanes, prepare_library, prepare_root
+from rstar2_train.judge.sandbox.rootfs import (
+    LOCALES,
+    TIME_ZONES,
+    SetupError,
+    choose_lanes,
+    prepare_library,
+    prepare_root,
+)
 
 Isolation = Literal["gvisor", "none"]
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
@@ -84,9 +91,10 @@ def huge_pages_active() -> bool:
         return False
 
 
-def environment() -> dict[str, str]:
-    """Return the complete environment of a snippet."""
-    values = {
+def environment(*, own_root: bool = True) -> dict[str, str]:
+    """Return the complete environment of a snippet. `own_root`: whether its root is that of `rootfs`."""
+    values = {"LOCPATH": LOCALES, "PYTHONTZPATH": TIME_ZONES, "TZDIR": TIME_ZONES} if own_root else {}
+    values |= {
         "PATH": "/opt/python/bin",
         "HOME": "/tmp",
         "LANG": "C.UTF-8",

@@ -27,12 +27,14 @@ from pathlib import Path
 from rstar2_train.rewards import equality_program
 
 EXECUTOR = Path(__file__).parents[1] / "executor"
-PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime")
+PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime", "tzdata")
 """Distributions that snippets may import. Those that are installed here are copied."""
 LANE_PACKAGES = {"bare": None, "std": None, "numpy": "numpy", "sympy": "sympy", "packages": None}
 """Lane of the executor -> the distribution that it needs. `packages` needs the packages of a job."""
 PYTHON = "/opt/python/bin/python3"
 PROGRAM = "/opt/executor/program.py"
+EXECUTOR_FILES = ("program.py", "run_program.py", "magics.py")
+"""Files of EXECUTOR that a sandbox contains, next to each other."""
 LIBRARY = "/opt/executor/forkserver.so"
 WARM_UP = "/opt/executor/warm_up.py"
 """Warm-up of the check of answers, which the root contains as a package."""
@@ -40,12 +42,16 @@ MODULES_FILE = "package_modules.txt"
 """Name of the list of modules that the lane `packages` has loaded: in a job's folder of packages, and next to
 forkserver.so."""
 PACKAGES_FOLDER = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+TIME_ZONES = f"{PACKAGES_FOLDER}/tzdata/zoneinfo"
+LOCALES = "/opt/python/lib/locale"
+UTF8_LOCALE = Path("/usr/lib/locale/C.utf8")
+"""The locale of every sandbox, which glibc reads from files."""
 SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 SKIPPED |= {"lib2to3", "tkinter", "config"}
 MOUNT_POINTS = ("proc", "tmp", "dev", "dev/shm", "sys", "etc")
 UNUSED_DAYS = 14
 """A root that was not used for this many days is removed when another one is built."""
-LAYOUT = "7"
+LAYOUT = "8"
 """Part of the hash. Change it when this file changes the layout of the root."""
 
 
@@ -218,15 +224,20 @@ def _build(root: Path) -> None:
     for package in requested_packages()[1]:
         _copy_tree(package, root / PACKAGES_FOLDER[1:] / package.name, SKIPPED)
     compile_library(root / LIBRARY[1:])
-    _copy(EXECUTOR / "program.py", root / PROGRAM[1:], 0o644)
+    for file_name in EXECUTOR_FILES:
+        _copy(EXECUTOR / file_name, (root / PROGRAM[1:]).with_name(file_name), 0o644)
     binaries = [executable, root / LIBRARY[1:], *library.rglob("*.so"), *library.rglob("*.so.*")]
     for needed, file in _shared_libraries(iter(binaries)).items():
         if needed.startswith("/"):  # the loader, whose absolute path is in the binaries
             _copy(file, root / needed[1:], 0o755)
         elif not file.is_relative_to(root):
             _copy(file, root / "lib" / needed, 0o755)
+    if UTF8_LOCALE.is_dir():
+        _copy_tree(UTF8_LOCALE, root / LOCALES[1:] / UTF8_LOCALE.name, set())
     for folder in MOUNT_POINTS:
         (root / folder).mkdir(exist_ok=True)
+    for descriptor, stream in enumerate(("stdin", "stdout", "stderr")):  # in a jail; gVisor mounts its own /dev
+        (root / "dev" / stream).symlink_to(f"/proc/self/fd/{descriptor}")
     (root / "etc/passwd").write_text("nobody:x:65534:65534:nobody:/tmp:/bin/false\n")
     (root / "etc/group").write_text("nogroup:x:65534:\n")
     compileall.compile_dir(
@@ -237,7 +248,7 @@ def _build(root: Path) -> None:
         workers=min(4, os.cpu_count() or 1),
     )
     for path in (root, *root.rglob("*")):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
         elif path.suffix == ".pyc":
             path.chmod(0o644)

@@ -95,7 +95,7 @@ class IsolationCheck:
         """
         code = self.program(sandbox.forbidden) if sandbox.isolated else COMPUTATION_PROGRAM
         expected = EXPECTED if sandbox.isolated else {"sum of squares": EXPECTED["sum of squares"]}
-        call = QueuedCall.build(id="isolation-check", reply_to="", code=code, stdin="", limits=LIMITS, deadline=0)
+        call = QueuedCall("isolation-check", "", code, "", LIMITS, deadline=0)
         for _ in range(2):
             try:
                 async with asyncio.timeout(LIMITS.wall_seconds + 10):

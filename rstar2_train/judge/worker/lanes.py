@@ -112,7 +112,7 @@ class _Scan:
             if b"import" in unpacked:
                 self.read(unpacked.decode(errors="ignore"), depth)
         elif "import" in text:
-            self.read(_ESCAPE.sub(lambda found: _unescaped(found[1], found[2]), text), depth)
+            self.read(_ESCAPE.sub(lambda escape: _unescaped(escape[1], escape[2]), text), depth)
         else:
             self.left -= len(text)
 

@@ -203,10 +203,10 @@ class SandboxPool:
         if running.future.done():
             return
         call = running.call
-        self._memory.call_written(sandbox, call.memory_mib << 20, is_next=not lane.in_flight)
+        self._memory.call_written(sandbox, call.limits.memory_mib << 20, is_next=not lane.in_flight)
         if call.verb == "open":  # after the watch has counted what the sandbox holds without this session
             self.sessions.open(call, sandbox, lane, slot)
-        patience = sum(lane.time_limits) + call.wall_seconds + GRACE_SECONDS
+        patience = sum(lane.time_limits) + call.limits.wall_seconds + GRACE_SECONDS
         running.timer = asyncio.get_running_loop().call_later(patience, self._stop_stuck, sandbox)
         lane.submit(call, slot=slot).add_done_callback(lambda done: self._done(running, sandbox, done))
 

@@ -78,7 +78,7 @@ class SessionTable:
     def open(self, call: QueuedCall, sandbox: Sandbox, lane: Lane, slot: int) -> None:
         """Turn the reservation of a session into a live session; `call` is its first cell."""
         self.release(call.session)
-        self._live[call.session] = LiveSession(sandbox, lane, slot, memory_bytes=call.memory_mib << 20)
+        self._live[call.session] = LiveSession(sandbox, lane, slot, memory_bytes=call.limits.memory_mib << 20)
 
     def end(self, id: str) -> None:
         """Remove a session and answer its waiting cells with `session_lost`."""

@@ -28,6 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rstar2_train.judge.queue import (
     HEARTBEAT_SECONDS,
+    MAX_DELIVERIES,
     PREFIX,
     RENEW_SECONDS,
     Consumer,
@@ -53,6 +54,9 @@ PULL_MS = 1000
 """Time that a pull waits for a call: also the time after which a drained worker stops to pull."""
 MAX_CELLS_PER_PULL = 64
 MAX_CLAIMS = 64
+EXPIRED = "The call expired in the queue: no worker was free before its deadline.\n"
+CRASHED = f"The call failed: its worker crashed in {MAX_DELIVERIES} deliveries.\n"
+"""stderr of `internal` results."""
 CLEAN_UP_EVERY = 150
 """Renewals between two removals of dead consumers."""
 
@@ -167,8 +171,7 @@ class Worker:
                 self._finish(lease, result)
             return
         if call.deadline < time.time():
-            message = "The call expired in the queue: no worker was free before its deadline.\n"
-            self._finish(lease, CallResult("internal", stderr=message))
+            self._finish(lease, CallResult("internal", stderr=EXPIRED))
             return
         if call.in_session:
             self._cells.start(call.id)
@@ -226,11 +229,13 @@ class Worker:
                 for lease in (*run, *cells):
                     await self._start(lease)
                 if dead:
-                    log.error("Moved %d calls to the dead letters: their workers ended too often.", len(dead))
-                    given_up = CallResult(
-                        "internal", stderr="the call was given up: its workers died again and again\n"
+                    log.error(
+                        "Moved %d calls to the dead letters: their worker crashed in each of %d deliveries.",
+                        len(dead),
+                        MAX_DELIVERIES,
                     )
-                    results = [(lease, given_up) for lease in dead]
+                    failed = CallResult("internal", stderr=CRASHED)
+                    results = [(lease, failed) for lease in dead]
                     await retry_until_done("answering dead letters", partial(self._consumer.finish, results, dead=True))
 
     def report(self) -> dict[str, object]:
@@ -242,7 +247,7 @@ class Worker:
             "busy": self._pool.busy,
             "recycled": self._pool.supervisor.recycled,
             "isolation": self.settings.isolation,
-            "hugePages": huge_pages_active(),
+            "huge_pages": huge_pages_active(),
             "calls": self._answered,
             "sessions": len(self._pool.sessions),
             "held": len(self._leases),

@@ -10,7 +10,7 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import NO_FREE_SLOT
-from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
+from rstar2_train.rollout.jupyter_tool import KERNEL_RESTARTED, JupyterTool
 from tests.integration.judge.test_recovery import kill_sandboxes, recycled
 from tests.support.hostile import SESSIONS
 from tests.support.unsupervised_judge import UnsupervisedJudge
@@ -301,4 +301,4 @@ async def test_jupyter_tool_runs_cells_in_order(client: JudgeClient) -> None:
         assert cells[-1].stdout == "42\n"
         assert (await notebook.run("while True: pass", limits=JudgeLimits(wall_seconds=1))).status == "timeout"
         restarted = await notebook.run("x")
-        assert restarted.stdout == STARTED_AGAIN and "NameError" in restarted.stderr
+        assert restarted.stdout == KERNEL_RESTARTED and "NameError" in restarted.stderr

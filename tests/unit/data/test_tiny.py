@@ -96,7 +96,7 @@ def _run(code: str) -> str:
 @pytest.mark.parametrize("code", ["print(math.gcd(3,4))", "prnt(3+4)", "print(3+4"])
 def test_error_text_equals_executor_output(code: str) -> None:
     """The executor's program, run as a process of its own as in the sandbox, prints the same error."""
-    script = "import sys; from rstar2_train.judge.executor.program import run_call\n"
+    script = "import sys; from rstar2_train.judge.executor.run_program import run_call\n"
     script += "sys.exit(run_call(sys.argv[1], to_the_end=True))"
     run = subprocess.run([sys.executable, "-c", script, code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

@@ -76,7 +76,7 @@ async def test_schema_lists_errors_limits_and_descriptions() -> None:
     assert "Retry-After" in documented["/v1/run", "post"]["responses"]["503"]["headers"]
     models = schema["components"]["schemas"]
     assert models["JudgeLimits"]["properties"]["outputBytes"]["maximum"] == 8388608
-    assert "huge pages" in models["WorkerReport"]["properties"]["hugePages"]["description"]
+    assert "huge pages" in models["WorkerReport"]["properties"]["huge_pages"]["description"]
 
 
 async def chunks(size: int) -> AsyncIterator[bytes]:

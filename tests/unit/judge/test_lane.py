@@ -8,7 +8,7 @@ from rstar2_train.judge.sandbox.base import RESPONSE, SandboxError
 from rstar2_train.judge.types import QueuedCall
 from tests.support.fake_sandbox import FakeSandbox
 
-CALL = QueuedCall.build(id="1", reply_to="", code="", stdin="", limits=JudgeLimits(), deadline=0)
+CALL = QueuedCall(id="1", reply_to="", code="", stdin="", limits=JudgeLimits(), deadline=0)
 
 
 async def test_lane_submit_to_closed_pipe_fails_the_call() -> None:

@@ -118,7 +118,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_choose_lane_bomb_takes_little_time(bomb: str) -> None:
-    """No program holds a processor for more than 50 ms, whatever its size, depth and number of texts."""
+    """No program holds a processor for more than 50 ms, for any size, depth and number of texts."""
     seconds = []
     for _ in range(5):
         start = time.thread_time()

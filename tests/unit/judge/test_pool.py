@@ -24,9 +24,7 @@ MIB = 1 << 20
 def queued(verb: Verb = "call", session: str = "", memory_mib: int = 64) -> QueuedCall:
     """Return a call that does nothing."""
     limits = JudgeLimits(memory_mib=memory_mib)
-    return QueuedCall.build(
-        id="1", reply_to="", code="", stdin="", limits=limits, deadline=0, verb=verb, session=session
-    )
+    return QueuedCall("1", "", code="", stdin="", limits=limits, deadline=0, verb=verb, session=session)
 
 
 def running(call: QueuedCall | None = None) -> RunningCall:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rstar2_train.judge.executor import program
+from rstar2_train.judge.executor import run_program
 from rstar2_train.judge.process_exit import MEMORY_SIGNAL, ProcessExit, to_result
 
 
@@ -37,4 +37,4 @@ def test_to_result_names_the_signal() -> None:
 
 def test_memory_signal_is_the_executors() -> None:
     """The executor and the worker use the same signal for a MemoryError."""
-    assert program.MEMORY_SIGNAL == MEMORY_SIGNAL
+    assert run_program.MEMORY_SIGNAL == MEMORY_SIGNAL

@@ -20,9 +20,15 @@ class FakeJudge:
     def __init__(self, *results: CallResult) -> None:
         self.results = list(results)
         self.inputs: list[str] = []
+        self.codes: list[str] = []
+        self.scripts: list[bool] = []
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
+    async def run(
+        self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
+    ) -> CallResult:
         self.inputs.append(stdin)
+        self.codes.append(code)
+        self.scripts.append(script)
         return self.results.pop(0) if len(self.results) > 1 else self.results[0]
 
 
@@ -105,7 +111,7 @@ async def test_grade_tests_compares_outputs_outside() -> None:
     text = "<answer>\n```python\nprint(int(input())**2)\n```\n</answer>"
     judge = FakeJudge(CallResult("ok", stdout="4\n"), CallResult("ok", stdout="all tests passed"))
     half = await grade(spec, text, judge, data={"tests": tests})
-    assert (half.verdict, half.score, half.reason) == ("wrong", 0.5, "test 2: another output")
+    assert (half.verdict, half.score, half.reason) == ("wrong", 0.5, "test 2: wrong output")
     assert judge.inputs == ["2", "3"]
     timeout = await grade(spec, text, FakeJudge(CallResult("timeout")), data={"tests": tests})
     assert (timeout.verdict, timeout.score) == ("wrong", 0.0)
@@ -128,3 +134,21 @@ def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
     ):
         with pytest.raises(ValueError, match=message.replace("{", r"\{")):
             rewards.check_row(reward, answer, data)
+
+
+FENCED = "```python\na, b = map(int, input().split())\nprint(a + b)\n```"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [FENCED, r"\boxed{" + FENCED + "}", FENCED + "\nso \\boxed{7}", FENCED.replace("a + b", "'\\\\boxed{' + '7}'")],
+)
+async def test_grade_tests_runs_the_program_as_a_script(answer: str) -> None:
+    """No value of a last expression is added to the output. A box in the answer does not replace the program."""
+    judge = FakeJudge(CallResult("ok", stdout="7\n"))
+    spec = RewardSpec(name="code", type="Tests", correct_from=1.0)
+    graded = await grade(
+        spec, f"<answer>\n{answer}\n</answer>", judge, data={"tests": [{"input": "3 4", "output": "7"}]}
+    )
+    assert graded.verdict == "correct" and judge.scripts == [True]
+    assert judge.codes[0].startswith("a, b = map(int, input().split())\nprint(")

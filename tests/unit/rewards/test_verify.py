@@ -274,7 +274,9 @@ class FakeJudge:
     results: list[FakeResult]
     codes: list[str] = field(default_factory=list)
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> FakeResult:
+    async def run(
+        self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
+    ) -> FakeResult:
         self.codes.append(code)
         return self.results.pop(0)
 
@@ -313,7 +315,9 @@ def test_verify_judge_error_is_raised() -> None:
     """An unreachable judge is an error for the caller."""
 
     class UnreachableJudge(FakeJudge):
-        async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> FakeResult:
+        async def run(
+            self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
+        ) -> FakeResult:
             raise ConnectionError("connection refused")
 
     with pytest.raises(ConnectionError):

@@ -9,7 +9,7 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.rollout.chat_format import default_system_prompt
-from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
+from rstar2_train.rollout.jupyter_tool import KERNEL_RESTARTED, JupyterTool
 from rstar2_train.tools.parser import ParsedCall, parse_calls
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME
 from rstar2_train.tools.toolset import builtin_toolset
@@ -71,7 +71,7 @@ async def test_jupyter_tool_reopens_a_session_ended_by_a_cell() -> None:
     async with JupyterTool(judge) as tool:
         assert (await tool.run("1")).stdout == "1\n"
         assert (await tool.run("timeout")).status == "timeout"
-        assert (await tool.run("2")).stdout == STARTED_AGAIN + "2\n"
+        assert (await tool.run("2")).stdout == KERNEL_RESTARTED + "2\n"
         assert (await tool.run("3")).stdout == "3\n"
     assert (judge.opened, judge.closed) == (2, 2)
 

@@ -47,10 +47,53 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
     chat_request(**{name: allowed}).check(model="m")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "auto"},
+        {"parallel_tool_calls": True},
+        {"tools": [], "tool_choice": "none"},
+        {"top_k": -1},
+        {"repetition_penalty": 1.0},
+        {"min_p": 0},
+        {"best_of": 1},
+        {"skip_special_tokens": True},
+        {"parallel_tool_calls": False, "tools": None},
+        {"functions": [], "function_call": "auto"},
+        {"stream": None, "stop": None, "seed": None, "logprobs": None, "user": None, "stream_options": None},
+        {"modalities": ["text"], "service_tier": "auto", "store": False, "metadata": {"run": "1"}},
+        {"prompt_cache_key": "k", "safety_identifier": "u", "user": "u"},
+        {"presence_penalty": 0.0, "frequency_penalty": 0, "n": 1, "logit_bias": {}, "top_logprobs": 0},
+        {"response_format": {"type": "text"}, "stream": True, "stream_options": {"include_usage": True}},
+        {"min_tokens": 0, "ignore_eos": False, "include_stop_str_in_output": False, "length_penalty": 1.0},
+        {"add_generation_prompt": True, "continue_final_message": False, "echo": False, "chat_template_kwargs": {}},
+        {"stop_token_ids": [], "bad_words": [], "use_beam_search": False, "spaces_between_special_tokens": True},
+    ],
+    ids=lambda fields: " ".join(fields),
+)
+def test_check_accepts_values_that_change_nothing(fields: dict) -> None:
+    """Clients (LangChain, LiteLLM, openai-node, vLLM's) send the defaults of many parameters."""
+    chat_request(**fields).check(model="m")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_k": 40}, {"min_p": 0.1}, {"repetition_penalty": 1.1}, {"skip_special_tokens": False},
+        {"ignore_eos": True},
+        {"functions": [{}]}, {"modalities": ["text", "audio"]}, {"stop_token_ids": [1]}, {"service_tier": "flex"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)  # fmt: skip
+def test_check_rejects_other_values(fields: dict) -> None:
+    """A value that would change the answer is never ignored."""
+    assert rejection(**fields).param == next(iter(fields))
+
+
 def test_check_tool_choice_requires_tools() -> None:
-    """Both parameters of tools are rejected without tools."""
-    assert rejection(tool_choice="auto").param == "tool_choice"
-    assert rejection(parallel_tool_calls=False).param == "parallel_tool_calls"
+    """A choice that forces a call is rejected without tools."""
+    assert rejection(tool_choice="required").param == "tool_choice"
+    assert rejection(tool_choice={"type": "function", "function": {"name": "f"}}).param == "tool_choice"
     chat_request(tool_choice="auto", tools=[{"type": "function"}]).check(model="m")
 
 

@@ -1,0 +1,289 @@
+"""Runs the code of a call in the process of the call: as a script, as one notebook cell, or as the cells of a session.
+
+    program.zygote_main (child) --> run_call --> run_script, or Cells.run --> magics
+                               '--> run_session --> Cells.run
+
+A script runs as `python FILE` does. Cells run as in Jupyter: the value of a last expression is printed, on a line of
+its own, `await` is allowed at the top level, and a `from __future__ import` lasts. Standard library only; it imports
+as little as possible (program.py explains why).
+"""
+
+from __future__ import annotations
+
+import _ast
+import _signal  # type: ignore[import-not-found]
+import _thread
+import atexit
+import builtins
+import gc
+import io
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
+
+    RunCode = Callable[[str, dict[str, object]], None]
+
+FILENAME = "<snippet>"
+MEMORY_SIGNAL = 64
+"""The signal, the last real-time one, with which a call ends itself after an uncaught MemoryError: programs use
+all exit statuses, but not this signal. A snippet that forges it harms only itself."""
+FLUSH_FAILED = 120
+"""Exit status of an interpreter that could not write its last output."""
+AST_ONLY = 0x400
+"""PyCF_ONLY_AST: `compile` returns a tree, without an import of the module `ast`."""
+TOP_LEVEL_AWAIT = 0x2000
+"""PyCF_ALLOW_TOP_LEVEL_AWAIT."""
+COROUTINE = 0x80
+"""CO_COROUTINE: flag of a code object with `await` at its top level."""
+FUTURE_FLAGS = 0x1FE0000
+"""Flags of a code object that `from __future__ import` sets."""
+MAX_MAGICS = 64
+"""Lines of a cell that may be magics."""
+BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+"""Byte order mark, with which editors of Windows start a file."""
+
+
+class Output(io.FileIO):
+    """Standard output, which knows whether its last line is complete. It sees no writes of other processes."""
+
+    line_is_complete = True
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes."""
+        if last := bytes(data[-1:]):
+            self.line_is_complete = last == b"\n"
+        return super().write(data)
+
+
+def replace_stdout() -> None:
+    """Replace sys.stdout by an equal stream on an Output."""
+    old, raw = sys.stdout, Output(1, "w", closefd=False)
+    raw.name = "<stdout>"
+    stream: Any = io.TextIOWrapper(io.BufferedWriter(raw), encoding=old.encoding, errors=old.errors, newline="\n")
+    stream.mode = "w"
+    vars(sys).update(stdout=stream, __stdout__=stream)
+
+
+def cap_stack_size(most_bytes: int) -> None:
+    """Limit the stacks of new threads: contest programs ask for more than the address space of a call."""
+    set_size = _thread.stack_size
+
+    def stack_size(*size: int) -> int:
+        return set_size(*(min(wanted, most_bytes) for wanted in size))
+
+    _thread.stack_size = stack_size
+    if "threading" in sys.modules:
+        sys.modules["threading"].stack_size = stack_size  # type: ignore[attr-defined]
+
+
+def show_value(value: object) -> None:
+    """Print the value of a last expression, on a line of its own."""
+    streams = vars(sys)
+    stream = streams["stdout"]
+    if value is not None and stream is streams["__stdout__"] and not stream.closed:
+        stream.flush()
+        if not getattr(stream.buffer.raw, "line_is_complete", True):
+            stream.write("\n")
+    sys.__displayhook__(value)
+
+
+class Cells:
+    """Runs cells, one after the other, and keeps their future imports and their event loop."""
+
+    def __init__(self) -> None:
+        self._flags = 0
+        """Flags of all `from __future__ import`."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, source: str, namespace: dict[str, object]) -> None:
+        """Run a cell. `sys.displayhook` prints the value of a last expression that no semicolon ends."""
+        sys.displayhook = show_value
+        tree = self._parse(source)
+        last_line = source.rstrip().rpartition("\n")[2]
+        is_quiet = last_line.endswith(";") and "#" not in last_line
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) and not is_quiet else None
+        body = compile(tree, FILENAME, "exec", self._flags | TOP_LEVEL_AWAIT, True)
+        self._flags |= body.co_flags & FUTURE_FLAGS
+        codes = [body]
+        if last is not None:
+            flags = self._flags | TOP_LEVEL_AWAIT
+            codes.append(compile(_ast.Interactive([last]), FILENAME, "single", flags, True))
+        if any(code.co_flags & COROUTINE for code in codes):
+            self._run_in_loop(codes, namespace)
+            return
+        for code in codes:
+            exec(code, namespace)
+
+    def _parse(self, source: str) -> _ast.Module:
+        """Return the tree of a cell. Each line at which the parser stops may be a magic."""
+        for _ in range(MAX_MAGICS):
+            try:
+                return self._tree(source)
+            except SyntaxError as error:
+                replaced = _replace_magic(source, error.lineno or 0)
+                if replaced is None:
+                    raise
+                source = replaced
+        return self._tree(source)
+
+    def _tree(self, source: str) -> _ast.Module:
+        tree: _ast.Module = compile(source, FILENAME, "exec", AST_ONLY | self._flags, True)
+        return tree
+
+    def _run_in_loop(self, codes: list[CodeType], namespace: dict[str, object]) -> None:
+        """Run a cell with `await` in the loop of all such cells."""
+        import asyncio
+
+        async def execute() -> None:
+            for code in codes:
+                value = eval(code, namespace)
+                if code.co_flags & COROUTINE:
+                    await value
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(execute())
+
+
+def _replace_magic(source: str, number: int) -> str | None:
+    """Return the source with a call of `magics.run` for the magic in this line (from 1); None if it has none."""
+    lines = source.split("\n")
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    if not ("%" in line or "!" in line or line.endswith("?")):
+        return None
+    folder = os.path.dirname(__file__)  # noqa: PTH120
+    sys.path.insert(0, folder)
+    try:
+        magics = __import__("magics")
+    finally:
+        sys.path.remove(folder)
+    sys.modules.pop("magics", None)
+    builtins.__magic__ = magics.run  # type: ignore[attr-defined]
+    replaced: str | None = magics.replace(lines, number - 1)
+    return replaced
+
+
+def run_script(source: str, namespace: dict[str, object]) -> None:
+    """Run a program like a file: no value is printed."""
+    exec(compile(source, FILENAME, "exec", 0, True), namespace)
+
+
+def exit_at(milliseconds: int) -> None:
+    """Exit after the time limit of a program of code-judge with the last line that code-judge prints then.
+
+    The parent decides by its own clock that this is a timeout, and kills a process that stops this timer.
+    """
+
+    def end(*_: object) -> None:
+        try:
+            print("Suicide from timeout.", flush=True)
+        finally:  # the signal can interrupt a print
+            os._exit(1)
+
+    _signal.signal(_signal.SIGALRM, end)
+    _signal.setitimer(_signal.ITIMER_REAL, milliseconds / 1000)
+
+
+def report_exception() -> int:
+    """Print the current exception like an interpreter, without the executor's frames.
+
+    Return the exit status, or minus MEMORY_SIGNAL.
+    """
+    kind, error, trace = sys.exc_info()
+    assert kind is not None and error is not None
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None or isinstance(code, int):
+            return (code or 0) & 0xFF
+        print(code, file=sys.stderr)
+        return 1
+    while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
+        trace = trace.tb_next
+    sys.excepthook(kind, error.with_traceback(trace), trace)
+    return -MEMORY_SIGNAL if isinstance(error, MemoryError) else 1
+
+
+def end_by_memory_signal() -> None:
+    """End this process with MEMORY_SIGNAL. Returns if no memory is left for that."""
+    try:
+        _signal.signal(MEMORY_SIGNAL, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [MEMORY_SIGNAL])
+        _signal.raise_signal(MEMORY_SIGNAL)
+    except BaseException:  # the exit status then is that of an error
+        pass
+
+
+def fresh_main() -> dict[str, object]:
+    """Return the namespace of a new `__main__`."""
+    module = type(sys)("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module.__dict__
+
+
+def run_call(source: str, *, to_the_end: bool, run: RunCode | None = None) -> int:
+    """Run one snippet; return its exit status. `run`: `run_script`, or that of a Cells (default).
+
+    `to_the_end`: also wait for its threads, run its exit functions and delete its objects. That is possible once per
+    process.
+    """
+    status = run_code(source, fresh_main(), run or Cells().run)
+    try:
+        if to_the_end:
+            if "threading" in sys.modules:
+                sys.modules["threading"]._shutdown()
+            atexit._run_exitfuncs()
+    except BaseException:  # an exit function failed: report it like an interpreter
+        status = status or report_exception()
+    status = flush_streams(status)
+    if to_the_end:  # delete its objects, in the order of an interpreter's end: this writes its open files
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        del sys.modules["__main__"]
+        gc.collect()
+        status = flush_streams(status)
+    return status
+
+
+def run_code(source: str, namespace: dict[str, object], run: RunCode) -> int:
+    """Run a program in a namespace. Return the exit status that its process would have."""
+    try:
+        run(source.removeprefix(BOM), namespace)
+    except BaseException:
+        return report_exception()
+    return 0
+
+
+def flush_streams(status: int) -> int:
+    """Write the last output, also that of a stream that the program replaced. Return the exit status after that."""
+    streams = {id(stream): stream for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__)}
+    for stream in streams.values():
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except BaseException as error:
+            status = FLUSH_FAILED if status >= 0 else status
+            try:  # noqa: SIM105  (no import of contextlib: each page of memory costs time)
+                print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr)
+            except BaseException:  # stderr is the stream that failed
+                pass
+    return status
+
+
+def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
+    """Run cells in one namespace, one after the other. Does not return."""
+    own, namespace, cells = os.getpid(), fresh_main(), Cells()
+    stream: Any = sys.__stdout__
+    output = stream.buffer.raw
+    while True:
+        output.line_is_complete = True
+        status = flush_streams(run_code(source, namespace, cells.run))
+        if os.getpid() != own:  # a child that the cell forked: it must not report the end of the cell
+            os._exit(1 if status < 0 else status)
+        source = next_cell(status).decode()

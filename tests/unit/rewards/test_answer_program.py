@@ -1,0 +1,63 @@
+"""The program in an answer."""
+
+import pytest
+
+from rstar2_train.rewards.answer_program import answer_program
+
+PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```python\n{PROGRAM}```",
+        f"```python3\n{PROGRAM}```",
+        f"``` python\n{PROGRAM}```",
+        f"```python \n{PROGRAM}```",
+        f"```Python\n{PROGRAM}```",
+        f"```py\n{PROGRAM}```",
+        f"```python 3.11\n{PROGRAM}```",
+        f'```python title="a.py" {{1,2}}\n{PROGRAM}```',
+        f"```{{.python}}\n{PROGRAM}```",
+        f"```{{python}}\n{PROGRAM}```",
+        f"```\n{PROGRAM}```",
+        f"```python\n{PROGRAM}``` ",
+        f"````python\n{PROGRAM}````",
+        f"```python\n{PROGRAM}`````",
+        f"~~~python\n{PROGRAM}~~~",
+        f"~~~\n{PROGRAM}~~~",
+        f"```python\n{PROGRAM}",
+        f"```python\n{PROGRAM.rstrip()}```",
+        f"The program:\n\n```python\n{PROGRAM}```\nIt adds.",
+        f"```python\n{PROGRAM}```".replace("\n", "\r\n"),
+        f"Input:\n```\n3 4\n```\nProgram:\n```python\n{PROGRAM}```",
+        f"```text\n3 4\n```\n```python\n{PROGRAM}```\n```text\n7\n```",
+        f"Program:\n```\n{PROGRAM}```\nOutput:\n```\n7\n```",
+        f"```python\nprint(0)\n```\nBetter:\n```python\n{PROGRAM}```",
+        f"```bash\npip install x\n```\n```\n{PROGRAM}```",
+        "1. Add:\n   ```python\n" + "".join(f"   {line}\n" for line in PROGRAM.splitlines()) + "   ```",
+        "\t```python\n" + "".join(f"\t{line}\n" for line in PROGRAM.splitlines()) + "\t```",
+    ],
+)
+def test_answer_program_reads_every_fence(answer: str) -> None:
+    """All forms of a fence, with text and other blocks around it."""
+    program = answer_program(answer)
+    assert program is not None and program.rstrip("\n") == PROGRAM.rstrip("\n")
+
+
+def test_answer_program_without_fence_is_none() -> None:
+    """Text that only resembles a fence is none."""
+    assert answer_program(PROGRAM) is None
+    assert answer_program("x = '```'\nprint(x)") is None
+
+
+def test_answer_program_keeps_other_fences_in_the_code() -> None:
+    """A fence of another kind, or a shorter one, is part of the program."""
+    code = "print('''\n~~~\n```\n''')\n"
+    assert answer_program(f"````python\n{code}````") == code
+
+
+def test_answer_program_reads_hostile_text_in_linear_time() -> None:
+    """No text takes more than linear time."""
+    for text in ("`" * 100_000, "```\n" * 30_000, "~~~ " * 30_000, " " * 100_000 + "```", "```x " + "=" * 100_000):
+        answer_program(text)
