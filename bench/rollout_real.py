@@ -4,7 +4,7 @@ The trajectories are those of the simulator, with an eighth of their tokens: the
 turn has. Scheduler, pool, engine client and failover are those of a job. Each policy has a step of other prompts first,
 as in the simulated part: `Graded` learns the lengths. The simulator then runs the same trajectories on a hardware model
 that was fitted to these engines before; its error is that of the makespan. The fit has two parts: constant batches, and
-the makespan of other trajectories, by which all times are scaled, because the driver and the engines share the cores.
+the makespan of other trajectories, by which all times are scaled, because orchestrator and engines share the cores.
 """
 
 from __future__ import annotations

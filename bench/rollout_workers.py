@@ -66,7 +66,7 @@ class StubClient(EngineClient):
 
 
 def measure_workers(chat_format: ChatFormat, count: int, *, seconds: float) -> dict[str, Any]:
-    """Return CPU per request and lag with `count` processes; 1: the driver runs the trajectories."""
+    """Return CPU per request and lag with `count` processes; 1: the orchestrator runs the trajectories."""
     with stub_engine(chat_format) as port:
         return run_fast(_measure(chat_format, f"http://127.0.0.1:{port}", count, seconds=seconds))
 
@@ -103,7 +103,7 @@ async def _measure(chat_format: ChatFormat, url: str, count: int, *, seconds: fl
         await asyncio.sleep(WARM_UP)
         lag.take(1.0)
         if workers is not None:
-            workers.take_lag(1.0)
+            workers.drain_lag(1.0)
         pids = [process.pid for process in workers.processes if process.pid] if workers else []
         processes = [psutil.Process(), *map(psutil.Process, pids)]
         requests, before = await _requests(url), [_cpu(process) for process in processes]
@@ -113,7 +113,7 @@ async def _measure(chat_format: ChatFormat, url: str, count: int, *, seconds: fl
         failed = [task for task in tasks if task.done()]
         if failed:
             raise RuntimeError(f"{len(failed)} trajectories failed") from failed[0].exception()
-        lags = [lag.take(0.99), *([workers.take_lag(0.99)] if workers else [])]
+        lags = [lag.take(0.99), *([workers.drain_lag(0.99)] if workers else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -139,7 +139,7 @@ class JobState:
 
     @property
     def turn_lock(self) -> Path:
-        """Lock file that the trainer holds in its turn, if trainer and engine use one GPU by turns."""
+        """Lock file that the trainer holds in its turn, if trainer and engine use one GPU by time-sharing."""
         return self.root / "turn.lock"
 
     @property

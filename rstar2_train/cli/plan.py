@@ -147,7 +147,7 @@ def _shared_device(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfil
     assigned = assign(job, devices, shape=shape)
     if assigned.trainer_share is None or assigned.engine_share is None:
         return None
-    return SharedDevice(assigned.by_turns, assigned.trainer_share, assigned.engine_share)
+    return SharedDevice(assigned.time_shared, assigned.trainer_share, assigned.engine_share)
 
 
 def show(plan: JobPlan, console: Console, *, explain: bool) -> None:

@@ -73,7 +73,7 @@ class Problem:
         return {name: value for name, value in row.items() if name not in extras} | kept
 
     @property
-    def as_is(self) -> bool:
+    def raw_prompt(self) -> bool:
         """Whether the prompt is the problem text alone, because the job's prompts request a boxed answer."""
         return holds_instructions(self.answer)
 

@@ -173,7 +173,7 @@ def _better_split(job: AgenticRLJob, stages: Mapping[str, list[Row]]) -> list[Is
 
 
 def _of_turns(shared: SharedDevice | None) -> list[tuple[str, str]]:
-    if shared is None or not shared.by_turns:
+    if shared is None or not shared.time_shared:
         return []
     rate = f"{HOST_LINK / 1e9:.0f} GB/s"
     return [(f"memory moves between host and device at {rate} at each turn", "assumption, for PCIe 5 with 16 lanes")]

@@ -22,7 +22,7 @@ SECTION = "Shared device"
 class SharedDevice:
     """The use of one device by the trainer and one engine."""
 
-    by_turns: bool
+    time_shared: bool
     """Whether one of them waits in host memory; otherwise both are on the device at the same time."""
     trainer_share: float
     """Share of the device's memory for the trainer."""
@@ -32,7 +32,7 @@ class SharedDevice:
     @property
     def text(self) -> str:
         """The use, as a part of a sentence."""
-        return "by turns" if self.by_turns else "at the same time"
+        return "by time-sharing" if self.time_shared else "at the same time"
 
     def engine_job(self, job: AgenticRLJob) -> AgenticRLJob:
         """Return the job whose engine has its share of the device, unless the job sets one."""
@@ -92,8 +92,8 @@ def turn_memory(
     return TurnMemory(
         trainer=memory.total,
         engine=shared.engine_share * profile.memory_bytes,
-        parked=memory.weights + memory.optimizer + memory.published if shared.by_turns else 0.0,
-        asleep=engine.weights if shared.by_turns else 0.0,
+        parked=memory.weights + memory.optimizer + memory.published if shared.time_shared else 0.0,
+        asleep=engine.weights if shared.time_shared else 0.0,
         host_copy=engine.weights if reads_files else 0.0,
         checkpoint=staging_bytes(shape, ranks=step.ranks),
     )
@@ -102,10 +102,10 @@ def turn_memory(
 def shared_rows(memory: TurnMemory, shared: SharedDevice) -> Iterator[Row]:
     """Yield the rows of a shared device."""
     parts = f"{gigabytes(memory.trainer)} of the trainer, {gigabytes(memory.engine)} of the engine"
-    at_most = max(memory.trainer, memory.engine) if shared.by_turns else memory.trainer + memory.engine
-    text = "larger" if shared.by_turns else "sum"
+    at_most = max(memory.trainer, memory.engine) if shared.time_shared else memory.trainer + memory.engine
+    text = "larger" if shared.time_shared else "sum"
     yield Row(SECTION, "deviceBytes", "device, at most", "bytes", at_most, f"{text} of {parts}")
-    if shared.by_turns:
+    if shared.time_shared:
         yield Row(
             *(SECTION, "parkedTrainer", "host: trainer", "bytes", memory.parked),
             "weights, moments and the weights published last; torch may round each pinned tensor up to a power of two",

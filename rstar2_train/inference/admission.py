@@ -1,6 +1,6 @@
 """Admission for asyncio: each trajectory has a slot, which waits for an engine, keeps it, and moves with it.
 
-    rollout.generation --> EngineSlot <--> AdmissionQueue --> scheduler        in the driver
+    rollout.generation --> EngineSlot <--> AdmissionQueue --> scheduler        in the orchestrator
                                '--------> RemoteQueue ~~~~~~> AdmissionQueue   in a rollout worker (rollout/workers)
 
 The scheduler decides; `AdmissionQueue` reports its decisions to the slots. A slot is the same in every process.

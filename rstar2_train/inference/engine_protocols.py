@@ -1,4 +1,4 @@
-"""What the pool and the rollouts need of the client of an engine.
+"""The client of an engine as the pool and the rollouts use it.
 
 `EngineClient` (an engine of the job), `OpenAIClient` (a server of another operator) and `ScriptedClient` (a script)
 satisfy `PooledClient`. Only an engine of the job is also a `WeightReceiver`.

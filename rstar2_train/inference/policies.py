@@ -25,7 +25,7 @@ PolicyName = Literal["Static", "Reserve", "Graded"]
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class QueuedTrajectory:
     """One trajectory, as the scheduler knows it."""
 
     key: Hashable
@@ -60,7 +60,7 @@ class EngineState:
     """Tokens of KV cache."""
     block: int = 1
     """Tokens per block, the unit in which KV cache is allocated."""
-    running: dict[Hashable, Work] = field(default_factory=dict)
+    running: dict[Hashable, QueuedTrajectory] = field(default_factory=dict)
     reserved: int = 0
     """Sum of the largest tokens of its trajectories, each rounded up to whole blocks."""
     rate: float = 0.0
@@ -71,11 +71,11 @@ class EngineState:
         """Return tokens, rounded up to whole blocks."""
         return -(-tokens // self.block) * self.block
 
-    def written(self, work: Work, now: float) -> float:
+    def written(self, work: QueuedTrajectory, now: float) -> float:
         """Return the estimated tokens of a trajectory after its prompt, at the present place in its turn."""
         return min(work.written + self.rate * (now - work.since), float(work.tokens - work.prompt_tokens))
 
-    def youngest(self, now: float) -> list[Work]:
+    def youngest(self, now: float) -> list[QueuedTrajectory]:
         """Return its trajectories, those with the fewest tokens first."""
         return sorted(self.running.values(), key=lambda work: (self.written(work, now), -work.order))
 
@@ -83,25 +83,29 @@ class EngineState:
 class SchedulingPolicy(Protocol):
     """The decisions of the scheduler. `now`: seconds on the scheduler's clock."""
 
-    def rank(self, work: Work) -> float:
+    def rank(self, work: QueuedTrajectory) -> float:
         """Return the rank of a waiting trajectory: a smaller one starts first. Within a group, order decides."""
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
+    def choose(
+        self, work: QueuedTrajectory, engines: Iterable[EngineState], *, now: float, waiting: int
+    ) -> EngineState | None:
         """Return the engine in which a trajectory should start now; None if it must wait."""
 
-    def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
+    def moved(
+        self, work: QueuedTrajectory, engine: EngineState, engines: Sequence[EngineState], *, now: float
+    ) -> EngineState:
         """Return the engine of the next turn of a trajectory while nothing waits. Default: it keeps its own."""
         return engine
 
-    def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
+    def displaced(self, engine: EngineState, *, now: float) -> list[QueuedTrajectory]:
         """Return the trajectories that must leave an engine before it preempts. Default: none."""
         return []
 
-    def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
+    def entered(self, work: QueuedTrajectory, engine: EngineState, *, now: float) -> None:
         """Take note of a trajectory that starts in an engine or moves to it."""
         return
 
-    def left(self, work: Work, engine: EngineState, *, now: float) -> None:
+    def left(self, work: QueuedTrajectory, engine: EngineState, *, now: float) -> None:
         """Take note of a trajectory that finished in an engine or leaves it."""
         return
 
@@ -109,7 +113,7 @@ class SchedulingPolicy(Protocol):
         """Take note of new live figures of an engine."""
         return
 
-    def finished(self, work: Work, tokens: int) -> None:
+    def finished(self, work: QueuedTrajectory, tokens: int) -> None:
         """Take note of the length of a finished trajectory: `tokens` with its prompt."""
         return
 
@@ -121,11 +125,13 @@ class Static(SchedulingPolicy):
         """`max_in_flight`: largest number of trajectories per engine."""
         self.max_in_flight = max_in_flight
 
-    def rank(self, work: Work) -> float:
+    def rank(self, work: QueuedTrajectory) -> float:
         """Return the order of arrival."""
         return work.order
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
+    def choose(
+        self, work: QueuedTrajectory, engines: Iterable[EngineState], *, now: float, waiting: int
+    ) -> EngineState | None:
         """Return the engine with the fewest trajectories, if it may have one more."""
         able = [engine for engine in engines if len(engine.running) < self.max_in_flight]
         return min(able, key=lambda engine: len(engine.running), default=None)
@@ -134,7 +140,9 @@ class Static(SchedulingPolicy):
 class Reserve(Static):
     """A trajectory starts where its prompt and whole budget fit into the KV cache that nothing has reserved."""
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
+    def choose(
+        self, work: QueuedTrajectory, engines: Iterable[EngineState], *, now: float, waiting: int
+    ) -> EngineState | None:
         """Return the engine with the most unreserved tokens, if the trajectory fits there."""
         best: tuple[int, int, EngineState] | None = None
         for engine in engines:
@@ -199,14 +207,16 @@ class Graded:
         self._started: defaultdict[Hashable, int] = defaultdict(int)
         self._updated = -np.inf
 
-    def rank(self, work: Work) -> float:
+    def rank(self, work: QueuedTrajectory) -> float:
         """Return the order of arrival, less an advance for the first of a prompt, and for prompts of long answers."""
         self.lengths.admit(work.tokens - work.prompt_tokens)
         if work.context or (self._started[work.group] < self.PROBES and not self.lengths.known(work.group)):
             return work.order - self.WINDOW
         return work.order - self.WINDOW * min(1.0, self.lengths.relative_length(work.group) / 2)
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
+    def choose(
+        self, work: QueuedTrajectory, engines: Iterable[EngineState], *, now: float, waiting: int
+    ) -> EngineState | None:
         """Return the engine whose expected peak is lowest, if the trajectory fits there. An empty engine takes any."""
         engines = list(engines)
         running = sum(len(engine.running) for engine in engines)
@@ -221,19 +231,21 @@ class Graded:
                 best, lowest = engine, peak
         return best
 
-    def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
+    def moved(
+        self, work: QueuedTrajectory, engine: EngineState, engines: Sequence[EngineState], *, now: float
+    ) -> EngineState:
         """Return the engine with the fewest trajectories, if it has much fewer than its own and the trajectory fits."""
         best = min(engines, key=lambda other: len(other.running))
         if len(best.running) + 2 > self.MUCH_FEWER * len(engine.running):
             return engine
         return best if not best.running or self._peak(best, work, engines, now=now) < 1 else engine
 
-    def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
+    def displaced(self, engine: EngineState, *, now: float) -> list[QueuedTrajectory]:
         """Return the youngest trajectories of an engine whose cache is nearly full; one always stays."""
         if engine.load is None or engine.load.kv_usage < self.FULL:
             return []
         excess = (engine.load.kv_usage - self.RELIEVED) * engine.capacity
-        leaving: list[Work] = []
+        leaving: list[QueuedTrajectory] = []
         for work in engine.youngest(now)[:-1]:
             if excess <= 0:
                 break
@@ -241,13 +253,13 @@ class Graded:
             excess -= work.prompt_tokens + engine.written(work, now)
         return leaving
 
-    def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
+    def entered(self, work: QueuedTrajectory, engine: EngineState, *, now: float) -> None:
         """Add a trajectory to the forecast of its engine."""
         self._started[work.group] += work.length_class is None
         work.length_class = self._class(work)
         self._add(work, engine, now, sign=1)
 
-    def left(self, work: Work, engine: EngineState, *, now: float) -> None:
+    def left(self, work: QueuedTrajectory, engine: EngineState, *, now: float) -> None:
         """Remove a trajectory from the forecast of its engine."""
         self._add(work, engine, now, sign=-1)
 
@@ -269,16 +281,22 @@ class Graded:
         else:
             self._headroom[engine.name] = max(self.HEADROOM, self._headroom[engine.name] * 0.999)
 
-    def finished(self, work: Work, tokens: int) -> None:
+    def finished(self, work: QueuedTrajectory, tokens: int) -> None:
         """Learn the length of a trajectory."""
         length = max(0, tokens - work.prompt_tokens)
         self.lengths.add(work.group, length, length_class=self._class(work), order=work.order)
 
-    def _class(self, work: Work) -> int:
+    def _class(self, work: QueuedTrajectory) -> int:
         return self.lengths.class_of(work.group) if work.length_class is None else work.length_class
 
     def _peak(
-        self, engine: EngineState, work: Work, engines: Sequence[EngineState], *, now: float, saved: float = 0.0
+        self,
+        engine: EngineState,
+        work: QueuedTrajectory,
+        engines: Sequence[EngineState],
+        *,
+        now: float,
+        saved: float = 0.0,
     ) -> float:
         """Return the expected peak of an engine's cache with one more trajectory, as a fraction of its capacity.
 
@@ -301,7 +319,7 @@ class Graded:
         peak += (self._headroom[engine.name] - saved) * np.sqrt(forecast.variance + variance)
         return float(peak.max()) * forecast.scale / engine.capacity
 
-    def _add(self, work: Work, engine: EngineState, now: float, *, sign: int) -> None:
+    def _add(self, work: QueuedTrajectory, engine: EngineState, now: float, *, sign: int) -> None:
         forecast = self._forecasts.get(engine.name)
         if forecast is not None:
             expected, variance = self._tokens([work], [engine.written(work, now)], engine.block)
@@ -313,7 +331,7 @@ class Graded:
         expected, variance = self._tokens(works, [engine.written(work, now) for work in works], engine.block)
         return _Forecast(expected, variance, self._scale[engine.name], now)
 
-    def _tokens(self, works: Sequence[Work], written: Sequence[float], block: int) -> tuple[Floats, Floats]:
+    def _tokens(self, works: Sequence[QueuedTrajectory], written: Sequence[float], block: int) -> tuple[Floats, Floats]:
         """Return the expected tokens of trajectories and their variance, at each point of a forecast."""
         lengths = self.lengths
         ahead = lengths.longest * (np.arange(self.POINTS) / (self.POINTS - 1)) ** 1.5

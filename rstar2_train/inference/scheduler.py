@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar, cast
 
 from rstar2_train.inference.engine_load import EngineLoad, LagDetector
-from rstar2_train.inference.policies import EngineState, PolicyName, SchedulingPolicy, Work, make_policy
+from rstar2_train.inference.policies import EngineState, PolicyName, QueuedTrajectory, SchedulingPolicy, make_policy
 
 Key = TypeVar("Key", bound=Hashable)
 RANK_SECONDS = 5.0
@@ -28,25 +28,25 @@ class _WaitingWork:
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self._policy = policy
-        self._groups: dict[Hashable, list[tuple[int, Work]]] = {}
+        self._groups: dict[Hashable, list[tuple[int, QueuedTrajectory]]] = {}
         self._heads: list[tuple[float, int, Hashable]] = []
         """Rank, order and group of each head; also entries that are no longer valid."""
         self._ranks: dict[Hashable, tuple[float, int]] = {}
         """Valid rank and order of the head of each group."""
 
-    def works(self) -> list[Work]:
+    def works(self) -> list[QueuedTrajectory]:
         """Return all waiting trajectories, in order of arrival."""
         return [work for _, work in sorted(entry for queue in self._groups.values() for entry in queue)]
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def push(self, work: Work) -> None:
+    def push(self, work: QueuedTrajectory) -> None:
         queue = self._groups.setdefault(work.group, [])
         heapq.heappush(queue, (work.order, work))
         self.rank(work.group)
 
-    def first(self) -> Work:
+    def first(self) -> QueuedTrajectory:
         """Return the trajectory of the smallest rank."""
         while True:
             rank, order, group = self._heads[0]
@@ -54,7 +54,7 @@ class _WaitingWork:
                 return self._groups[group][0][1]
             heapq.heappop(self._heads)
 
-    def remove(self, work: Work) -> None:
+    def remove(self, work: QueuedTrajectory) -> None:
         queue = self._groups[work.group]
         if queue[0][1] is work:
             heapq.heappop(queue)
@@ -102,7 +102,7 @@ class Scheduler(Generic[Key]):
         self._held: set[str] = set()
         self._lag = LagDetector()
         self._waiting = _WaitingWork(self.policy)
-        self._works: dict[Key, Work] = {}
+        self._works: dict[Key, QueuedTrajectory] = {}
         self._engine_of: dict[Key, EngineState] = {}
         self._count = 0
         self._ranked = clock()
@@ -154,7 +154,7 @@ class Scheduler(Generic[Key]):
         """
         if key in self._works:
             raise ValueError(f"{key!r} is already submitted")
-        work = Work(key, self._count, tokens, prompt_tokens, group)
+        work = QueuedTrajectory(key, self._count, tokens, prompt_tokens, group)
         self._works[key] = work
         self._count += 1
         self._waiting.push(work)
@@ -248,20 +248,20 @@ class Scheduler(Generic[Key]):
         now = self._clock()
         return [state for state in states if not self._lag.lags(state.name, now=now)] or states
 
-    def _enter(self, work: Work, engine: EngineState) -> None:
+    def _enter(self, work: QueuedTrajectory, engine: EngineState) -> None:
         work.since, work.in_turn = self._clock(), False
         engine.running[work.key] = work
         engine.reserved += engine.rounded(work.tokens)
         self._engine_of[cast(Key, work.key)] = engine
         self.policy.entered(work, engine, now=self._clock())
 
-    def _leave(self, work: Work) -> None:
+    def _leave(self, work: QueuedTrajectory) -> None:
         engine = self._engine_of.pop(cast(Key, work.key))
         del engine.running[work.key]
         engine.reserved -= engine.rounded(work.tokens)
         self.policy.left(work, engine, now=self._clock())
 
-    def _requeue(self, work: Work) -> Key:
+    def _requeue(self, work: QueuedTrajectory) -> Key:
         self._leave(work)
         self._waiting.push(work)
         return cast(Key, work.key)

@@ -189,7 +189,7 @@ def _main() -> None:
     parser.add_argument(
         "--turn-lock",
         type=Path,
-        help="lock of the trainer that uses the same GPU by turns: wait for it, then start with sleep mode",
+        help="lock of the trainer that uses the same GPU by time-sharing: wait for it, then start with sleep mode",
     )
     options = parser.parse_args()
     config_file = options.model / "config.json"

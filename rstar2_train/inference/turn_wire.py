@@ -21,7 +21,7 @@ SIZES = struct.Struct("<II")
 """The start of a frame: bytes of its head, number of its tokens."""
 TOKEN_BYTES = LOGPROB_BYTES = 4
 PART_TOKENS = 1024
-"""Tokens of a part, if the request has no `part_tokens`. Each part costs the driver 0.1 ms."""
+"""Tokens of a part, if the request has no `part_tokens`. Each part costs the orchestrator 0.1 ms."""
 MOST_HEAD_BYTES = 1 << 20
 """Largest head of a frame; a larger one is not of this protocol."""
 
@@ -50,7 +50,7 @@ def encode_request(parameters: dict[str, Any], *token_ids: Sequence[int]) -> byt
 def decode_request(body: bytes) -> tuple[dict[str, Any], array[int]]:
     """Return parameters and tokens of a request. Raises ValueError for another format."""
     if len(body) < SIZES.size:
-        raise ValueError("the body is not a frame of rstar2_train/inference/turn_wire.py")
+        raise ValueError("Invalid body: expected the binary format of POST /rstar2/generate.")
     head_bytes, count = SIZES.unpack_from(body)
     start = SIZES.size + head_bytes
     if len(body) != start + TOKEN_BYTES * count:

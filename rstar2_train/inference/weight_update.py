@@ -99,7 +99,7 @@ class DeltaUpdate:
 class WeightSender(Protocol):
     """The trainer, which sends a version that it has published."""
 
-    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+    def start_transfer(self, folder: Path, *, workers: int, seconds: float) -> Offer:
         """Start a transfer to one engine. Blocks until the trainer has started it. Raises StageFailed or OSError."""
         ...
 
@@ -151,7 +151,7 @@ class CollectiveUpdate:
         try:
             async with asyncio.timeout(seconds):
                 offer = await asyncio.to_thread(
-                    self.sender.offer_weights, self.delta.chain[-1], workers=workers, seconds=self.seconds
+                    self.sender.start_transfer, self.delta.chain[-1], workers=workers, seconds=self.seconds
                 )
         except (StageFailed, OSError) as error:  # the trainer is lost, or cannot read its storage in time
             reason = str(error) or f"no answer within {seconds:g} s"

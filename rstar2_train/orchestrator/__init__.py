@@ -16,7 +16,7 @@ Modules:
 - `trainer_session`  ranks and checkpoints of the attempt
 - `rollout_session`  engines and judge of the attempt
 - `weight_transports`  how weight versions travel from the ranks to the engines
-- `device_turns`     trainer and engine on one device, by turns
+- `device_sharing`     trainer and engine time-share one device
 - `initial_policy`   the model and the optimiser that a stage starts from
 - `pipeline`         the steps of a GRPO stage: generator, trainer, publisher
 - `selection`        from scored rollouts to training sequences: Resample-on-Correct and advantages

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "--environment", action="append", default=[], metavar="HOST:PORT", help="server of the environment; repeatable"
     )
     arguments.add_argument("--agent-port", type=int, default=0, help="port for the pods of the agent; default: no pods")
-    arguments.add_argument("--share-device", action="store_true", help="trainer and engines use one GPU, by turns")
+    arguments.add_argument("--share-device", action="store_true", help="trainer and engines time-share one GPU")
     arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
     return arguments
 

@@ -26,7 +26,7 @@ from rstar2_train.api.contracts import (
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState, StageState
-from rstar2_train.orchestrator.device_turns import DeviceTurns
+from rstar2_train.orchestrator.device_sharing import DeviceSharing
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 
@@ -55,7 +55,7 @@ class Endpoints:
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
     share_device: bool = False
-    """Whether the engines use the trainer's device, by turns."""
+    """Whether trainer and engines time-share a device."""
 
 
 @dataclass
@@ -71,12 +71,12 @@ class StageContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by SIGTERM and SIGINT: write a checkpoint, then exit as suspended."""
     progress: Progress = field(init=False)
-    turns: DeviceTurns = field(init=False)
+    device: DeviceSharing = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = Progress(stage=self.stage.name, attempt=self.attempt)
         shared = self.endpoints.engines if self.endpoints.share_device else ()
-        self.turns = DeviceTurns(shared, token=read_secret(ENGINE_TOKEN) or "", lock=self.state.turn_lock)
+        self.device = DeviceSharing(shared, token=read_secret(ENGINE_TOKEN) or "", lock=self.state.turn_lock)
 
     @property
     def folder(self) -> StageState:

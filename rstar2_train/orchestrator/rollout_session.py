@@ -28,7 +28,6 @@ from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
-from rstar2_train.orchestrator.makespan import makespan_bound
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.planning.rollout_processes import most_concurrent, process_count
 from rstar2_train.rewards.task_rewards import TaskRewards
@@ -43,6 +42,7 @@ from rstar2_train.rollout.trajectory import LostTo, Trajectory
 from rstar2_train.rollout.workers.messages import WorkerSetup
 from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
 from rstar2_train.rollout.workers.worker_process import WorkerLost
+from rstar2_train.simulation.makespan import makespan_bound
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN, read_secret
@@ -122,17 +122,17 @@ class RolloutSession:
 
         If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
         """
-        transport, turns = self._transport_of(group), self._ctx.turns
-        await turns.to_trainer()
+        transport, device = self._transport_of(group), self._ctx.device
+        await device.to_trainer()
         update = await transport.publish(group, version)
-        await turns.to_engines()
+        await device.to_engines()
         try:
             await self._unless_stopped(self._pool.push(update))
         except EngineRejected as error:
             if not transport.restart():
                 raise _stage_failure(error) from error
             log.warning("%s; the next version is a snapshot", error)
-            await turns.to_trainer()
+            await device.to_trainer()
             update = await transport.publish(group, version)
             await self._push(update)
         except EngineUnavailable as error:
@@ -172,7 +172,7 @@ class RolloutSession:
         await self._push(FolderUpdate.make(folder, version))
 
     async def _push(self, update: WeightUpdate) -> None:
-        await self._ctx.turns.to_engines()
+        await self._ctx.device.to_engines()
         try:
             await self._unless_stopped(self._pool.push(update))
         except (EngineUnavailable, EngineRejected) as error:
@@ -232,7 +232,7 @@ class RolloutSession:
             sampled.append(trajectory)
             count()
 
-        await self._ctx.turns.to_engines()
+        await self._ctx.device.to_engines()
         await self._check_sandbox()
         await self._unless_stopped(
             collect_groups(
@@ -241,13 +241,13 @@ class RolloutSession:
         )
         _check_lost(sampled)
 
-    def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
+    def drain_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
         """Return the metrics of the engines and of the event loops since the last call.
 
         `groups`: sampled in `seconds`, compared with their lower bound; None if other groups were sampled meanwhile.
         """
         statistics = self._pool.statistics
-        lags = [self._lag.take(0.99), self._workers.take_lag(0.99) if self._workers else 0.0]
+        lags = [self._lag.take(0.99), self._workers.drain_lag(0.99) if self._workers else 0.0]
         metrics = {"rollout/loop_lag_p99_seconds": max(lags)} | statistics.take()
         if seconds is not None:
             trajectories = [trajectory for group in groups for trajectory in group if not trajectory.failed]
@@ -281,7 +281,7 @@ class RolloutSession:
             count()
 
         context = self._rollout_context(sampling, seed)
-        await self._ctx.turns.to_engines()
+        await self._ctx.device.to_engines()
         await self._check_sandbox()
         results = await self._unless_stopped(
             sample_missing(request, saved=saved, store=store, context=context, on_sample=on_sample)

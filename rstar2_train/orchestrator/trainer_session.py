@@ -81,7 +81,7 @@ class TrainerSession:
     async def __aenter__(self) -> Self:
         # The ranks need half a minute to start. Meanwhile the stage reads its data and samples its first rollouts.
         self._starting = asyncio.create_task(self._start())
-        if self._ctx.turns.enabled:
+        if self._ctx.device.enabled:
             await asyncio.wait({self._starting})
         return self
 
@@ -90,7 +90,7 @@ class TrainerSession:
         unavailable = isinstance(error, StageFailed) and error.reason in UNAVAILABLE
         try:
             if (unavailable or isinstance(error, SuspendRequested)) and self._starting.exception() is None:
-                await self._ctx.turns.to_trainer(engines_failed=True)
+                await self._ctx.device.to_trainer(engines_failed=True)
                 await self.checkpoint(self._done)
         finally:
             if self._saving is not None:
@@ -109,13 +109,13 @@ class TrainerSession:
         if self._saving is not None and self._saving.done():
             self._saving.result()
         step = await asyncio.shield(self._starting)
-        await self._ctx.turns.to_trainer()
+        await self._ctx.device.to_trainer()
         return step
 
     async def _start(self) -> int:
         """Start the ranks; restore the newest checkpoint of the stage, or load the policy that it starts from."""
         ctx, spec = self._ctx, self._ctx.job.spec
-        await ctx.turns.to_trainer()
+        await ctx.device.to_trainer()
         self.group = await asyncio.to_thread(
             self._start_group,
             ranks=ctx.job.replicas(ctx.stage) * spec.trainer.ranks_per_replica,
@@ -129,7 +129,7 @@ class TrainerSession:
         )
         ctx.install_signal_handlers()
         await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
-        ctx.turns.group = self.group
+        ctx.device.group = self.group
         state = await self._restore_newest()
         if state is None:
             await self._restore_source()
@@ -209,7 +209,7 @@ class TrainerSession:
         self._unrated.append(step)
         self._rate(step)
         self.extra["best"] = list(self.best) if self.best else None
-        await self._ctx.turns.to_trainer()
+        await self._ctx.device.to_trainer()
         await asyncio.to_thread(self.group.stage_checkpoint)
         self._saving = asyncio.create_task(self._write(step, dict(self.extra)))
 
@@ -251,7 +251,7 @@ class TrainerSession:
         """
         ctx = self._ctx
         await self.checkpoint(step)
-        await ctx.turns.to_trainer()
+        await ctx.device.to_trainer()
         message = f"finished after {step} steps"
         collapsed = reason in ("Collapsed", "OffPolicy")
         if collapsed and self.best is not None and self._exists(self.best[1]):

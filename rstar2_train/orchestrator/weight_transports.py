@@ -149,7 +149,7 @@ class CollectiveTransport:
     async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
         """Write the files, and let rank 0 offer them."""
         delta = await self._delta.publish(group, version)
-        await asyncio.to_thread(group.serve_offers)
+        await asyncio.to_thread(group.serve_transfers)
         self._group = group
         return CollectiveUpdate(delta, group, version_store.read_manifest(delta.chain[-1]), self._phase_seconds)
 

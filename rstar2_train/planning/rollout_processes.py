@@ -24,12 +24,12 @@ def most_concurrent(job: AgenticRLJob, stage: Stage) -> int:
 
 
 def process_count(wanted: int | None, *, trajectories: int, cpus: int | None = None) -> int:
-    """Return the number of processes that run rollouts; 1: only the driver.
+    """Return the number of processes that run rollouts; 1: only the orchestrator.
 
     Args:
         wanted: `rollout.workers`; None: one per 1,000 of `trajectories`.
         trajectories: the largest number of concurrent ones.
-        cpus: of the machine; the default is at most one process per CPU but one, which the driver needs.
+        cpus: of the machine; the default is at most one process per CPU but one, which the orchestrator needs.
     """
     if wanted is not None:
         return wanted

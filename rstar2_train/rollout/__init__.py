@@ -23,7 +23,7 @@ Modules:
 - `generation`        generates one turn, with failover to another engine
 - `remote_tools`      the tools of MCP servers and of an environment
 - `agent_program`     rollouts of a user's own program, through an OpenAI-compatible endpoint
-- `episode`           the episode of an environment, one per trajectory
+- `environment_episode` the episode of an environment, one per trajectory
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
 - `chat_template`     conversations as text, by the model's chat template
 - `chat_format`       conversations as tokens: prompts, turns, tool responses

@@ -27,7 +27,7 @@ class ByteDecoder:
             self._bytes[number] = _token_bytes(token, characters)
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> ByteDecoder | None:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> ByteDecoder | None:
         """Return the decoder of a tokenizer; None if its vocabulary is not byte-level."""
         from tokenizers.decoders import ByteLevel
 

@@ -174,7 +174,7 @@ class ChatFormat:
 
     @cached_property
     def _byte_decoder(self) -> ByteDecoder | None:
-        return ByteDecoder.of(self._fast)
+        return ByteDecoder.from_tokenizer(self._fast)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
@@ -198,26 +198,26 @@ class ChatFormat:
         return own if tools.in_paper_form else own.replace(TOOLS_MARK, tools.section())
 
     def prompt_messages(
-        self, problem: str, *, as_is: bool = False, tools: Iterable[str] | None = None
+        self, problem: str, *, raw_prompt: bool = False, tools: Iterable[str] | None = None
     ) -> list[dict[str, str]]:
-        """Return the conversation of a prompt; `as_is`: without the job's system prompt and prefix.
+        """Return the conversation of a prompt; `raw_prompt`: without the job's system prompt and prefix.
 
         `tools`: names of the tools that the row allows; None: all. Raises ValueError for an unknown name.
         """
-        if as_is:
+        if raw_prompt:
             return [{"role": "user", "content": problem}]
         system = self.system_prompt if tools is None else self._system_prompt(self.tools.select(tools))
         messages = [{"role": "system", "content": system}] if system else []
         return [*messages, {"role": "user", "content": self.prompt_prefix + problem}]
 
-    def prompt_ids(self, problem: str, *, as_is: bool = False, tools: Iterable[str] | None = None) -> list[int]:
+    def prompt_ids(self, problem: str, *, raw_prompt: bool = False, tools: Iterable[str] | None = None) -> list[int]:
         """Return the token ids up to the start of the model's first turn. Arguments as of `prompt_messages`."""
-        return self.encode(self.template.render(self.prompt_messages(problem, as_is=as_is, tools=tools)))
+        return self.encode(self.template.render(self.prompt_messages(problem, raw_prompt=raw_prompt, tools=tools)))
 
     def problem_ids(self, problem: Problem) -> array[int]:
         """Return the token ids of a row's prompt, up to the start of the model's first turn."""
         if not problem.functions:
-            return array("i", self.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools))
+            return array("i", self.prompt_ids(problem.problem, raw_prompt=problem.raw_prompt, tools=problem.tools))
         tools, own = self.tools.select(None, problem.functions), self._own_system_prompt or ""
         system = self._system_prompt(tools) if TOOLS_MARK in own else tools.section()  # the built-in one asks for a box
         opening = [{"role": "system", "content": system}] if system else []

@@ -27,7 +27,7 @@ from rstar2_train.rollout.agent_program.episode import AgentEpisode
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.context import RolloutContext, RunRollout
-from rstar2_train.rollout.episode import Episode
+from rstar2_train.rollout.environment_episode import EnvironmentEpisode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
 from rstar2_train.rollout.jupyter_tool import JupyterTool
 from rstar2_train.rollout.remote_tools import RemoteTools
@@ -266,5 +266,5 @@ def _remote_tools(agent: Agent, problem: Problem, sample: int, context: RolloutC
     name = f"{problem.id}/{sample}/{uuid.uuid4().hex[:8]}"
     rewards = context.rewards.is_default
     return RemoteTools(
-        agent.tools.servers, Episode(agent.tools.environment, problem, seed=seed, name=name, rewards=rewards)
+        agent.tools.servers, EnvironmentEpisode(agent.tools.environment, problem, seed=seed, name=name, rewards=rewards)
     )

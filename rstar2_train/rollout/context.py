@@ -1,7 +1,7 @@
 """The shared inputs of a set of rollouts: agent settings, engines, judge and seed.
 
 Created once per set by the orchestrator's rollout session or by `rstar2 eval`, and passed to the collector and to the
-generation of each turn. A rollout worker has a context of its own, whose engines are a link to the driver's pool.
+generation of each turn. A rollout worker has a context of its own, whose engines are a link to the orchestrator's pool.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Self
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.tasks import MCPServerSpec
 from rstar2_train.judge.types import CallResult
-from rstar2_train.rollout.episode import Episode
+from rstar2_train.rollout.environment_episode import EnvironmentEpisode
 from rstar2_train.tools.mcp_session import McpSession
 from rstar2_train.tools.toolset import ENVIRONMENT, Tool
 
@@ -29,7 +29,7 @@ from rstar2_train.tools.toolset import ENVIRONMENT, Tool
 class RemoteTools:
     """Sessions and episode of one rollout. Use as `async with`; entering it starts the episode."""
 
-    def __init__(self, servers: Sequence[MCPServerSpec], episode: Episode | None = None) -> None:
+    def __init__(self, servers: Sequence[MCPServerSpec], episode: EnvironmentEpisode | None = None) -> None:
         self._specs = {server.name: server for server in servers}
         self.episode = episode
         self._episode_lock = asyncio.Lock()

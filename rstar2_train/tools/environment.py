@@ -1,7 +1,7 @@
 """The tools of an OpenEnv environment, and the text of its observations.
 
     toolset --> read_environment (when a stage starts) --> episode_servers, openenv
-    rollout.episode --> EnvironmentTools (actions, observations)
+    rollout.environment_episode --> EnvironmentTools (actions, observations)
 
 An environment whose actions call tools (OpenEnv's MCP environments) has these tools. Any other has one tool, `step`,
 whose arguments are the action.

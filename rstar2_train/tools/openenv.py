@@ -1,6 +1,7 @@
 """One connection to an OpenEnv server: reset, step and state over its WebSocket. The wire, nothing of the task.
 
-    environment (schema, when a stage starts), rollout.episode (one connection per rollout) --> Connection --> server
+    environment (schema, when a stage starts) --------------------------.
+    rollout.environment_episode (one connection per rollout) --> Connection --> server
 
 One connection is one session with one environment object, which ends with the connection. The server is an untrusted
 peer: every doubt is `ServerLost`. An action is checked by the environment's schema before it is sent, so an error

@@ -1,6 +1,6 @@
 """Moves a rank's memory from its device to the host and back. Meanwhile an engine uses the device.
 
-`orchestrator/device_turns.py` decides when. Whole storages move: parameters, gradients, buffers, the optimiser's
+`orchestrator/device_sharing.py` decides when. Whole storages move: parameters, gradients, buffers, the optimiser's
 moments, and the weights published last. The tensors stay the same objects, with storages of size 0 meanwhile, so that
 views, FSDP and compiled layers need not know. The host buffers are kept for the next time, because pinned memory is
 slow to allocate.
@@ -20,20 +20,20 @@ from rstar2_train.trainer.model import Policy
 
 
 class ParkedMemory:
-    """The memory of one rank. `park` and `unpark` take turns."""
+    """The memory of one rank. `sleep` and `wake_up` alternate."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffers: dict[int, Tensor] = {}
         """Host memory, by the storage that it is for."""
-        self._parked: list[tuple[torch.UntypedStorage, Tensor]] = []
+        self._moved: list[tuple[torch.UntypedStorage, Tensor]] = []
 
     @property
-    def is_parked(self) -> bool:
+    def is_asleep(self) -> bool:
         """Whether the memory is on the host."""
-        return bool(self._parked)
+        return bool(self._moved)
 
-    def park(self, policy: Policy, optimizer: torch.optim.Optimizer, others: Iterable[Tensor] = ()) -> None:
+    def sleep(self, policy: Policy, optimizer: torch.optim.Optimizer, others: Iterable[Tensor] = ()) -> None:
         """Copy the memory to the host and free it on the device. `others`: further tensors on the device."""
         for module in policy.modules():
             if isinstance(module, FSDPModule):
@@ -49,19 +49,19 @@ class ParkedMemory:
                 pinned = self._device.type != "cpu"
                 buffer = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=pinned)
             buffers[key] = buffer.copy_(_as_bytes(storage))
-            self._parked.append((storage, buffer))
-        for storage, _ in self._parked:
+            self._moved.append((storage, buffer))
+        for storage, _ in self._moved:
             storage.resize_(0)
         self._buffers = buffers
         if self._device.type != "cpu":
             torch.cuda.empty_cache()
 
-    def unpark(self) -> None:
+    def wake_up(self) -> None:
         """Copy the memory back to the device; no effect if it is there."""
-        for storage, buffer in self._parked:
+        for storage, buffer in self._moved:
             storage.resize_(buffer.numel())
             _as_bytes(storage).copy_(buffer)
-        self._parked = []
+        self._moved = []
 
     def _storages(self, tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
         for tensor in tensors:

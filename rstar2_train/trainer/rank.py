@@ -54,7 +54,7 @@ class TrainerRank:
         self.staged: dict[str, Any] | None = None
         """The copy of the state that the next checkpoint is written from."""
         self.memory: ParkedMemory | None = None
-        """Set by the first `park`."""
+        """Set by the first `sleep`."""
 
     def host(self) -> str:
         """Return the address of this rank's machine."""
@@ -208,7 +208,7 @@ class TrainerRank:
         """Take the last written weight version as the base of the next one."""
         self._chain().commit(version_id)
 
-    def serve_offers(self) -> ChannelAddress:
+    def serve_transfers(self) -> ChannelAddress:
         """Answer requests for transfers at rank 0, also during an update; return the address."""
         return CollectiveSender(self.host(), self.compute.device).serve()
 
@@ -218,17 +218,17 @@ class TrainerRank:
         logprobs = step.row_logprobs(policy, rows, self.compute.device)
         return logprobs, fingerprint(named_shards(policy), export.stored_dtype(model_dir))
 
-    def park(self) -> None:
+    def sleep(self) -> None:
         """Move the rank's memory to the host, so that an engine can use the device. No collective."""
-        if not self.parked:
+        if not self.asleep:
             self.memory = self.memory or ParkedMemory(self.compute.device)
             published = self.writer.tensors() if self.writer else ()
-            self.memory.park(*self._loaded(), published)
+            self.memory.sleep(*self._loaded(), published)
 
-    def unpark(self) -> None:
+    def wake_up(self) -> None:
         """Move the memory back to the device."""
         if self.memory is not None:
-            self.memory.unpark()
+            self.memory.wake_up()
 
     def close(self) -> None:
         """Leave the process group together: if one rank leaves early, the others abort at exit."""
@@ -236,15 +236,15 @@ class TrainerRank:
         dist.destroy_process_group()
 
     @property
-    def parked(self) -> bool:
+    def asleep(self) -> bool:
         """Whether the rank's memory is on the host."""
-        return self.memory is not None and self.memory.is_parked
+        return self.memory is not None and self.memory.is_asleep
 
     def _loaded(self) -> tuple[Policy, torch.optim.AdamW]:
         if self.policy is None or self.optimizer is None:
             raise RuntimeError("no model is loaded: call load() first")
-        if self.parked:
-            raise RuntimeError("the memory of the rank is on the host: call unpark() first")
+        if self.asleep:
+            raise RuntimeError("the memory of the rank is on the host: call wake_up() first")
         return self.policy, self.optimizer
 
     def _chain(self) -> ShardWriter:

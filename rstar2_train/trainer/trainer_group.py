@@ -224,13 +224,13 @@ class TrainerGroup:
         self._ranks.call("commit_version", version_id)
         return manifest
 
-    def serve_offers(self) -> None:
-        """Let rank 0 answer `offer_weights` and `release_weights`, also during an update."""
+    def serve_transfers(self) -> None:
+        """Let rank 0 answer `start_transfer` and `release_weights`, also during an update."""
         if self._offers is None:
-            self._offers = self._ranks.call_first("serve_offers")
+            self._offers = self._ranks.call_first("serve_transfers")
 
-    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
-        """Start a transfer of a published version to one engine. Call `serve_offers` before.
+    def start_transfer(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+        """Start a transfer of a published version to one engine. Call `serve_transfers` before.
 
         Args:
             folder: of the version.
@@ -259,7 +259,7 @@ class TrainerGroup:
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._offers is None:
-            raise RuntimeError("rank 0 does not answer: call serve_offers() first")
+            raise RuntimeError("rank 0 does not answer: call serve_transfers() first")
         try:
             return offer_channel.request(self._offers, message)
         except (OSError, EOFError) as error:
@@ -273,13 +273,13 @@ class TrainerGroup:
         results = self._ranks.call("score", self.model_dir, rows)
         return results[0][0], [sums for _, sums in results]
 
-    def park(self) -> None:
-        """Move the memory of the ranks to the host; until `unpark` no method may use the model."""
-        self._ranks.call("park")
+    def sleep(self) -> None:
+        """Move the memory of the ranks to the host; until `wake_up` no method may use the model."""
+        self._ranks.call("sleep")
 
-    def unpark(self) -> None:
+    def wake_up(self) -> None:
         """Move the memory of the ranks back to their devices."""
-        self._ranks.call("unpark")
+        self._ranks.call("wake_up")
 
     @property
     def model_dir(self) -> Path:

@@ -1,4 +1,4 @@
-"""The lock of a device that trainer and engine use by turns: the trainer holds it in its turn.
+"""The lock of a device that trainer and engine use by time-sharing: the trainer holds it in its turn.
 
 A supervisor restarts a killed engine immediately. In the trainer's turn its start would fail, again and again, because
 the trainer has the memory. So an engine waits for the lock before it starts. The lock of a killed trainer is free.

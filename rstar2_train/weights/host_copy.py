@@ -120,7 +120,8 @@ class HostCopy:
             whole = self.arrays[shard.name]
         part = whole[shard.start : shard.start + shard.count]
         if len(part) != shard.count or (shard.positions is None and len(shard.values) != shard.count):
-            raise ShardFileInvalid(f"{file.name}: {shard.name} has another number of elements")
+            values = len(part) if shard.positions is not None else len(shard.values)
+            raise ShardFileInvalid(f"{file.name}: {shard.name} has {values} elements, expected {shard.count}")
         if shard.positions is None:
             part[:] = shard.values
         else:

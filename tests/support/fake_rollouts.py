@@ -71,12 +71,14 @@ class FakeRollouts:
         for problem in problems:
             on_group([rollout(problem, sample) for sample in range(samples)])
 
-    def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
+    def drain_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
         return {"engines/count": 1.0}
 
 
 class CharacterFormat:
     """Replaces ChatFormat: a token is a character."""
+
+    stop_ids = (0,)
 
     def problem_ids(self, problem: Problem) -> array[int]:
         return token_array(map(ord, problem.problem))

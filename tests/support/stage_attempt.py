@@ -39,7 +39,7 @@ class FakeTrainerGroup:
         self.weights = 0.0
         self.staged = 0.0
         self.fresh_optimizer = True
-        self.parked = False
+        self.asleep = False
         self._on_step = on_step
         self._on_save = on_save
 
@@ -52,20 +52,20 @@ class FakeTrainerGroup:
         self.fresh_optimizer = reset_optimizer
         return TrainState(step=saved.step, extra=saved.extra)
 
-    def park(self) -> None:
-        self.parked = True
+    def sleep(self) -> None:
+        self.asleep = True
 
-    def unpark(self) -> None:
-        self.parked = False
+    def wake_up(self) -> None:
+        self.asleep = False
 
     def grpo_step(self, groups: object, *, lr: float, **_: object) -> dict[str, float]:
-        assert not self.parked
+        assert not self.asleep
         self.weights += 1
         self._on_step(self)
         return {"loss": 0.0}
 
     def stage_checkpoint(self) -> None:
-        assert not self.parked
+        assert not self.asleep
         self.staged = self.weights
 
     def write_checkpoint(
@@ -78,7 +78,7 @@ class FakeTrainerGroup:
             check()
 
     def export(self, folder: Path, *, durable: bool = True, stop_ids: Sequence[int] = ()) -> None:
-        assert not self.parked
+        assert not self.asleep
         write_weights(folder, round(self.weights))
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class StagedSender:
         self.ports: list[int] = []
         self._on_offer = on_offer
 
-    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+    def start_transfer(self, folder: Path, *, workers: int, seconds: float) -> Offer:
         self.ports.append(self.sender.offer(folder, workers, seconds))
         self._on_offer()
         return Offer("127.0.0.1", self.ports[-1], workers, seconds)

@@ -202,5 +202,5 @@ def _turns(request: CheckRequest, job: AgenticRLJob, problem: Problem, chat_form
     if request.script is not None:
         return read_script(request.script)
     rule = TaskRewards(job.spec.rewards).rule(problem.reward)
-    answer = "" if problem.as_is else problem.answer
+    answer = "" if problem.raw_prompt else problem.answer
     return default_script(chat_format.tools.select(problem.tools, problem.functions), answer=answer, reward=rule.type)

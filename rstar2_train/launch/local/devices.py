@@ -60,8 +60,8 @@ class DeviceAssignment:
     vendor: Vendor = "None"
     trainer: tuple[str, ...] = ()
     engines: tuple[tuple[str, ...], ...] = ()
-    by_turns: bool = False
-    """Whether trainer and engine use one device by turns: each of them leaves it to the other one."""
+    time_shared: bool = False
+    """Whether trainer and engine time-share one device: each of them leaves it to the other one."""
     engine_share: float | None = None
     """Share of the device's memory for the engine, if trainer and engine share one device."""
     trainer_share: float | None = None
@@ -72,8 +72,8 @@ class DeviceAssignment:
         if self.engine_share is None:
             return ""
         device = f"The trainer and the engine share GPU {self.trainer[0]}"
-        if self.by_turns:
-            return f"{device} by turns: one uses it, the other one waits in host memory."
+        if self.time_shared:
+            return f"{device} by time-sharing: one uses it, the other one waits in host memory."
         trainer, engine = f"{self.trainer_share:.0%}", f"{self.engine_share:.0%}"
         return f"{device}: {trainer} of its memory for the trainer, {engine} for the engine."
 
@@ -125,7 +125,7 @@ def assign(
     """Return the devices of the trainer's ranks and of each engine: the ranks first, then one engine after the other.
 
     A job with one rank and one engine may share a single device. The engine gets the memory that the trainer's peak
-    leaves. If that is little, and no stage samples while it trains (maxStaleness 0), they use the device by turns.
+    leaves. If that is little, and no stage samples while it trains (maxStaleness 0), they time-share it.
 
     Args:
         job: the job; its engines and learning stages determine the number of devices.
@@ -180,7 +180,7 @@ def _ids(vendor: Vendor, devices: Sequence[Device]) -> list[str]:
 def _share(
     job: AgenticRLJob, device: Device, shape: ModelShape | None, number: str, learning: Sequence[Stage]
 ) -> DeviceAssignment:
-    """Return the use of a single device by one rank and one engine, at the same time or by turns."""
+    """Return the use of a single device by one rank and one engine, at the same time or by time-sharing."""
     if shape is None or not device.memory_bytes:
         raise DevicesError(
             "spec.trainer and spec.rollout would share the only device, but the size of its memory or of the model is "
@@ -193,9 +193,9 @@ def _share(
     overlaps = any(job.grpo_settings(stage).max_staleness for stage in learning if stage.type == "GRPO")
     if engine < GOOD_ENGINE_SHARE and trainer + contexts <= 1 and not overlaps:
         whole = round(1 - contexts, 3)
-        return replace(shared, by_turns=True, engine_share=min(whole, ENGINE_SHARE), trainer_share=whole)
+        return replace(shared, time_shared=True, engine_share=min(whole, ENGINE_SHARE), trainer_share=whole)
     if engine < LEAST_ENGINE_SHARE:
-        turns = "set grpo.maxStaleness to 0, so that they use it by turns, " if trainer + contexts <= 1 else ""
+        turns = "set grpo.maxStaleness to 0, so that they time-share it, " if trainer + contexts <= 1 else ""
         raise DevicesError(
             f"spec.trainer.tokensPerMicroBatch: the trainer needs {peak / 1e9:.1f} GB of the "
             f"{device.memory_bytes / 1e9:.1f} GB of the only device, too much to share it with an engine: {turns}lower "

@@ -178,8 +178,8 @@ class _LocalRun:
                 starting = asyncio.create_task(self._start_services())  # engines load while SFT trains
                 background.append(starting)
             for stage in pending:
-                # On a device that they share by turns, an engine cannot start while a stage trains.
-                if starting is not None and (stage.needs_engines or self._devices.by_turns):
+                # On a device that they share by time-sharing, an engine cannot start while a stage trains.
+                if starting is not None and (stage.needs_engines or self._devices.time_shared):
                     await self._wait_for_services(stage, starting)
                     if self._stop.is_set():
                         break

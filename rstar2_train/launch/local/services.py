@@ -104,7 +104,7 @@ class Services:
         argv += ["--model", str(model), "--port", str(self.engine_ports[index])]
         if self.devices.engine_share is not None:
             argv += ["--memory-share", str(self.devices.engine_share)]
-        if self.devices.by_turns:
+        if self.devices.time_shared:
             argv += ["--turn-lock", str(self.state.turn_lock)]
         advice = "check spec.rollout, its engineArgs and spec.model.source"
         return self.engine_child(index, argv, env={}, advice=advice)
@@ -150,7 +150,7 @@ class Services:
             argv += ["--engine", url]
         for port in self.environment_ports:
             argv += ["--environment", f"{LOOPBACK}:{port}"]
-        if self.devices.by_turns:
+        if self.devices.time_shared:
             argv.append("--share-device")
         env = self.devices.trainer_environment()
         env |= secret_env(ENGINE_TOKEN, self.engine_token) | secret_env(JUDGE_TOKEN, self.judge_token)

@@ -206,7 +206,7 @@ class Generator:
             await asyncio.gather(*writes)
         seconds = time.monotonic() - started
         sampled = [group for prompt_id, group in groups.items() if prompt_id not in stored]
-        metrics = self._rollouts.take_metrics(sampled, seconds=None if settings.max_staleness else seconds)
+        metrics = self._rollouts.drain_metrics(sampled, seconds=None if settings.max_staleness else seconds)
         ctx.check_current()
         drawn = [problem.id for problem in problems if problem.id in groups]
         sealing = asyncio.create_task(asyncio.to_thread(group_log.seal, drawn))

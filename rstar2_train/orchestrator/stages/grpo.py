@@ -87,11 +87,11 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
             del batch  # gigabytes of host memory, which the next batch needs
             if steps.finished:
                 break
-            if ctx.turns.enabled:  # the copy of the state needs the device, which the engines get with the weights
+            if ctx.device.enabled:  # the copy of the state needs the device, which the engines get with the weights
                 await steps.start_checkpoint()
             with _timed(ctx, steps.step, started=started, waited=waited):
                 await publisher.publish(steps.step)
-            if not ctx.turns.enabled:
+            if not ctx.device.enabled:
                 await steps.start_checkpoint()
     if steps.step > first:
         with _timed(ctx, steps.step, started=started, waited=waited):

@@ -1,6 +1,6 @@
 """Rollout workers: further processes that run rollouts, when the event loop of one is not enough.
 
-    driver (orchestrator)                              rollout worker (one process each)
+    orchestrator                                       rollout worker (one process each)
 
     collector                                          worker
       |  problem, sample                                 |  one task per rollout
@@ -10,14 +10,14 @@
                            v  HostedSlot                 v
     EnginePool, scheduler, admission <===== link ===== remote_pool              generation --> engines
 
-The driver keeps the pool, the scheduler, the groups and the files. A worker keeps nothing: when it dies, its slots are
-released, and a new process runs its unfinished rollouts again, with the same seeds. The link is a pair of sockets
-without a name, and a worker exits when its end is closed.
+The orchestrator keeps the pool, the scheduler, the groups and the files. A worker keeps nothing: when it dies, its
+slots are released, and a new process runs its unfinished rollouts again, with the same seeds. The link is a pair of
+sockets without a name, and a worker exits when its end is closed.
 
 Modules:
 
 - `rollout_workers`  the workers of a stage: the assignment of problems to them
-- `worker_process`   one worker in the driver: its process, its slots, its unfinished rollouts
+- `worker_process`   one worker in the orchestrator: its process, its slots, its unfinished rollouts
 - `worker`           the program of a worker
 - `remote_pool`      the pool and the admission queue as a worker sees them
 - `messages`         what both sides send

@@ -1,6 +1,6 @@
 """Messages over a connected socket: the length of each, then its pickle.
 
-Only for the two ends of a socket pair that the driver created: a pickle of any other sender could run code.
+Only for the two ends of a socket pair that the orchestrator created: a pickle of any other sender could run code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The messages between the driver and a rollout worker.
+"""The messages between the orchestrator and a rollout worker.
 
 They arrive in the order in which they were sent: a worker sees the events of a slot as the scheduler decided them.
 Rollouts, slots and sets of rollouts have numbers, which are unique per worker.
@@ -50,7 +50,7 @@ class VersionPushed(NamedTuple):
 
 
 class VersionKnown(NamedTuple):
-    """To the driver: the worker accepts tokens of the version."""
+    """To the orchestrator: the worker accepts tokens of the version."""
 
     number: int
 
@@ -92,21 +92,21 @@ class RolloutStarted(NamedTuple):
 
 
 class RolloutFinished(NamedTuple):
-    """To the driver: a scored or lost rollout, without the tokens of its prompt."""
+    """To the orchestrator: a scored or lost rollout, without the tokens of its prompt."""
 
     number: int
     trajectory: Trajectory
 
 
 class RolloutFailed(NamedTuple):
-    """To the driver: a rollout raised an error, which ends its set."""
+    """To the orchestrator: a rollout raised an error, which ends its set."""
 
     number: int
     error: Exception
 
 
 class SlotRequested(NamedTuple):
-    """To the driver: arguments as of `AdmissionQueue.request_slot`."""
+    """To the orchestrator: arguments as of `AdmissionQueue.request_slot`."""
 
     slot: int
     tokens: int
@@ -115,7 +115,7 @@ class SlotRequested(NamedTuple):
 
 
 class TurnStarting(NamedTuple):
-    """To the driver: a turn of a slot starts with `context` tokens. It answers with `TurnStarted`."""
+    """To the orchestrator: a turn of a slot starts with `context` tokens. It answers with `TurnStarted`."""
 
     slot: int
     context: int
@@ -128,7 +128,7 @@ class TurnStarted(NamedTuple):
 
 
 class SlotReleased(NamedTuple):
-    """To the driver: the slot is free. `tokens`: length of the trajectory with its prompt, if it finished."""
+    """To the orchestrator: the slot is free. `tokens`: length of the trajectory with its prompt, if it finished."""
 
     slot: int
     tokens: int | None
@@ -163,14 +163,14 @@ class SlotFailed(NamedTuple):
 
 
 class EngineFailed(NamedTuple):
-    """To the driver: a request to an engine failed."""
+    """To the orchestrator: a request to an engine failed."""
 
     engine: str
     error: str
 
 
 class LagMeasured(NamedTuple):
-    """To the driver, every second: lag of the worker's event loop, in seconds; also its sign of life."""
+    """To the orchestrator, every second: lag of the worker's event loop, in seconds; also its sign of life."""
 
     samples: list[float]
 
@@ -189,7 +189,7 @@ ToWorker = (
     | SlotMoved
     | SlotFailed
 )
-ToDriver = (
+ToOrchestrator = (
     VersionKnown
     | RolloutFinished
     | RolloutFailed

@@ -1,7 +1,7 @@
-"""The engine pool as a rollout worker sees it: the decisions come from the driver, the requests go to the engines.
+"""The engine pool as a rollout worker sees it: the orchestrator decides, the requests go to the engines.
 
 `RemotePool` takes the place of `EnginePool` in a rollout's context, and `RemoteQueue` that of its admission queue. Each
-slot of a worker has a counterpart in the driver (`worker_process.HostedSlot`).
+slot of a worker has a counterpart in the orchestrator (`worker_process.HostedSlot`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rstar2_train.rollout.workers.messages import (
     SlotReleased,
     SlotRequested,
     SlotUnassigned,
-    ToDriver,
+    ToOrchestrator,
     TurnStarted,
     TurnStarting,
     VersionKnown,
@@ -32,11 +32,11 @@ from rstar2_train.rollout.workers.messages import (
 )
 from rstar2_train.utils.pacer import Pacer
 
-Send = Callable[[ToDriver], None]
+Send = Callable[[ToOrchestrator], None]
 
 
 class RemoteQueue:
-    """The admission queue of a worker: it passes on what its slots report, and what the driver decides."""
+    """The admission queue of a worker: it passes on what its slots report, and what the orchestrator decides."""
 
     def __init__(self, send: Send) -> None:
         self.pacer = Pacer()
@@ -46,7 +46,7 @@ class RemoteQueue:
         self._slots: dict[int, EngineSlot] = {}
         self._number_of: dict[EngineSlot, int] = {}
         self._turns: dict[int, asyncio.Future[None]] = {}
-        """Turns whose engine the driver has not decided yet, by slot."""
+        """Turns whose engine the orchestrator has not decided yet, by slot."""
 
     def request_slot(self, *, tokens: int, prompt_tokens: int = 0, group: Hashable = None) -> EngineSlot:
         """Queue a trajectory, as `AdmissionQueue.request_slot`."""
@@ -70,7 +70,7 @@ class RemoteQueue:
         self._send(SlotReleased(number, tokens))
 
     def handle(self, message: TurnStarted | SlotAssigned | SlotUnassigned | SlotMoved | SlotFailed) -> None:
-        """Apply a decision of the driver; without effect on a slot that is released meanwhile."""
+        """Apply a decision of the orchestrator; without effect on a slot that is released meanwhile."""
         slot = self._slots.get(message.slot)
         if slot is None:
             return
@@ -94,7 +94,7 @@ class RemotePool:
     """The engines of a job in a worker."""
 
     max_model_len = None
-    """Unknown here: the driver has checked the lengths."""
+    """Unknown here: the orchestrator has checked the lengths."""
 
     def __init__(self, send: Send, *, token: str, session: EngineSession, connect: Connect) -> None:
         """`token`: bearer token of the engines; `connect`: creates an engine's client."""
@@ -116,11 +116,11 @@ class RemotePool:
         return self._clients[url]
 
     def mark_failed(self, url: str, error: Exception) -> None:
-        """Report a failed request: the driver takes the engine out of use."""
+        """Report a failed request: the orchestrator takes the engine out of use."""
         self._send(EngineFailed(url, str(error)))
 
     def handle(self, message: Any) -> bool:
-        """Apply a message of the driver; return whether it is one for the pool."""
+        """Apply a message of the orchestrator; return whether it is one for the pool."""
         match message:
             case KnownVersions():
                 self.version, self._numbers = message

@@ -47,7 +47,7 @@ class RolloutWorkers:
     async def _announce(self, version: str, number: int) -> None:
         await asyncio.gather(*(process.announce(version, number) for process in self.processes))
 
-    def take_lag(self, fraction: float) -> float:
+    def drain_lag(self, fraction: float) -> float:
         """Return the largest quantile of the workers' lag since the last call, in seconds."""
         return max(process.lag.take(fraction) for process in self.processes)
 

@@ -1,7 +1,7 @@
 """The program of a rollout worker: `python -m rstar2_train.rollout.workers.worker FD`.
 
-`worker_process` starts it with one end of a socket pair. It runs the rollouts that the driver sends, each as a task,
-and returns them scored. It exits when the driver closes the other end, or dies.
+`worker_process` starts it with one end of a socket pair. It runs the rollouts that the orchestrator sends, each as a
+task, and returns them scored. It exits when the orchestrator closes the other end, or dies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RolloutWorker:
         self._sets: dict[int, _RunningSet] = {}
 
     async def run(self) -> None:
-        """Handle messages until the driver closes the link, then stop the rollouts."""
+        """Handle messages until the orchestrator closes the link, then stop the rollouts."""
         try:
             while (message := await self._link.receive()) is not None:
                 match message:
@@ -111,12 +111,12 @@ class RolloutWorker:
         except Exception as error:
             self._link.send(RolloutFailed(message.number, _portable(error)))
             return
-        trajectory.prompt_ids = array("i")  # the driver has them
+        trajectory.prompt_ids = array("i")  # the orchestrator has them
         self._link.send(RolloutFinished(message.number, trajectory))
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that the driver can read: one that cannot be pickled becomes a RuntimeError with its text."""
+    """Return an error that the orchestrator can read: one that pickle rejects becomes a RuntimeError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -125,7 +125,7 @@ def _portable(error: Exception) -> Exception:
 
 
 async def serve(link: WorkerLink) -> None:
-    """Run a worker until the driver closes the link."""
+    """Run a worker until the orchestrator closes the link."""
     setup = await link.receive()
     if setup is None:
         return

@@ -1,4 +1,4 @@
-"""One rollout worker in the driver: its process, its slots, and its unfinished rollouts.
+"""One rollout worker in the orchestrator: its process, its slots, and its unfinished rollouts.
 
 A worker that dies is started again. Its slots are released, and the new process runs its unfinished rollouts again with
 the same seeds. A rollout whose result has arrived is finished, and never runs again.
@@ -39,7 +39,7 @@ from rstar2_train.rollout.workers.messages import (
     SlotReleased,
     SlotRequested,
     SlotUnassigned,
-    ToDriver,
+    ToOrchestrator,
     ToWorker,
     TurnStarted,
     TurnStarting,
@@ -249,7 +249,7 @@ class WorkerProcess:
                 return
             await self._handle(message)
 
-    async def _handle(self, message: ToDriver) -> None:
+    async def _handle(self, message: ToOrchestrator) -> None:
         admission = self._pool.admission
         match message:
             case SlotRequested(number, tokens, prompt_tokens, group):

@@ -53,10 +53,10 @@ def test_rank_process_lost_resource_is_ranks_lost(error: Exception, message: str
     """A full device and a lost connection are no defects of the program; another error stays as it is."""
     process = RankProcess(rank=3, ranks=24, config=CONFIG)
     with (
-        patch.object(process._rank, "park", side_effect=error),
+        patch.object(process._rank, "sleep", side_effect=error),
         pytest.raises(RanksLost, match=f"trainer rank 3 of 24 {message}"),
     ):
-        process.call("park")
+        process.call("sleep")
     with pytest.raises(RuntimeError, match="no model is loaded"):
         process.call("sft", [], 0.0)
 

@@ -150,8 +150,8 @@ def test_rank_skips_an_update_that_is_not_finite(model_dir: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_rank_parked_memory_returns_bit_for_bit(model_dir: Path) -> None:
-    """Parked memory is free on the device and unusable; afterwards training continues as if nothing had happened."""
+def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path) -> None:
+    """Memory of a sleeping rank is free on the device and unusable; afterwards training continues unchanged."""
     batches = sft_batches(conversations(6))
     results = []
     for parks in (False, True):
@@ -161,18 +161,18 @@ def test_rank_parked_memory_returns_bit_for_bit(model_dir: Path) -> None:
                 rank.sft(batches, 1e-2)
                 if not parks:
                     continue
-                rank.park()
-                rank.park()  # a second request has no effect
+                rank.sleep()
+                rank.sleep()  # a second request has no effect
                 shards = [shard.to_local() for shard in named_shards(rank.policy).values()]
                 assert not any(shard.untyped_storage().nbytes() for shard in shards)
-                with pytest.raises(RuntimeError, match=r"call unpark\(\) first"):
+                with pytest.raises(RuntimeError, match=r"call wake_up\(\) first"):
                     rank.sft(batches, 1e-2)
-                rank.unpark()
+                rank.wake_up()
             results.append(weights(rank))
     assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
 
 
-def test_rank_parks_the_weights_published_last(model_dir: Path, tmp_path: Path) -> None:
+def test_rank_sleep_moves_the_weights_published_last(model_dir: Path, tmp_path: Path) -> None:
     """The base of the next changes leaves the device too; the changes after the return have the same bytes."""
     files = []
     for parks in (False, True):
@@ -189,9 +189,9 @@ def test_rank_parks_the_weights_published_last(model_dir: Path, tmp_path: Path) 
                     assert rank.writer is not None
                     # Copies on the CPU share no memory with NumPy, like the tensors of a GPU.
                     rank.writer._committed = {name: each.clone() for name, each in rank.writer._committed.items()}
-                    rank.park()
+                    rank.sleep()
                     assert not any(each.untyped_storage().nbytes() for each in rank.writer.tensors())
-                    rank.unpark()
+                    rank.wake_up()
     assert files[:3] == files[3:]
 
 

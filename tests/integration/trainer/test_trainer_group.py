@@ -202,9 +202,9 @@ def test_trainer_group_logs_library_of_transfers(
     group.start_versions()
     folder = version_store.version_folder(tmp_path, 0, "id")
     manifest = group.publish(folder, version="v0", version_id="id", base=None)
-    group.serve_offers()
+    group.serve_transfers()
     for _ in range(2):
-        offer = group.offer_weights(folder, workers=1, seconds=60)
+        offer = group.start_transfer(folder, workers=1, seconds=60)
         store = client_store(offer.host, offer.port, members=2, seconds=60)
         with TensorGroup(store, rank=1, members=2, address=offer.host, seconds=60, device=None) as transfer:
             for file in manifest.files:

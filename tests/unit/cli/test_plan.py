@@ -41,7 +41,7 @@ def test_plan_command_model_folder_replaces_the_table(tmp_path: Path, capsys: py
 
 
 def test_plan_command_divides_the_gpus_of_one_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One GPU is shared at the same time, or by turns if the trainer needs most of it; two GPUs are not shared."""
+    """One GPU is shared at the same time, or time-shared if the trainer needs most of it; two GPUs are not shared."""
     data = read_manifest(Path(LARGE))
     spec = data["spec"]
     spec["model"]["source"] = "hf://Qwen/Qwen3-4B"
@@ -61,7 +61,7 @@ def test_plan_command_divides_the_gpus_of_one_machine(tmp_path: Path, capsys: py
         summaries.append(plan["summary"])
     assert "2 x NVIDIA H200 SXM: trainer 1, engines 1" in summaries[0]
     assert "trainer and engine use at the same time" in summaries[1]
-    assert "trainer and engine use by turns" in summaries[2]
+    assert "trainer and engine use by time-sharing" in summaries[2]
 
 
 @pytest.mark.parametrize(

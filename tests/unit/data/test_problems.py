@@ -50,10 +50,10 @@ def test_read_problems_with_instructions_round_trips(tmp_path: Path) -> None:
     """Instructions are stored in the answer, and are read back from it."""
     row = {"id": "a", "problem": "Continue.", "instructions": [{"id": "punctuation:no_comma", "num_words": None}]}
     (problem,) = read_problems(_jsonl(tmp_path, row))
-    assert problem.as_is and problem.answer == '{"instructions": [{"id": "punctuation:no_comma"}]}'
+    assert problem.raw_prompt and problem.answer == '{"instructions": [{"id": "punctuation:no_comma"}]}'
     written = _jsonl(tmp_path, problem.to_row())  # in the format of a Filter stage
     assert list(read_problems(written)) == [problem]
-    assert not Problem("b", "1+1?", "2").as_is
+    assert not Problem("b", "1+1?", "2").raw_prompt
 
 
 @pytest.mark.parametrize(

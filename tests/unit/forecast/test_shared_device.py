@@ -16,8 +16,8 @@ from rstar2_train.planning.model_shape import read_shape
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "qwen3-14b.yaml"
 SHAPE, PROFILE = read_shape("hf://Qwen/Qwen3-4B"), load_profile("h200")
-TURNS = SharedDevice(by_turns=True, trainer_share=0.98, engine_share=0.9)
-TOGETHER = SharedDevice(by_turns=False, trainer_share=0.65, engine_share=0.33)
+TURNS = SharedDevice(time_shared=True, trainer_share=0.98, engine_share=0.9)
+TOGETHER = SharedDevice(time_shared=False, trainer_share=0.65, engine_share=0.33)
 
 
 def one_gpu(**rollout: Any) -> AgenticRLJob:
@@ -80,7 +80,7 @@ def test_shared_device_step_is_the_sum_of_its_parts() -> None:
 def test_shared_device_plan_states_use_and_assumption() -> None:
     """The summary names the use, and the assumptions the rate of the host link, only if memory moves."""
     plan = planned(TURNS)
-    assert "1 x NVIDIA H200 SXM, which trainer and engine use by turns" in plan.summary
+    assert "1 x NVIDIA H200 SXM, which trainer and engine use by time-sharing" in plan.summary
     assert any("50 GB/s" in text for text, _ in plan.assumptions)
     assert not any("50 GB/s" in text for text, _ in planned(TOGETHER).assumptions)
     assert not any("50 GB/s" in text for text, _ in planned(None).assumptions)

@@ -126,7 +126,7 @@ def test_longest_sequence_is_the_maximum_of_all_stages() -> None:
 
 
 def test_engine_command_sleep_mode_is_for_accelerators() -> None:
-    """An engine that shares its GPU by turns can sleep; on the CPU vLLM refuses the flag."""
+    """An engine that shares its GPU by time-sharing can sleep; on the CPU vLLM refuses the flag."""
     assert "--enable-sleep-mode" in make("NVIDIA", sleep_mode=True).argv
     assert "--enable-sleep-mode" not in make("NVIDIA").argv + make(sleep_mode=True).argv
 

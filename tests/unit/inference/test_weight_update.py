@@ -47,7 +47,7 @@ class FakeSender:
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
 
-    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+    def start_transfer(self, folder: Path, *, workers: int, seconds: float) -> Offer:
         if self._error:
             raise self._error
         return Offer("host", 1, workers, seconds)

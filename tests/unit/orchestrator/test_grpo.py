@@ -19,7 +19,7 @@ import pytest
 from rstar2_train.api.contracts import Outcome, StageFailed, write_model
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
-from rstar2_train.orchestrator.device_turns import DeviceTurns
+from rstar2_train.orchestrator.device_sharing import DeviceSharing
 from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.pipeline.generator import Batch
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
@@ -139,8 +139,8 @@ async def test_grpo_checkpoint_overlaps_the_next_rollouts(stage: Callable[..., S
     assert kept(ctx) == [2, 4]
 
 
-class RecordedTurns(DeviceTurns):
-    """Turns that call no engine."""
+class RecordedSharing(DeviceSharing):
+    """A shared device that calls no engine."""
 
     def __init__(self, lock: Path) -> None:
         super().__init__(["http://engine"], token="", lock=lock)
@@ -161,38 +161,36 @@ def is_locked(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("stopped_at", [None, 2])
-async def test_grpo_by_turns_the_device_has_one_user(
-    stage: Callable[..., StageContext], stopped_at: int | None
-) -> None:
-    """With one device by turns, the ranks are parked while the engines sample, and the engines sleep otherwise."""
+async def test_grpo_time_shared_device_has_one_user(stage: Callable[..., StageContext], stopped_at: int | None) -> None:
+    """With a time-shared device, the ranks are asleep while the engines sample, and the engines sleep otherwise."""
     ctx, groups = stage(every=2), list[FakeTrainerGroup]()
-    ctx.turns = turns = RecordedTurns(ctx.state.turn_lock)
+    ctx.device = device = RecordedSharing(ctx.state.turn_lock)
 
     class Rollouts(FakeRollouts):
         async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
-            assert not group.parked  # its weights are written
-            await turns.to_engines()
+            assert not group.asleep  # its weights are written
+            await device.to_engines()
 
         async def push_folder(self, folder: Path, version: str) -> None:
-            await turns.to_engines()
+            await device.to_engines()
 
     async def before_sample() -> None:
-        await turns.to_engines()
-        assert turns.changes[-1] == "wake_up" and turns.group is not None and turns.group.parked  # type: ignore[attr-defined]
+        await device.to_engines()
+        assert device.changes[-1] == "wake_up" and device.group is not None and device.group.asleep  # type: ignore[attr-defined]
         assert not is_locked(ctx.state.turn_lock)  # a killed engine may start
         if stopped_at == len(groups):
             ctx.stopping.set()
             raise SuspendRequested
 
     def on_step(group: FakeTrainerGroup) -> None:
-        assert turns.changes[-1] == "sleep" and is_locked(ctx.state.turn_lock)
+        assert device.changes[-1] == "sleep" and is_locked(ctx.state.turn_lock)
         groups.append(group)
 
     rollouts = Rollouts(before_sample=before_sample)
     if stopped_at is None:
         outcome = await run(ctx, rollouts, on_step=on_step)
         assert outcome.outcome == "completed" and kept(ctx) == [2, 4]
-        assert turns.changes == ["sleep", *["wake_up", "sleep"] * 5]  # four steps, and the last export
+        assert device.changes == ["sleep", *["wake_up", "sleep"] * 5]  # four steps, and the last export
     else:
         with pytest.raises(SuspendRequested):
             await run(ctx, rollouts, on_step=on_step)

@@ -51,10 +51,10 @@ def test_load_without_source_uses_built_in_prompts(model_folder: Path) -> None:
 
 
 def test_load_empty_system_prompt_is_omitted(model_folder: Path) -> None:
-    """An empty system prompt gives no system message, as `as_is` does."""
+    """An empty system prompt gives no system message, as `raw_prompt` does."""
     bare = ChatFormat.load(model_folder, ModelSource(source="m", system_prompt="", prompt_prefix=""))
     assert bare.decode(bare.prompt_ids("x")) == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
-    assert ChatFormat.load(model_folder).prompt_ids("x", as_is=True) == bare.prompt_ids("x")
+    assert ChatFormat.load(model_folder).prompt_ids("x", raw_prompt=True) == bare.prompt_ids("x")
 
 
 @pytest.mark.parametrize("template", [None, REASONING])

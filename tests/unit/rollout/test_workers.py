@@ -1,4 +1,4 @@
-"""The link between the driver and a rollout worker: slots, versions, and the death of a worker."""
+"""The link between the orchestrator and a rollout worker: slots, versions, and the death of a worker."""
 
 import asyncio
 import socket
@@ -46,7 +46,7 @@ class Linked:
             assert self.pool.handle(message)
 
     async def arrived(self) -> None:
-        """Return when the driver has handled all that the worker has sent, and the worker all answers."""
+        """Return when the orchestrator has handled all that the worker has sent, and the worker all answers."""
         for _ in range(2):
             await self.process.announce("", 0)
 
@@ -126,7 +126,7 @@ async def test_remote_turn_starts_in_the_engine_of_the_policy() -> None:
 
 
 async def test_remote_slot_without_engines_fails() -> None:
-    """The driver's patience ends the wait in the worker."""
+    """The orchestrator's patience ends the wait in the worker."""
     async with linked() as both:
         slot = both.pool.admission.request_slot(tokens=5)
         await both.arrived()
@@ -146,7 +146,7 @@ async def test_remote_pool_knows_a_version_before_its_push() -> None:
 
 
 async def test_remote_pool_reports_a_failed_engine() -> None:
-    """The driver takes it out of use."""
+    """The orchestrator takes it out of use."""
     async with linked() as both:
         both.pool.mark_failed("http://a", EngineUnavailable("refused"))
         await both.arrived()

@@ -208,8 +208,8 @@ def test_prepare_of_transfer_benchmarks_as_published(tmp_path: Path) -> None:
     gpqa_problem, hmmt_problem, ifeval_problem = prepared_problems.values()
     assert (gpqa_problem.id, hmmt_problem.id, ifeval_problem.id) == ("gpqa-rec1", "hmmt-1", "ifeval-7")
     assert "Which, of\nthese?\n\nA) " in gpqa_problem.problem and ') the "first"\n' in gpqa_problem.problem
-    assert (hmmt_problem.answer, hmmt_problem.slice, hmmt_problem.as_is) == ("103", "Algebra", False)
-    assert (ifeval_problem.problem, ifeval_problem.as_is) == ("Describe a door.", True)
+    assert (hmmt_problem.answer, hmmt_problem.slice, hmmt_problem.raw_prompt) == ("103", "Algebra", False)
+    assert (ifeval_problem.problem, ifeval_problem.raw_prompt) == ("Describe a door.", True)
     assert decode_instructions(ifeval_problem.answer) == [
         Instruction("punctuation:no_comma", {}),
         Instruction("length_constraints:number_words", limits),

@@ -135,17 +135,17 @@ def test_devices_shortage_names_the_fields(made: AgenticRLJob, count: int, messa
 
 
 def test_devices_one_device_by_turns() -> None:
-    """If the trainer leaves little, both get nearly the whole device, by turns, unless a stage overlaps them."""
+    """If the trainer leaves little, both get nearly the whole device, by time-sharing, unless a stage overlaps them."""
     shape = read_shape("Qwen3-0.6B")
     made = job(tokensPerMicroBatch=8192)
-    assert not assign(made, devices(1, gigabytes=80), shape=shape).by_turns
+    assert not assign(made, devices(1, gigabytes=80), shape=shape).time_shared
     shared = assign(made, devices(1, gigabytes=20), shape=shape)
-    assert shared.by_turns and shared.trainer == ("0",) and shared.engines == (("0",),)
+    assert shared.time_shared and shared.trainer == ("0",) and shared.engines == (("0",),)
     assert shared.engine_share is not None and shared.engine_share > 0.8
-    assert "share GPU 0 by turns" in shared.shared_use()
+    assert "share GPU 0 by time-sharing" in shared.shared_use()
     overlapping = made.model_copy(deep=True)
     overlapping.spec.grpo.max_staleness = 1
-    with pytest.raises(DevicesError, match=r"set grpo\.maxStaleness to 0, so that they use it by turns"):
+    with pytest.raises(DevicesError, match=r"set grpo\.maxStaleness to 0, so that they time-share it"):
         assign(overlapping, devices(1, gigabytes=20), shape=shape)
 
 
@@ -155,15 +155,15 @@ def test_devices_without_sampling_stages_are_the_trainers() -> None:
     made = job(tokensPerMicroBatch=8192)
     sft = Stage.model_validate({"name": "sft", "type": "SFT", "sft": {"data": "d", "epochs": 1}})
     made.spec.stages.append(sft)
-    assert assign(made, devices(1, gigabytes=24), shape=shape).by_turns
+    assert assign(made, devices(1, gigabytes=24), shape=shape).time_shared
     alone = assign(made, devices(1, gigabytes=24), shape=shape, pending=[sft])
-    assert (alone.trainer, alone.engines, alone.by_turns, alone.shared_use()) == (("0",), (), False, "")
+    assert (alone.trainer, alone.engines, alone.time_shared, alone.shared_use()) == (("0",), (), False, "")
     assert "RSTAR2_DEVICE_SHARE" not in alone.trainer_environment()
     assert assign(made, devices(1), shape=None, pending=[]).trainer == ()
 
 
 def test_devices_shared_device_too_small_is_an_error() -> None:
-    """A trainer that does not fit the device cannot use it by turns either."""
+    """A trainer that does not fit the device cannot time-share it either."""
     with pytest.raises(DevicesError, match=r"spec\.trainer\.tokensPerMicroBatch: the trainer needs"):
         assign(job(), devices(1, gigabytes=8), shape=read_shape("Qwen3-0.6B"))
     with pytest.raises(DevicesError, match="unknown: use a second device"):

@@ -21,7 +21,7 @@ FULL_SECONDS = 1.0
 FULL_TRIES = 120
 
 
-class Episode:
+class EnvironmentEpisode:
     """A running episode. Use as `async with`; entering it resets the environment, and raises ServerLost."""
 
     def __init__(self, environment: EnvironmentTools, problem: Problem, *, seed: int, name: str, rewards: bool) -> None:

@@ -1,7 +1,7 @@
-"""Trainer and engine take turns on the only device of a machine: one uses its memory, the other one waits on the host.
+"""Trainer and engine time-share the only device of a machine: one uses its memory, the other one waits on the host.
 
 `rstar2 run` decides it (launch/local/devices.py). The engine sleeps while the ranks load, train, and write weights or
-checkpoints (vLLM's sleep mode, level 1: weights on the host, no KV cache). The ranks are parked while the engine loads
+checkpoints (vLLM's sleep mode, level 1: weights on the host, no KV cache). The ranks sleep while the engine loads
 a version, samples and scores the probe. Both methods are called at each point of use; only a change costs time.
 """
 
@@ -29,8 +29,8 @@ PATIENCE_SECONDS = 180.0
 """Longest wait for an engine that does not answer; the launcher restarts it sooner."""
 
 
-class DeviceTurns:
-    """The turns of one attempt. Without engines every method has no effect: each has devices of its own."""
+class DeviceSharing:
+    """The device of one attempt. Without engines every method has no effect: each has devices of its own."""
 
     def __init__(self, engines: Sequence[str], *, token: str, lock: Path, patience: float = PATIENCE_SECONDS) -> None:
         """`engines`: base URLs of those on the trainer's device; `lock`: file of the lock that keeps them stopped."""
@@ -45,7 +45,7 @@ class DeviceTurns:
 
     @property
     def enabled(self) -> bool:
-        """Whether trainer and engines share a device by turns."""
+        """Whether trainer and engines time-share a device."""
         return bool(self._engines)
 
     async def to_trainer(self, *, engines_failed: bool = False) -> None:
@@ -65,9 +65,9 @@ class DeviceTurns:
                 log.warning("%s", error)
             await asyncio.to_thread(self._lock.acquire)
             if self.group is not None:
-                await asyncio.to_thread(self.group.unpark)
+                await asyncio.to_thread(self.group.wake_up)
             self._turn = "trainer"
-            log.info("the device belongs to the trainer, after %.1f s", time.monotonic() - started)
+            log.info("Device switched to the trainer in %.1f s.", time.monotonic() - started)
 
     async def to_engines(self) -> None:
         """Give the device to the engines. Raises as `to_trainer`."""
@@ -76,11 +76,11 @@ class DeviceTurns:
                 return
             started, self._turn = time.monotonic(), None
             if self.group is not None:
-                await asyncio.to_thread(self.group.park)
+                await asyncio.to_thread(self.group.sleep)
             self._lock.release()
             await self._call(EngineClient.wake_up, patience=self._patience)
             self._turn = "engines"
-            log.info("the device belongs to the engines, after %.1f s", time.monotonic() - started)
+            log.info("Device switched to the engines in %.1f s.", time.monotonic() - started)
 
     async def _call(self, change: Callable[..., Coroutine[Any, Any, None]], *, patience: float) -> None:
         """Call a method of every engine's client; try again if an engine does not answer."""

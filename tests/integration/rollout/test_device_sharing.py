@@ -1,4 +1,4 @@
-"""Trainer and engine on one device by turns, with a real engine. On the CPU it keeps its memory when it sleeps."""
+"""Trainer and engine time-share one device, with a real engine. On the CPU it keeps its memory when it sleeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.orchestrator.device_turns import DeviceTurns
+from rstar2_train.orchestrator.device_sharing import DeviceSharing
 from rstar2_train.utils.ports import free_ports
 from tests.support.engine import Engine
 
@@ -24,13 +24,13 @@ async def is_sleeping(engine: Engine) -> bool:
 async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: EngineClient, tmp_path: Path) -> None:
     """The engine sleeps in the trainer's turn; the same request has the same tokens before and after it."""
     before = await client.generate([1, 2, 3], max_tokens=8, temperature=0.0)
-    turns = DeviceTurns([engine.url], token=engine.token, lock=tmp_path / "lock")
+    turns = DeviceSharing([engine.url], token=engine.token, lock=tmp_path / "lock")
     try:
         for _ in range(2):
             await turns.to_trainer()
             assert await is_sleeping(engine)
             # Another attempt: that of a killed process, which holds no lock.
-            await DeviceTurns([engine.url], token=engine.token, lock=tmp_path / "other").to_trainer()
+            await DeviceSharing([engine.url], token=engine.token, lock=tmp_path / "other").to_trainer()
             await turns.to_engines()
             assert not await is_sleeping(engine)
     finally:
@@ -42,7 +42,7 @@ async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: 
 async def test_device_turns_lost_engine_fails_the_stage(tmp_path: Path) -> None:
     """An engine that does not answer fails the change; a stage that ends gets the device nevertheless."""
     (port,) = free_ports(1)
-    turns = DeviceTurns([f"http://127.0.0.1:{port}"], token="x" * 24, lock=tmp_path / "lock", patience=0.0)
+    turns = DeviceSharing([f"http://127.0.0.1:{port}"], token="x" * 24, lock=tmp_path / "lock", patience=0.0)
     with pytest.raises(StageFailed) as caught:
         await turns.to_trainer()
     assert caught.value.reason == "EngineUnavailable" and caught.value.retryable

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rstar2_train.orchestrator.makespan import LEAST_SAMPLES, makespan_bound
 from rstar2_train.rollout.trajectory import Segment, Trajectory
+from rstar2_train.simulation.makespan import LEAST_SAMPLES, makespan_bound
 
 STEP, SEQUENCE, TOKEN = 0.01, 1e-4, 1e-6
 SAMPLES = [(n, 100.0 * n * n, STEP + SEQUENCE * n + TOKEN * 100 * n * n) for n in range(1, 30)]
