@@ -49,7 +49,7 @@ language: setup ## Check words, names and docstrings against the style guide of 
 
 # One thread per process: the processes already use all cores.
 unit: setup ## Run the tests of the pure code, in parallel; one folder: .venv/bin/pytest tests/unit/FOLDER
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 tests/unit
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 tests/unit verify/tests
 
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails

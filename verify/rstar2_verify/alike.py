@@ -1,0 +1,98 @@
+r"""Gives two answers the notation of each other: the base of `\log`, arrows on vectors, letters of words.
+
+Pure functions of typed values; standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .tree import Node, integer, mapped, names, nodes, substituted
+
+
+def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple[Node, Node]:
+    """Return both values in one notation."""
+    bases = [any(_is_common(node) for node in nodes(side)) for side in (known, answer)]
+    if any(bases):
+        known, answer = (mapped(side, _common) for side in (known, answer))
+    arrows = [any(name.startswith("vec ") for name in names(side)) for side in (known, answer)]
+    if arrows[0] != arrows[1]:
+        known, answer = (mapped(side, _without_arrow) for side in (known, answer))
+    phrases = [_text_names(side) for side in (known, answer)]
+    if phrases[0] != phrases[1]:
+        capitals = [any(word.isupper() for word in side) for side in phrases]
+        if not all(capitals):
+            known, answer = (
+                mapped(side, lambda node: _letters(node, phrases[0] & phrases[1])) for side in (known, answer)
+            )
+    answer = _sympy_constants(answer, answer_text, known)
+    known = _sympy_constants(known, known_text, answer)
+    figures = [{name for name in names(side) if name.startswith(("angle ", "triangle "))} for side in (known, answer)]
+    if any(figures):
+        short = any(len(name) == 7 for side in figures for name in side)
+        bare = not all(figures)
+        known, answer = (mapped(side, lambda node: _figure(node, short=short, bare=bare)) for side in (known, answer))
+    return known, _python_list(answer, answer_text, known)
+
+
+def _sympy_constants(node: Node, text: str, other: Node) -> Node:
+    """Return a tree with the constants that SymPy prints as `E` and `I`."""
+    if "\\" in text or not ("*" in text or len(text) < 3):
+        return node
+    return substituted(
+        node, {name: Node("constant", text=name.lower()) for name in ("E", "I") if name not in names(other)}
+    )
+
+
+def _figure(node: Node, *, short: bool, bare: bool) -> Node | None:
+    r"""Return `\angle C` for `\angle ACB`, and the points of a triangle in one order."""
+    if node.kind == "relation" and node.text in ("\\sim", "\\cong"):
+        letters = [part.text.partition(" ")[2] for part in node.parts]
+        if len(letters) == 2 and len(letters[0]) == len(letters[1]):
+            pairs = min(sorted(map("".join, zip(*order, strict=True))) for order in (letters, letters[::-1]))
+            return Node("relation", (Node("name", text=" ".join(pairs)), Node("name", text=node.text)), node.text)
+    if node.kind != "name":
+        return None
+    kind, _, points = node.text.partition(" ")
+    if kind == "triangle":
+        return Node("name", text="triangle " + "".join(sorted(points)))
+    if kind != "angle":
+        return None
+    vertex = points[len(points) // 2] if short and len(points) == 3 else points
+    return Node("name", text=vertex if bare and len(vertex) == 1 else f"angle {vertex}")
+
+
+def _is_common(node: Node) -> bool:
+    return node.kind == "call" and node.text == "log" and len(node.parts) == 2 and node.parts[1] == integer(10)
+
+
+def _common(node: Node) -> Node | None:
+    if node.kind == "call" and node.text == "log" and len(node.parts) == 1:
+        return Node("call", (mapped(node.parts[0], _common), integer(10)), "log")
+    return None
+
+
+def _without_arrow(node: Node) -> Node | None:
+    if node.kind == "name" and node.text.startswith("vec "):
+        return Node("reals") if node.text == "vec R" else Node("name", text=node.text[4:])
+    return None
+
+
+def _text_names(node: Node) -> set[str]:
+    return {part.text for part in nodes(node) if part.kind == "text"}
+
+
+def _letters(node: Node, both: set[str]) -> Node | None:
+    r"""Return a product of letters for a word in capitals that only one answer has: `\text{PV}`."""
+    if node.kind != "text" or node.text in both or not re.fullmatch("[A-Z]{2,4}", node.text):
+        return None
+    product = Node("name", text=node.text[0])
+    for letter in node.text[1:]:
+        product = Node("mul", (product, Node("name", text=letter)))
+    return product
+
+
+def _python_list(answer: Node, text: str, known: Node) -> Node:
+    """Return a list for `[2, 3]` as Python prints it, if the known answer is a list."""
+    printed = answer.kind == "interval" and answer.text == "[]" and "\\" not in text and ", " in text
+    return Node("list", answer.parts, ",") if printed and known.kind in ("list", "set", "tuple") else answer

@@ -1,0 +1,243 @@
+r"""Compares amounts: quantities with units, percent, degrees, and amounts of two units.
+
+A unit may be missing on one side. Two units must be the same, or the amounts must be equal in SI. Percent equal a
+fraction of 100; degrees equal radians if the other side has a multiple of pi. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from .exact import exact
+from .tree import Node, NotExact, Undefined, integer, mapped, nodes
+from .units import Unit, same_unit, scale, unit_of
+
+Same = Callable[[Node, Node], bool]
+_PI = Node("constant", text="pi")
+_THOUSANDS = {"k": 1000, "K": 1000, "M": 10**6}
+_INVERSES = ("arcsin", "arccos", "arctan", "arccot")
+_ORDERED = (
+    "year month week day h min s",
+    "yd ft in",
+    "mi ft",
+    "lb oz",
+    "km m cm mm",
+    "kg g",
+    "gal qt pint cup",
+    "dollar cent",
+)
+
+
+def same_amounts(given: Node, known: Node, same: Same) -> bool | None:
+    """Return whether two amounts are equal; None if neither side has a unit, percent or degrees at its top."""
+    first, second = _compound(given), _compound(known)
+    if first or second:
+        return _same_compounds(given, known, first, second, same)
+    kinds = {given.kind, known.kind}
+    if (
+        known.kind == "number"
+        and given.kind == "mul"
+        and given.parts[1].text in _THOUSANDS
+        and given.parts[0].kind == "number"
+    ):
+        return given.parts[0].number * _THOUSANDS[given.parts[1].text] == known.number
+    if "quantity" in kinds:
+        return _same_quantities(given, known, same)
+    if "percent" in kinds or _is_percent(given) or _is_percent(known):
+        return _same_percents(given, known, same)
+    if any(node.kind == "degree" for side in (given, known) for node in nodes(side)) and not kinds & {
+        "relation", "list", "tuple", "set", "noted", "interval", "ratio", "builder", "matrix"
+    }:  # fmt: skip
+        return _same_angles(given, known, same)
+    return None
+
+
+def without_units(node: Node) -> Node:
+    """Return a tree with bare values for quantities inside of expressions, and degrees in radians next to pi."""
+    return mapped(node, lambda part: without_units(part.parts[0]) if part.kind == "quantity" else None)
+
+
+def in_radians(node: Node) -> Node:
+    """Return a tree with radians for degrees."""
+
+    def turned(part: Node) -> Node | None:
+        if part.kind == "degree":
+            return Node("div", (Node("mul", (part.parts[0], _PI)), integer(180)))
+        return None
+
+    return mapped(node, turned)
+
+
+def in_numbers(node: Node) -> Node:
+    """Return a tree with bare numbers for degrees outside of functions."""
+    if node.kind == "call":
+        return node
+    if node.kind == "degree":
+        return node.parts[0]
+    return node._replace(parts=tuple(in_numbers(part) for part in node.parts)) if node.parts else node
+
+
+def _same_angles(given: Node, known: Node, same: Same) -> bool | None:
+    sides = [any(node.kind == "degree" for node in nodes(side)) for side in (given, known)]
+    turned = [
+        any(node == _PI or (node.kind == "call" and node.text in _INVERSES) for node in nodes(side))
+        for side in (given, known)
+    ]
+    first, second = (in_radians, in_radians) if any(turned) else (in_numbers, in_numbers)
+    pair = first(given), second(known)
+    if pair == (given, known):
+        return None
+    if same(*pair):
+        return True
+    return False if all(sides) or not any(turned) else same(in_radians(given), in_radians(known))
+
+
+def _is_percent(node: Node) -> bool:
+    return node.kind in ("mul", "neg", "add") and any(part.kind == "percent" for part in node.parts)
+
+
+def _percent(node: Node) -> Node | None:
+    """Return the number of percent of `5\\%`, `5\\frac12\\%` and `-5\\%`; None for other values."""
+    if node.kind == "percent":
+        return node.parts[0]
+    if node.kind in ("neg", "mul", "add") and node.parts[-1].kind == "percent":
+        return node._replace(parts=(*node.parts[:-1], node.parts[-1].parts[0]))
+    return None
+
+
+def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
+    first, second = _percent(given), _percent(known)
+    if first and second:
+        return same(first, second)
+    if first is None and second is None:
+        return None
+    plain, share = (known, first) if first else (given, second)
+    assert share is not None
+    if plain.kind in ("quantity", "relation", "list", "tuple", "set", "noted"):
+        return None
+    hundredth = Node("div", (share, integer(100)))
+    if same(hundredth, plain) or same(plain, hundredth):
+        return True
+    try:
+        fraction = abs(exact(plain)) < 1 and first is not None
+    except (NotExact, Undefined):
+        fraction = True
+    return False if fraction else same(share, plain)
+
+
+def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
+    units = [side.unit if side.kind == "quantity" and side.unit[0][0] != "unit" else () for side in (given, known)]
+    if given.kind in ("relation", "list", "set", "noted", "tuple") or known.kind in (
+        "relation", "list", "set", "noted", "tuple"
+    ):  # fmt: skip
+        return None
+    first, second = (side.parts[0] if side.kind == "quantity" else side for side in (given, known))
+    if not any(units):
+        return same(first, second)
+    if all(units):
+        if same_unit(*units):
+            return same(first, second)
+        angles = [_angle(node, unit) for node, unit in ((first, units[0]), (second, units[1]))]
+        if all(angles):
+            return same(in_radians(angles[0]), in_radians(angles[1]))  # type: ignore[arg-type]
+        return _same_sizes(first, units[0], second, units[1], same)
+    unit = units[0] or units[1]
+    bare = second if units[0] else first
+    if unit in ((("degree", 1),), (("rad", 1),)):
+        angle = (
+            Node("degree", (first if units[0] else second,))
+            if unit[0][0] == "degree"
+            else (first if units[0] else second)
+        )
+        if unit[0][0] == "rad" and any(node.kind == "degree" for node in nodes(bare)):
+            return same(in_radians(bare), angle)
+        return same(angle, second) if units[0] else same(first, angle)
+    if bare.kind == "degree":
+        temperature = unit[0][0] in ("celsius", "fahrenheit", "C", "F")
+        return temperature and same(first if units[0] else first.parts[0], second.parts[0] if units[0] else second)
+    if bare.kind == "percent":
+        return False
+    weak = (given if units[0] else known).text == "weak"
+    if not weak and same(first, second):
+        return True
+    if units[0] and unit[0][0] in _THOUSANDS and len(unit) == 1 and known.kind == "number":
+        return same(Node("mul", (first, integer(_THOUSANDS[unit[0][0]]))), second)
+    return False
+
+
+def _angle(node: Node, unit: Unit) -> Node | None:
+    if unit == (("degree", 1),):
+        return Node("degree", (node,))
+    return node if unit == (("rad", 1),) else None
+
+
+def _same_sizes(first: Node, unit: Unit, second: Node, other: Unit, same: Same) -> bool:
+    """Return whether two amounts in different units of one dimension are equal."""
+    (dimensions, size), (theirs, known_size) = scale(unit), scale(other)
+    if dimensions != theirs or not dimensions or "celsius" in dict(dimensions) or "fahrenheit" in dict(dimensions):
+        return False
+    if not (isinstance(size, Fraction) and isinstance(known_size, Fraction)):
+        return False
+    ratio = size / known_size
+    return same(Node("mul", (first, Node("number", number=ratio))), second)
+
+
+# Amounts of two units
+
+
+def _compound(node: Node) -> list[tuple[Node, Unit]]:
+    """Return the amounts of `3 h 20 min`; empty for other values."""
+    if node.kind != "list" or len(node.parts) > 4 or not set(node.text.split()) <= {"and", ","}:
+        return []
+    amounts: list[tuple[Node, Unit]] = []
+    for part in node.parts:
+        if part.kind != "quantity" or len(part.unit) != 1:
+            return []
+        amounts.append((part.parts[0], part.unit))
+    symbols = [unit[0][0] for _, unit in amounts]
+    if len(symbols) > 1 and symbols[:2] == ["h", "m"]:
+        symbols[1] = "min"
+        amounts[1] = (amounts[1][0], unit_of("min") or ())
+    order = next((names.split() for names in _ORDERED if set(symbols) <= set(names.split())), [])
+    places = [order.index(symbol) for symbol in symbols] if order else []
+    return amounts if places and places == sorted(set(places)) else []
+
+
+def _same_compounds(
+    given: Node, known: Node, first: list[tuple[Node, Unit]], second: list[tuple[Node, Unit]], same: Same
+) -> bool | None:
+    if first and second:
+        pairs = list(zip(first, second, strict=False))
+        if len(first) == len(second) and all(same_unit(a[1], b[1]) and same(a[0], b[0]) for a, b in pairs):
+            return True
+        return _total(first) == _total(second) is not None
+    amounts, other = (first, known) if first else (second, given)
+    if other.kind == "list" and len(other.parts) == len(amounts):
+        return None
+    if other.kind in ("tuple", "set", "noted", "relation"):
+        return None
+    total = _total(amounts)
+    if total is None:
+        return False
+    if other.kind == "quantity":
+        if scale(other.unit)[0] != scale(amounts[0][1])[0]:
+            return False
+        size = scale(other.unit)[1]
+    elif amounts[0][1] == (("dollar", 1),):
+        size = Fraction(1)
+    else:
+        return False
+    value = other.parts[0] if other.kind == "quantity" else other
+    return isinstance(size, Fraction) and same(value, Node("number", number=total / size))
+
+
+def _total(amounts: list[tuple[Node, Unit]]) -> Fraction | None:
+    total: Fraction | float = Fraction(0)
+    for node, unit in amounts:
+        size = scale(unit)[1]
+        try:
+            total += exact(node) * size
+        except (NotExact, Undefined):
+            return None
+    return total if isinstance(total, Fraction) else None

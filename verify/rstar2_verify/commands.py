@@ -1,0 +1,354 @@
+r"""Parses the operands of an answer: numbers, words, brackets, and the commands of LaTeX.
+
+`grammar.Parser` adds the grammar between them. Standard library only.
+"""
+
+from __future__ import annotations
+
+from .cursor import MAX_DEPTH
+from .functions import BINDERS, PYTHON, FunctionParser
+from .lexicon import FUNCTIONS, GREEK, word_set
+from .tokens import Token
+from .tree import Node, ParseError, integer, names
+from .words import is_number_word, ordinal, spoken_number
+
+_ACCENTS = word_set(
+    "bar overline hat widehat tilde widetilde vec overrightarrow underline mathcal mathscr mathfrak overbrace",
+    "underbrace overleftrightarrow overleftarrow",
+)
+FRACTIONS = frozenset(["frac", "dfrac", "tfrac", "cfrac"])
+_BINOMIALS = frozenset(["binom", "dbinom", "tbinom"])
+_SETS = frozenset(["mathbb", "Bbb"])
+
+
+class CommandParser(FunctionParser):
+    """A position in a list of tokens, and the operands that can be at it."""
+
+    def mixed_number(self) -> tuple[Node, bool]:
+        """Parse a factor or a mixed number; the flag is whether it is a plain number."""
+        whole = self.token.kind == "number" and self.token.text.isdigit()
+        node = self.factor()
+        if whole and node.kind == "number":
+            start, fraction = self.at, None
+            if self.token.kind == "command" and self.token.text in FRACTIONS:
+                fraction = self._fraction_of_integers()
+            elif self.token.kind == "number" and self.token.gap and self.ahead().text == "/":
+                top, bottom = self.take().node, self.ahead().node
+                self.at += 2
+                fraction = Node("div", (top, bottom)) if top and bottom else None
+            if fraction is not None and _is_proper(fraction):
+                node = Node("add", (node, fraction))
+                return (Node("percent", (node,)) if self.skip("%") else node), False
+            self.at = start
+        return node, node.kind == "number"
+
+    def _fraction_of_integers(self) -> Node | None:
+        try:
+            return self.operand()
+        except ParseError:
+            return None
+
+    def starts_factor(self) -> bool:
+        """Return whether a factor without a sign in front follows."""
+        token = self.token
+        if token.kind == "sign":
+            if token.text == "[" and self._closes():
+                return False
+            if token.text == "(" and (self.note_follows() or self.ahead().text in ("bmod", "pmod", "mod", "base")):
+                return False
+            return token.text in ("(", "[", "{", "\\{", "\\langle") or (token.text == "|" and not self.bars)
+        if token.kind == "command":
+            stops = ("over", "choose", "rfloor", "rceil", "pmod", "bmod", "mod", "atop", "forall", "base", "uparrow",
+                     "downarrow", "leftarrow", "of", "dollar", "euro", "cent", "yen", "rupee", "forall")  # fmt: skip
+            return token.text not in stops and not token.text.startswith("\\end ")
+        if token.kind == "letter":
+            following = self.ahead()
+            if self.integrals and token.text == "d" and (following.kind == "letter" or following.text in GREEK):
+                return False
+            if token.roman and following.kind == "word":
+                return False
+            return not (token.text == "U" and self._joins_sets())
+        if token.kind == "word":
+            return self._is_factor_word(token)
+        return token.kind == "number"
+
+    def note_follows(self) -> bool:
+        """Return whether a bracket has words or declares a parameter."""
+        return self._note_bracket() or self._declares(self.at + 1)  # type: ignore[attr-defined]
+
+    def _joins_sets(self) -> bool:
+        """Return whether a letter U is between two sets."""
+        before, after = self.tokens[self.at - 1].text if self.at else "", self.ahead().text
+        return before in (")", "]", "[") and after in ("(", "[", "]")
+
+    def _is_factor_word(self, token: Token) -> bool:
+        if token.text.lower() in ("am", "pm"):
+            return False
+        if token.text in self.compounds or is_number_word(token):
+            return token.text in self.compounds
+        following = self.ahead()
+        operator = following.kind == "sign" and following.text in ("+", "-", "*", "/", "^", "_", "\\times")
+        return (token.text.isupper() and len(token.text) > 1 and token.roman) or (operator and token.roman)
+
+    def _closes(self) -> bool:
+        """Return whether the next bracket is the end of an interval such as `[2,5[`."""
+        token = self.ahead()
+        return token.kind == "end" or (
+            token.kind == "sign" and token.text in ("\\cup", "\\cap", ",", ";", "or", "and", ")")
+        )
+
+    def argument(self, whole_number: bool = False) -> Node:
+        """Parse the argument of a command: a group, or one token. Of an unbraced number it is the first digit."""
+        if self.skip("{"):
+            return self.group("}")
+        if self.is_sign("-", "+"):
+            sign = self.take().text
+            inner = self.argument(whole_number)
+            return Node("neg", (inner,)) if sign == "-" else inner
+        token = self.token
+        if token.kind == "number" and not whole_number and len(token.text) > 1 and token.text.isdigit():
+            self.split_number()
+        return self.operand()
+
+    def group(self, closing: str) -> Node:
+        """Parse the content of a group up to its closing brace."""
+        bars, self.bars = self.bars, 0
+        node = self.over(self.sequence())
+        self.expect(closing)
+        self.bars = bars
+        if node.kind == "ratio" and len(node.parts) == 2 and node.parts[0].kind == "name":
+            return Node("relation", node.parts, "=")  # `{x: 2}`
+        return node._replace(kind="set") if node.kind == "list" and closing == "}" else node
+
+    def operand(self) -> Node:
+        """Parse a number, a name, a function, a group or a matrix."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ParseError("groups that are nested too deeply")
+        try:
+            return self._operand()
+        finally:
+            self.depth -= 1
+
+    def _operand(self) -> Node:
+        token = self.token
+        if token.kind == "word":
+            return self._word()
+        self.take()
+        if token.kind == "number":
+            assert token.node is not None
+            return self._ordinal_ending(token)
+        if token.kind == "letter":
+            return self.name(token.text)
+        if token.kind == "command":
+            return self.command(token.text)
+        if token.kind == "sign":
+            return self.bracket(token.text)
+        raise ParseError("an operand is missing")
+
+    def _ordinal_ending(self, token: Token) -> Node:
+        """Return the number of `5th`, and permutations and combinations such as `11C5`."""
+        assert token.node is not None
+        letters = [self.ahead(step) for step in range(2)]
+        joined = "".join(letter.text for letter in letters if letter.kind == "letter")
+        if self.token.kind == "word" and self.token.text.lower() in ("th", "st", "nd", "rd"):
+            self.take()
+        elif joined in ("th", "st", "nd", "rd") and not letters[0].gap:
+            self.at += 2
+        elif (
+            self.token.text in ("C", "P")
+            and not self.token.gap
+            and self.ahead().kind == "number"
+            and not self.ahead().gap
+        ):
+            kind = "binom" if self.take().text == "C" else "permutations"
+            below = self.take().node
+            assert below is not None
+            return Node("call", (token.node, below), kind)
+        return token.node
+
+    def _word(self) -> Node:
+        token = self.token
+        if is_number_word(token) or (self.at == 0 and self.ahead().kind == "end" and ordinal(token)):
+            if self.at == 0 and self.ahead().kind == "end" and ordinal(token) and not is_number_word(token):
+                self.take()
+                return integer(ordinal(token) or 0)
+            spoken = spoken_number(self.tokens, self.at)
+            if spoken is None:
+                raise ParseError("words that are no number")
+            node, self.at = spoken
+            return node
+        run = [self.take().text]
+        while self.token.kind == "word" and token.text not in self.compounds:
+            run.append(self.take().text)
+        return self.name(" ".join(run), kind="text")
+
+    def bracket(self, opening: str) -> Node:
+        """Parse a group in brackets of any kind."""
+        if opening == "{":
+            if self.skip("}"):
+                return self.operand() if not self.is_sign("^", "_") else self._left_script()
+            return self.group("}")
+        if opening in ("^", "_"):
+            self.at -= 1
+            return self._left_script()
+        if opening == "\\{":
+            if self.token.text in ("\\begin array", "\\begin aligned", "\\begin cases") and not self._closes_set():
+                return self.operand()
+            return self._set()
+        if opening == "|":
+            self.bars += 1
+            node = self.sum()
+            self.expect("|")
+            if self.is_sign("|"):
+                self.skip("|")
+            self.bars -= 1
+            return Node("call", (node,), "abs")
+        if opening == "\\langle":
+            node = self.sequence()
+            self.expect("\\rangle")
+            return Node("tuple", node.parts if node.kind == "list" else (node,))
+        if opening == "...":
+            return Node("dots")
+        if opening == "#":
+            return self.name("#" + self.take().text)
+        if opening == "<":
+            node = self.sequence()
+            self.expect(">")
+            return Node("tuple", node.parts if node.kind == "list" else (node,))
+        if opening not in ("(", "[", "]"):
+            raise ParseError(f"unexpected {opening!r}")
+        bars, self.bars = self.bars, 0
+        if opening == "(" and self.is_sign(")"):
+            raise ParseError("empty brackets")
+        node = self.over(self.sequence())
+        closing = self.expect(")", "]", "[") if opening == "]" or node.kind == "list" else self.expect(")", "]")
+        self.bars = bars
+        return _bracketed(opening, node, closing)
+
+    def _closes_set(self) -> bool:
+        return any(token.text == "\\}" for token in self.tokens[self.at :])
+
+    def _left_script(self) -> Node:
+        """Parse `{}_{10}C_3` and `^{20}C_{10}`."""
+        self.take()
+        upper = self.argument(whole_number=True)
+        letter = self.take()
+        if letter.text not in ("C", "P") or not self.skip("_"):
+            raise ParseError("a script without a base")
+        lower = self.argument(whole_number=True)
+        return Node("call", (upper, lower), "binom" if letter.text == "C" else "permutations")
+
+    def _set(self) -> Node:
+        bars, self.bars = self.bars, 1
+        if self.skip("\\}"):
+            self.bars = bars
+            return Node("empty")
+        node = self.sequence()
+        if self.skip("|", ":"):
+            self.bars = 0
+            condition = self.sequence()
+            self.expect("\\}")
+            self.bars = bars
+            if node.kind == "name" and condition.kind == "number":
+                return Node("relation", (node, condition), "=")  # `{x: 2}`
+            return Node("builder", (node, condition))
+        self.expect("\\}")
+        self.bars = bars
+        return Node("set", node.parts if node.kind == "list" else (node,))
+
+    def command(self, name: str) -> Node:
+        """Parse a command with its arguments."""
+        if name in FUNCTIONS and not (name in ("max", "min") and self.is_sign("_")):
+            return self.function(name)
+        if name in FRACTIONS:
+            return self._derivative() or Node("div", (self.argument(), self.argument()))
+        if name in _BINOMIALS:
+            return Node("call", (self.argument(), self.argument()), "binom")
+        if name in GREEK:
+            return self._greek(name)
+        if name in _ACCENTS or name in ("dot", "ddot", "boxed", "fbox"):
+            return self._accent(name)
+        if name in _SETS:
+            letter = self.argument()
+            text = letter.text or "".join(sorted(names(letter)))
+            node = Node("reals") if text == "R" and not self.is_sign("^", "_") else self.name(f"\\mathbb{text}")
+            return _half_line(node)
+        if name.startswith("\\begin "):
+            return self._environment(name.removeprefix("\\begin "))
+        if name in BINDERS:
+            return self._binder(BINDERS[name])
+        simple = {
+            "pi": Node("constant", text="pi"), "infty": Node("infinity"), "emptyset": Node("empty"),
+            "varnothing": Node("empty"), "imath": self._imath(), "jmath": Node("name", text="j"), "R": Node("reals"),
+            "positive": Node("interval", (integer(0), Node("infinity")), "()"),
+            "negative": Node("interval", (Node("neg", (Node("infinity"),)), integer(0)), "()"),
+        }  # fmt: skip
+        if name in simple:
+            return simple[name]
+        if name in ("Z", "N", "Q", "C"):
+            return self.name(f"\\mathbb{name}")
+        if name == "partial":
+            return self.name("partial " + self.take().text)
+        if name == "Pr":
+            return self.name(name)
+        if name == "root":
+            index = self.argument(whole_number=True)
+            self.token.text == "of" and self.take()
+            return Node("root", (self.argument(whole_number=True), index))
+        if name == "root4":
+            return Node("root", (self.argument(whole_number=True), integer(4)))
+        if name in ("angle", "measuredangle", "triangle"):
+            return self._figure("angle" if name != "triangle" else name)
+        if name in ("lfloor", "lceil"):
+            node = self.sum()
+            if self.take().text != ("rfloor" if name == "lfloor" else "rceil"):
+                raise ParseError(f"\\{name} without its end")
+            return Node("call", (node,), "floor" if name == "lfloor" else "ceil")
+        if name in PYTHON or name in (
+            "Matrix",
+            "Poly",
+            "binomial",
+            "permutations",
+            "factorial",
+            "Integer",
+            "sympyroot",
+        ):
+            return self._python(name)
+        if name == "top":
+            return Node("name", text="T")
+        if name in ("square", "blacksquare"):
+            return self.operand()
+        if name[:-1] in FUNCTIONS or name[:-1] in GREEK or name[:-1] == "pi":
+            self.tokens.insert(self.at, Token("letter", name[-1]))  # `\sinx`
+            return self.command(name[:-1])
+        raise ParseError(f"unknown command \\{name}")
+
+
+def _is_proper(node: Node) -> bool:
+    """Return whether a node is a proper fraction of integers."""
+    whole = all(side.kind == "number" and side.decimals is None and side.number.denominator == 1 for side in node.parts)
+    return node.kind == "div" and whole and 0 < node.parts[0].number < node.parts[1].number
+
+
+def _half_line(node: Node) -> Node:
+    """Return the interval of a name such as `\\mathbbR_>0`."""
+    ends = {"\\mathbbR_>0": "()", "\\mathbbR_>=0": "[)"}
+    if node.text in ends:
+        return Node("interval", (integer(0), Node("infinity")), ends[node.text])
+    return Node("reals") if node.text == "\\mathbbR" else node
+
+
+def _bracketed(opening: str, node: Node, closing: str) -> Node:
+    """Return a group, a tuple or an interval."""
+    if node.kind != "list" or "where" in node.text:
+        if opening == "]" or (opening == "(") != (closing == ")"):
+            raise ParseError("brackets that do not match")
+        return node
+    if opening == "(" and closing == ")":
+        return Node("tuple", node.parts)
+    if len(node.parts) == 2:
+        return Node("interval", node.parts, ("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
+    if opening == "[" and closing == "]":
+        return Node("tuple", node.parts)
+    raise ParseError("brackets that do not match")

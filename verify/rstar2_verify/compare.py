@@ -1,0 +1,386 @@
+r"""Compares two typed values: what equal means for each pair of types.
+
+`verifier` calls `same_answer` for each reading of both answers. docs and README have the table of types.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+
+import mpmath
+from mpmath import mp
+
+from .amounts import same_amounts, without_units
+from .constants import same_antiderivatives, with_constants
+from .declarations import Declared, declared, same_declarations
+from .exact import exact
+from .expressions import (
+    constant_factor,
+    same_derivatives,
+    same_expressions,
+    texts,
+    without_denominators,
+)
+from .families import PARAMETERS, has_modulus, is_periodic, parameter, same_families, same_residues
+from .labels import function_values, is_alternative, without_labels
+from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set
+from .shapes import (
+    EQUALITIES,
+    as_column,
+    as_matrix,
+    as_vector,
+    components,
+    componentwise,
+    from_rows,
+    has_signs,
+    members,
+    same_clocks,
+    same_products,
+    with_binomials,
+    without_otherwise,
+)
+from .texts import compatible_notes, same_sentences, unnoted
+from .tree import Node, NotExact, TooLarge, Undefined, Unknown, names, substituted
+from .values import structure
+
+
+def same_answer(given: Node, known: Node) -> bool:
+    """Return whether two answers are equal, with their declarations. Raises Undecided."""
+    ours, theirs = declared(given, known), declared(known, given)
+    if not same_declarations(ours, theirs):
+        return False
+    given, known = _one_parameter(ours, theirs)
+    if same(given, known):
+        return True
+    if _same_parametric(given, known, all_integers="Z" in theirs.sets.values()):
+        return True
+    return bool(theirs.sets) and _same_integers(given, known)
+
+
+def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
+    """Return both values with the known answer's name for the only declared parameter."""
+    given, known = ours.node, theirs.node
+    sides = [names(_values(side)) for side in (given, known)]
+    mine = [name for name in ours.sets if name in sides[0]] or [
+        name for name in sides[0] if name in PARAMETERS | set("jpqrst")
+    ]
+    other = [name for name in theirs.sets if name in sides[1]] or [name for name in sides[1] if name in PARAMETERS]
+    if (ours.sets or theirs.sets) and len(mine) == len(other) == 1 and mine != other and other[0] not in sides[0]:
+        given = substituted(given, {mine[0]: Node("name", text=other[0])})
+    return given, known
+
+
+def _values(node: Node) -> Node:
+    return node.parts[-1] if node.kind == "relation" and node.text == "=" else node
+
+
+def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
+    """Return whether two values are the same with another letter for an integer parameter or a constant."""
+    ours, theirs = parameter(given), parameter(known)
+    if ours and theirs and ours != theirs and ours in PARAMETERS and is_periodic(known):
+        given = substituted(given, {ours: Node("name", text=theirs)})
+        if same(given, known):
+            return True
+    tuples = given.kind == known.kind == "tuple" and {ours, theirs} <= PARAMETERS | {"s", "t"}
+    if ours and theirs and tuples and same(substituted(given, {ours: Node("name", text=theirs)}), known):
+        return True
+    if all_integers and same_families(given, known):
+        return True
+    renamed = list(with_constants(given, known))
+    return any(same(node, known) for node in renamed) or any(same_antiderivatives(node, known) for node in renamed)
+
+
+def _same_integers(given: Node, known: Node) -> bool:
+    r"""Return whether two sets have the same integers: `n>3` for a known answer `n \ge 4, n\in\mathbb{Z}`."""
+    if not (is_set(given) and is_set(known)) or names(given) != names(known):
+        return False
+    try:
+        return equal_integers(intervals(given), intervals(known))
+    except Unknown:
+        return False
+
+
+def same(given: Node, known: Node) -> bool:
+    """Return whether two values are the same answer."""
+    if structure(given) == structure(known):
+        return True
+    (given, ours), (known, theirs) = unnoted(given), unnoted(known)
+    if not compatible_notes(ours, theirs):
+        return False
+    if given.kind == known.kind == "text":
+        return same_sentences(given.text.lower().split(), known.text.lower().split())
+    amounts = same_amounts(given, known, same)
+    if amounts is not None:
+        return amounts
+    if has_modulus(given) or has_modulus(known):
+        residues = same_residues(given, known)
+        if residues is not None:
+            return residues
+    given, known = excluded_points(given), excluded_points(known)
+    pair = function_values(given, known) or (without_labels(given, known), without_labels(known, given, known=True))
+    if pair != (given, known):
+        return same(*pair)
+    if given.kind == "noted" or known.kind == "noted":
+        return same(given, known)
+    try:
+        return _same_kind(given, known)
+    except (Unknown, TooLarge, Undefined):
+        return structure(given) == structure(known)
+
+
+def _same_kind(given: Node, known: Node) -> bool:
+    """Compare two values without labels by the rule of their types."""
+    if known.kind == "matrix":
+        given = from_rows(given)
+    given, known = componentwise(given), componentwise(known)
+    ordered = same_products(given, known)
+    if ordered is not None:
+        return ordered
+    clocks = same_clocks(given, known)
+    if clocks is not None:
+        return clocks
+    if "based" in (given.kind, known.kind):
+        return _same_numerals(given, known)
+    if "remainder" in (given.kind, known.kind):
+        return given.kind == known.kind and all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+    if is_set(given) or is_set(known):
+        return _same_sets(given, known)
+    if given.kind == "relation" or known.kind == "relation":
+        return given.kind == known.kind and _same_relations(given, known)
+    given, known = as_vector(given, known), as_vector(known, given)
+    given, known = as_matrix(given), as_matrix(known)
+    if "empty" in (given.kind, known.kind):
+        return given.kind == known.kind
+    if {given.kind, known.kind} == {"matrix", "tuple"}:
+        given, known = components(given), components(known)
+    if "matrix" in (given.kind, known.kind):
+        given, known = as_column(given), as_column(known)
+        return _same_matrices(given, known)
+    if given.kind == "ratio" or known.kind == "ratio":
+        return _same_ratios(given, known)
+    if given.kind == "apply" and len(given.parts) > 1 and known.kind == "tuple":
+        given = Node("tuple", given.parts)  # `P(1,2)`
+    given, known = with_binomials(given), with_binomials(known)
+    collections = ("list", "set", "tuple")
+    alternatives = given.kind == "list" and set(given.text.split()) == {"or"}
+    if alternatives and known.kind not in collections and not has_signs(known):
+        return all(same(part, known) for part in given.parts)  # `1/2 or 0.5`
+    if given.kind in collections or known.kind in collections or has_signs(given) or has_signs(known):
+        return _is_mixed(given, known) or (
+            is_alternative(given) == is_alternative(known) and _same_collections(given, known)
+        )
+    if "congruent" in (given.kind, known.kind):
+        return _same_congruences(given, known)
+    return same_expressions(without_units(given), without_units(known))
+
+
+def _same_numerals(given: Node, known: Node) -> bool:
+    """Compare two numerals of a base; a number without a base is the digits."""
+    if given.kind == known.kind:
+        return given.text == known.text
+    numeral, other = (given, known) if given.kind == "based" else (known, given)
+    digits, base = numeral.text.split("|")
+    if numeral is given and base != "10":
+        return False
+    return other.kind == "number" and other.number == Fraction(int(digits))
+
+
+def _is_mixed(given: Node, known: Node) -> bool:
+    """Return whether `2 and 1/4` is a mixed number for a known answer that is one number."""
+    if given.kind != "list" or given.text != "and" or len(given.parts) != 2 or known.kind in ("list", "set", "tuple"):
+        return False
+    whole, part = (unnoted(side)[0] for side in given.parts)
+    try:
+        proper = whole.kind == "number" and whole.number.denominator == 1 and 0 < exact(part) < 1
+    except (NotExact, Undefined):
+        return False
+    return proper and same(Node("add", (whole, part)), known)
+
+
+# Collections
+
+
+def _same_collections(given: Node, known: Node) -> bool:
+    if any(part.kind == "dots" for part in given.parts) and any(part.kind == "dots" for part in known.parts):
+        return _same_progressions(given, known)
+    truths = [[part.text.lower() for part in side.parts] for side in (given, known)]
+    if all(side and set(side) <= {"true", "false", "yes", "no"} for side in truths):
+        return truths[0] == truths[1]
+    if any(part.kind == "set" for part in (*given.parts, *known.parts)) and "set" in (given.kind, known.kind):
+        nested = [sorted(part.kind in ("set", "empty") for part in side.parts) for side in (given, known)]
+        if nested[0] != nested[1]:
+            return False
+    if "tuple" in (given.kind, known.kind) and not (has_signs(given) or has_signs(known)):
+        if {given.kind, known.kind} <= {"tuple", "list"} and len(given.parts) == len(known.parts):
+            return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+        if given.kind in ("tuple", "set") or known.kind in ("tuple", "set"):
+            return False
+    if {given.text, known.text} == {"and", "or"} and all(part.kind == "name" for part in given.parts):
+        return False  # `p \\land q`
+    ours, theirs = list(members(given)), list(members(known))
+    if "set" in (given.kind, known.kind) or has_signs(given) or has_signs(known):
+        ours, theirs = _distinct(ours), _distinct(theirs)
+    return _same_members(ours, theirs)
+
+
+def _same_progressions(given: Node, known: Node) -> bool:
+    """Compare lists with an ellipsis: another number of terms may be spelled out."""
+    sides = []
+    for node in (given, known):
+        at = [part.kind for part in node.parts].index("dots")
+        sides.append((node.parts[:at], node.parts[at + 1 :]))
+    (ours, ends), (theirs, known_ends) = sides
+    if len(ends) != len(known_ends) or not all(same(a, b) for a, b in zip(ends, known_ends, strict=True)):
+        return False
+    shorter, longer = sorted((ours, theirs), key=len)
+    if not shorter or not all(same(a, b) for a, b in zip(shorter, longer, strict=False)):
+        return False
+    try:
+        terms = [exact(part) for part in longer]
+    except (NotExact, Undefined):
+        return len(shorter) == len(longer)
+    steps = {second - first for first, second in itertools.pairwise(terms)}
+    ratios = {second / first for first, second in itertools.pairwise(terms) if first}
+    return len(shorter) == len(longer) or (len(shorter) > 1 and 1 in (len(steps), len(ratios)))
+
+
+def _distinct(members: Sequence[Node]) -> list[Node]:
+    kept: list[Node] = []
+    for member in members:
+        if not any(same(member, other) for other in kept):
+            kept.append(member)
+    return kept
+
+
+def _same_members(ours: list[Node], theirs: list[Node]) -> bool:
+    """Return whether two lists have the same members in any order."""
+    if len(ours) != len(theirs):
+        return False
+    rest = list(theirs)
+    for member in ours:
+        match = next((at for at, other in enumerate(rest) if same(member, other)), None)
+        if match is None:
+            return False
+        del rest[match]
+    return True
+
+
+def _same_matrices(given: Node, known: Node) -> bool:
+    if given.text == known.text == "cases" and given.kind == known.kind and len(given.parts) == len(known.parts):
+        return _same_members(
+            *([Node("tuple", row.parts) for row in side.parts] for side in without_otherwise(given, known))
+        )
+    return (
+        given.kind == known.kind
+        and given.text == known.text
+        and (
+            [len(row.parts) for row in given.parts] == [len(row.parts) for row in known.parts]
+            and all(
+                same(a, b)
+                for mine, other in zip(given.parts, known.parts, strict=True)
+                for a, b in zip(mine.parts, other.parts, strict=True)
+            )
+        )
+    )
+
+
+def _same_ratios(given: Node, known: Node) -> bool:
+    """Compare `3:2` with `6:4` and with `3/2`."""
+    if given.kind != known.kind:
+        ratio, other = (given, known) if given.kind == "ratio" else (known, given)
+        return len(ratio.parts) == 2 and same_expressions(Node("div", ratio.parts), other)
+    first, second = given.parts, known.parts
+    return len(first) == len(second) and all(
+        same_expressions(Node("mul", (a, second[0])), Node("mul", (b, first[0])))
+        for a, b in zip(first[1:], second[1:], strict=True)
+    )
+
+
+def _same_congruences(given: Node, known: Node) -> bool:
+    if given.kind == known.kind:
+        (value, modulus), (other, theirs) = given.parts, known.parts
+        if not same_expressions(modulus, theirs):
+            return False
+        try:
+            return (exact(value) - exact(other)) % exact(modulus) == 0
+        except (NotExact, Undefined, ZeroDivisionError):
+            return same_expressions(value, other)
+    value, other = (given.parts[0], known) if given.kind == "congruent" else (known.parts[0], given)
+    return same_expressions(value, other)
+
+
+# Sets and relations
+
+
+def _same_sets(given: Node, known: Node) -> bool:
+    try:
+        return equal_intervals(intervals(given), intervals(known))
+    except Unknown:
+        pass
+    if given.kind == known.kind == "list":
+        either = ["or" in side.text.split() for side in (given, known)]
+        return either[0] == either[1] and _same_members(list(given.parts), list(known.parts))
+    if given.kind == known.kind == "relation":
+        return _same_relations(given, known)
+    pair = ("interval", "tuple")
+    if given.kind in pair and known.kind in pair:
+        brackets = (given.text or "()", known.text or "()")
+        return brackets[0] == brackets[1] and all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+    if given.kind == known.kind and given.kind in ("union", "intersection"):
+        return _same_members(_operands(given), _operands(known))
+    return structure(given) == structure(known)
+
+
+def _operands(node: Node) -> list[Node]:
+    """Return the operands of nested unions or intersections."""
+    return [inner for part in node.parts for inner in (_operands(part) if part.kind == node.kind else [part])]
+
+
+def _same_relations(given: Node, known: Node) -> bool:
+    ours, theirs = given.text.split(), known.text.split()
+    if len(ours) == len(theirs) == 1:
+        return _same_simple(given, ours[0], known, theirs[0])
+    if len(ours) != len(theirs):
+        return False
+    if set(ours) <= EQUALITIES and set(theirs) <= EQUALITIES:
+        return _same_members(list(given.parts), list(known.parts))
+    turned = tuple(reversed(given.parts)), [TURNED.get(operator, operator) for operator in reversed(ours)]
+    return any(
+        operators == theirs and all(same(a, b) for a, b in zip(operands, known.parts, strict=True))
+        for operands, operators in ((given.parts, ours), turned)
+    )
+
+
+def _difference(node: Node, turned: bool) -> Node:
+    left, right = reversed(node.parts) if turned else node.parts
+    return Node("add", (left, Node("neg", (right,))))
+
+
+def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
+    """Compare two relations of two sides: their differences must agree up to a constant factor."""
+    inequality = ours in TURNED
+    if not (ours == theirs or (ours in EQUALITIES and theirs in EQUALITIES) or TURNED.get(ours) == theirs):
+        return False
+    if given.parts[1].kind == known.parts[1].kind == "congruent":
+        return same(given.parts[0], known.parts[0]) and _same_congruences(given.parts[1], known.parts[1])
+    if any(part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)):
+        return any(
+            all(same(a, b) for a, b in zip(sides, known.parts, strict=True))
+            for sides in (given.parts, tuple(reversed(given.parts)))
+        )
+    if ours == theirs == "\\to" or (ours not in EQUALITIES and not inequality and ours != "!="):
+        return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+    first, second = _difference(given, inequality and ours != theirs), _difference(known, turned=False)
+    if texts(first) != texts(second):
+        return False
+    factor = constant_factor(first, second)
+    if factor is None and not inequality:
+        factor = constant_factor(without_denominators(first), without_denominators(second))
+    if factor is None:
+        return not inequality and same_derivatives(first, second)
+    if inequality:
+        return bool(mp.im(factor) == 0 and mp.re(factor) > 0)
+    one_letter = any(part.kind in ("name", "apply", "text") for part in known.parts) and len(names(known)) == 1
+    return not one_letter or bool(abs(abs(factor) - 1) < mpmath.mpf(10) ** -60)

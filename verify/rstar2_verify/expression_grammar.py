@@ -1,0 +1,364 @@
+"""Parses relations, sets, sums, products and powers of an answer. `grammar` adds statements. Standard library only."""
+
+from __future__ import annotations
+
+from .commands import CommandParser
+from .tree import Node, ParseError, integer
+
+RELATIONS = frozenset(
+    [
+        "=",
+        "<",
+        ">",
+        "<=",
+        ">=",
+        "!=",
+        "~",
+        "\\in",
+        "\\notin",
+        "\\equiv",
+        "\\nequiv",
+        "\\to",
+        "\\iff",
+        "\\sim",
+        "\\cong",
+        "\\subset",
+        "\\subseteq",
+        "\\parallel",
+        "\\perp",
+        "\\propto",
+        "\\rightleftharpoons",
+    ]
+)
+_SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "difference"}
+
+MAX_SIGNS = 20
+"""Most signs in front of one value."""
+
+
+class ExpressionParser(CommandParser):
+    """A position in a list of tokens, and the expressions that can be at it."""
+
+    def relation(self) -> Node:
+        """Parse a chain of relations, and a modulus."""
+        operands, operators = [self.sets()], []
+        if operands[0].kind == "reals" and self.is_sign("<", ">", "<=", ">="):
+            operands[0] = Node("name", text="x")  # `all real numbers greater than 3`
+        while self.token.kind == "sign" and self.token.text in RELATIONS:
+            operators.append(self.take().text)
+            self.skip("=", "\\quad")
+            operands.append(self.sets())
+        if self.token.kind == "command" and self.token.text in ("pmod", "bmod", "mod"):
+            self.take()
+            operands[-1] = Node("congruent", (operands[-1], self._modulus()))
+        elif self.is_sign("(") and self.tokens[self.at + 1].text in ("bmod", "mod", "pmod"):
+            self.at += 2
+            operands[-1] = Node("congruent", (operands[-1], self._modulus()))
+            self.expect(")")
+        if not operators:
+            return operands[0]
+        if operators == ["\\to"] and operands[0].kind == "ratio":  # `f: x \mapsto 2x`
+            function, argument = operands[0].parts
+            return Node("relation", (Node("apply", (argument,), function.text), operands[1]), "=")
+        return Node("relation", tuple(operands), " ".join(operators))
+
+    def _modulus(self) -> Node:
+        return self.argument() if self.is_sign("{") else self.sum()
+
+    def sets(self) -> Node:
+        """Parse unions, intersections and differences of sets, ratios and times."""
+        if self.token.kind == "command" and self.token.text in ("Z", "R") and self.ahead().kind == "letter":
+            kind = "\\mathbb" + self.take().text  # `all integers n > 3`
+            member = Node("relation", (Node("name", text=self.token.text), Node("name", text=kind)), "\\in")
+            return Node("list", (self.relation(), member), "where")
+        node = self.sum()
+        while self.is_sign(*_SET_OPERATORS) or (self.token.text == "U" and self._joins_sets()):
+            kind = _SET_OPERATORS.get(self.take().text, "union")
+            if kind == "difference" and not (self.is_sign("\\{", "(", "[") or self.token.text in ("R", "Z", "mathbb")):
+                if self.token.kind == "letter" and self.tokens[self.at + 1].text == "=":
+                    self.at += 2
+                bars, self.bars = self.bars, 0
+                other = self.sequence()
+                self.bars = bars
+                other = other if other.kind in ("list", "interval", "union", "name") else Node("set", (other,))
+                node = Node(kind, (node, other._replace(kind="set") if other.kind == "list" else other))
+            else:
+                node = Node(kind, (node, self.sum()))
+        between = self.token.text.lower() if self.token.kind == "word" and self.ahead().kind == "number" else ""
+        if between == "to" and node.kind == "number":
+            ratio = [node]
+            while self.token.text.lower() == "to":
+                self.take()
+                ratio.append(self.sum())
+            return Node("ratio", tuple(ratio))
+        if between == "in" and node.kind == "number":
+            self.take()
+            return Node("div", (node, self.sum()))
+        if self.is_sign(":") and not self.bars:
+            parts = [node]
+            written = [self.tokens[self.at - 1].text]
+            while self.skip(":"):
+                written.append(self.token.text)
+                parts.append(self.sum())
+            if len(parts) == 2 and self._is_meridiem():
+                return Node("clock", tuple(parts), self.take().text.lower())
+            return Node("ratio", tuple(parts), "clock" if len(written) == 2 and len(written[1]) == 2 else "")
+        if node.kind == "text" and node.text in ("noon", "midnight"):
+            return Node("clock", (integer(12), integer(0)), "pm" if node.text == "noon" else "am")
+        if self._is_meridiem() and node.kind == "number":
+            return Node("clock", (node, integer(0)), self.take().text.lower())
+        return node
+
+    def _is_meridiem(self) -> bool:
+        return self.token.kind == "word" and self.token.text.lower() in ("am", "pm")
+
+    def sum(self) -> Node:
+        """Parse a sum of signed terms."""
+        terms: list[Node] = []
+        while True:
+            sign = self.take().text if self.is_sign("+", "-", "\\pm", "\\mp") else ""
+            if not sign and terms:
+                break
+            if sign in ("\\pm", "\\mp"):
+                term = Node("pm", (self.product(),), sign[1:])
+            else:
+                term = self.product()
+                if terms and terms[0].kind == "reals" and sign == "-" and term.kind == "set":
+                    terms[0] = Node("difference", (terms[0], term))
+                    continue
+                term = _negative(term) if sign == "-" else term
+            terms.append(term)
+        if len(terms) > 1 and any(term.kind == "quantity" and term.text == "weak" for term in terms):
+            raise ParseError("a sum with letters that may be units")
+        return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
+
+    def product(self) -> Node:
+        """Parse factors with and without signs between them, from left to right, and their unit."""
+        if self.is_sign("+", "-", "\\pm", "\\mp"):
+            sign = self.take().text
+            self.signs += 1
+            if self.signs > MAX_SIGNS:
+                raise ParseError("too many signs in front of a value")
+            rest = self.product()
+            self.signs -= 1
+            return rest if sign == "+" else _negative(rest) if sign == "-" else Node("pm", (rest,), sign[1:])
+        spoken = self.token.text.lower() if self.token.kind == "word" else ""
+        if spoken in ("negative", "minus", "plus") and self.tokens[self.at + 1].kind != "end":
+            self.take()
+            return self.product() if spoken == "plus" else _negative(self.product())
+        prefix = self.currency()
+        node, plain = self.mixed_number()
+        while True:
+            node, multiplied = self.multiplier(node, money=prefix is not None)
+            plain = plain and not multiplied
+            unit = self.unit_suffix(node) if prefix is None else None
+            if unit is not None:
+                return self.compound(Node("quantity", (node,), "weak" if self.weak else "", unit=unit))
+            if self.is_sign("*", "\\times"):
+                times = self.take().text == "\\times"
+                node, plain = _multiplied(node, self._signed(), times=times), False
+            elif self.skip("/"):
+                divisor = self._signed()
+                if divisor.kind == "percent" and node.kind == "number":
+                    node, plain = Node("percent", (Node("div", (node, *divisor.parts)),)), False
+                    continue
+                while self.tight and self.starts_factor():
+                    divisor = Node("mul", (divisor, self.mixed_number()[0]))
+                node, plain = Node("div", (node, divisor)), False
+            elif self.token.text == "x" and self.token.gap and node.kind == "number" and self.ahead().text == "10":
+                self.take()
+                node = Node("mul", (node, self._signed()))
+            elif self.is_sign("\\oplus", "\\otimes"):
+                sign = self.take().text
+                node = (
+                    Node("mul", (node, self._signed()))
+                    if sign == "\\oplus" and _is_group(node)
+                    else Node("apply", (node, self._signed()), sign)
+                )
+            elif self.is_sign("\\circ") and self.tokens[self.at + 1].kind == "letter":
+                self.take()
+                node = Node("apply", (node, self.factor()), "compose")
+            elif self.starts_factor():
+                if self.token.kind == "number" and (plain or node.kind == "div"):
+                    raise ParseError("a number directly after another one")
+                remainder = self.token.text in ("R", "r") and plain and self.tokens[self.at + 1].kind == "number"
+                if remainder:
+                    self.take()
+                    return Node("remainder", (node, self.factor()))
+                called = self.is_sign("(") and (
+                    node.kind in ("name", "text") or (self.ahead().kind == "letter" and self.ahead(2).text == ")")
+                )
+                factor, plain = self.mixed_number()
+                node = _quotient_group(node, factor) or Node("mul", (node, factor), "()" if called else "")
+            else:
+                if prefix is not None and self.token.kind == "command" and self.token.text == "dollar":
+                    self.take()
+                return node if prefix is None else Node("quantity", (node,), unit=prefix)
+
+    def _signed(self) -> Node:
+        """Parse a factor that may have a sign."""
+        if self.skip("-"):
+            return _negative(self._signed())
+        if self.is_sign("\\pm", "\\mp"):
+            sign = self.take().text[1:]
+            return Node("pm", (self._signed(),), sign)
+        self.skip("+")
+        return self.mixed_number()[0]
+
+    def factor(self) -> Node:
+        """Parse an operand with its powers, factorials, degrees and percent signs."""
+        node = self.operand()
+        while True:
+            if self.is_sign("^"):
+                node = self._power(node)
+            elif self.is_sign("!"):
+                self.take()
+                if self.skip("!"):
+                    node = Node("apply", (node,), "double factorial")
+                else:
+                    node = Node("call", (node,), "factorial")
+            elif self.is_sign("%") or (self.token.kind == "word" and self.token.text.lower() in ("percent", "pct")):
+                self.take()
+                node = Node("percent", (node,))
+            elif (
+                node.kind == "number" and self.token.kind == "word" and self.token.text.lower() in ("squared", "cubed")
+            ):
+                node = Node("pow", (node, integer(2 if self.take().text.lower() == "squared" else 3)))
+            elif self.is_sign("\\degree"):
+                self.take()
+                node = self.temperature(node)
+            elif self.token.text == "x" and self.token.gap and node.kind == "number" and self.ahead().text == "10":
+                self.take()
+                node = Node("mul", (node, self._signed()))
+            elif self.is_sign("\\oplus", "\\otimes"):
+                sign = self.take().text
+                node = (
+                    Node("mul", (node, self._signed()))
+                    if sign == "\\oplus" and _is_group(node)
+                    else Node("apply", (node, self._signed()), sign)
+                )
+            elif self.is_sign("\\circ") and node.kind == "number":
+                self.take()
+                node = self.temperature(node)
+            elif self.is_sign("'") and node.kind == "number" and self.tokens[self.at + 1].kind != "letter":
+                node = self.feet(node)
+            elif self.is_sign("_") and node.kind in ("name", "constant"):
+                node = self.name(node.text)
+            elif self.is_sign("_") and node.kind == "pow" and node.parts[0].kind in ("name", "constant"):
+                base, exponent = node.parts
+                node = Node("pow", (Node("name", text=f"{base.text}_{self.subscript()}"), exponent))
+            elif (self.is_sign("_") and node.kind == "number") or (
+                self.token.kind == "command" and self.token.text == "base" and node.kind == "number"
+            ):
+                node = self.based(node)
+            elif self.is_sign("(") and node.kind == "number" and self.tokens[self.at + 1].text == "base":
+                self.take()
+                node = self.based(node)
+                self.expect(")")
+            else:
+                return node
+
+    def _power(self, base: Node) -> Node:
+        self.take()
+        braced = self.is_sign("{")
+        inner = self.tokens[self.at + 1] if braced else self.token
+        degree = inner.kind == "sign" and inner.text in ("\\circ", "\\degree")
+        degree = degree or (inner.kind == "letter" and inner.text == "o" and base.kind == "number")
+        if degree:
+            self.at += 1 + braced
+            if braced and not self.skip("}"):
+                if self.token.text in ("C", "F"):
+                    self.tokens.insert(self.at + 1, self.token)
+                    self.at += 1
+                    self.tokens[self.at], self.tokens[self.at + 1] = self.tokens[self.at + 1], self.tokens[self.at]
+                    letter = self.tokens[self.at].text
+                    self.at += 1
+                    self.expect("}")
+                    return Node("quantity", (base,), unit=(({"C": "celsius", "F": "fahrenheit"}[letter], 1),))
+                raise ParseError("a degree sign in an exponent")
+            if base.kind == "name" and self.token.kind == "sign" and self.token.text in (*RELATIONS, "_"):
+                return self.name(base.text + "°")
+            return self.temperature(base)
+        ending = inner.text.lower() if inner.kind == "word" or inner.kind == "letter" else ""
+        if ending in ("th", "st", "nd", "rd") and base.kind == "number":
+            self.at += 1 + braced
+            self.skip("}")
+            return base
+        if ending in ("t", "s", "n", "r") and base.kind == "number":
+            letters = "".join(token.text for token in self.tokens[self.at + braced : self.at + braced + 2])
+            if letters in ("th", "st", "nd", "rd"):
+                self.at += 2 + braced
+                self.skip("}")
+                return base
+        if inner.kind == "sign" and inner.text == "*" and _is_group(base):
+            self.at += 1 + 2 * braced - braced
+            self.skip("}")
+            return Node("name", text=base.text + "^*")
+        if inner.kind == "sign" and inner.text == "*":
+            raise ParseError("a star as an exponent")
+        if inner.kind == "sign" and inner.text in ("+", "-") and self._is_mark(self.at + braced):
+            sign = self.tokens[self.at + braced].text
+            self.at += 1 + 2 * braced - braced
+            self.skip("}")
+            if base.kind == "reals" or base.text in ("\\mathbbZ", "\\mathbbR"):
+                return half_line(base, sign)
+            return self.name(f"{base.text}^{sign}") if base.kind == "name" else _ion(base, sign)
+        if self.is_sign("-", "+"):
+            sign = self.take().text
+            exponent = self.argument(whole_number=True)
+            return Node("pow", (base, _negative(exponent) if sign == "-" else exponent))
+        exponent = self.argument(whole_number=True)
+        if self.is_sign("^") and not braced:
+            exponent = self._power(exponent)
+        return Node("pow", (base, exponent))
+
+    def _is_mark(self, at: int) -> bool:
+        r"""Return whether a sign is alone in an exponent: `\mathbb{Z}^+`."""
+        following = self.tokens[min(at + 1, len(self.tokens) - 1)]
+        return following.kind == "end" or (following.kind == "sign" and following.text not in ("(", "{", "-"))
+
+    def over(self, top: Node) -> Node:
+        r"""Parse `\over 6` or `\choose 3` after its first part; return that part if none follows."""
+        if self.token.kind != "command" or self.token.text not in ("over", "choose"):
+            return top
+        if self.take().text == "over":
+            return Node("div", (top, self.sequence()))
+        return Node("call", (top, self.sequence()), "binom")
+
+
+def half_line(base: Node, sign: str) -> Node:
+    """Return the positive or negative part of the reals; for integers a name."""
+    if base.kind != "reals":
+        return Node("name", text=f"{base.text}^{sign}")
+    zero, end = integer(0), Node("infinity")
+    return Node("interval", (zero, end) if sign == "+" else (Node("neg", (end,)), zero), "()")
+
+
+def _ion(base: Node, sign: str) -> Node:
+    return Node("apply", (base,), f"ion {sign}")
+
+
+def _negative(node: Node) -> Node:
+    if node.kind in ("quantity", "percent"):
+        return node._replace(parts=(Node("neg", node.parts),))
+    return Node("neg", (node,))
+
+
+def _is_group(node: Node) -> bool:
+    return node.kind == "name" and node.text.startswith("\\mathbb")
+
+
+def _quotient_group(node: Node, factor: Node) -> Node | None:
+    r"""Return the name of `\mathbb{Z}/2\mathbb{Z}`."""
+    if node.kind != "div" or not _is_group(factor) or node.parts[0] != factor or node.parts[1].kind != "number":
+        return None
+    return Node("name", text=f"{factor.text}_{node.parts[1].number}")
+
+
+def _multiplied(first: Node, second: Node, *, times: bool) -> Node:
+    """Return a product; of two vectors the cross product, or the scalar product."""
+    if first.kind == "mul" and first.parts[1].text.startswith("vec ") and second.text.startswith("vec "):
+        return Node("mul", (first.parts[0], _multiplied(first.parts[1], second, times=times)))
+    if all(side.kind == "name" and side.text.startswith("vec ") for side in (first, second)):
+        return Node("apply", (first, second) if times else tuple(sorted((first, second))), "cross" if times else "dot")
+    return Node("mul", (first, second))

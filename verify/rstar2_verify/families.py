@@ -1,0 +1,194 @@
+r"""Infinite sets with an integer parameter: `\frac{\pi}{4}+n\pi`, `2k+1, k\in\mathbb{Z}`, `n \equiv 3 \pmod 7`.
+
+`compare` calls it. A family is a slope and an offset: all numbers offset + k * slope. Two lists of families are equal
+when their offsets agree modulo a common multiple of all slopes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+from mpmath import mp
+
+from .exact import exact
+from .real_sets import linear
+from .shapes import members
+from .tree import Node, NotExact, Undefined, Unknown, names, nodes
+from .values import DIGITS
+
+PARAMETERS = frozenset("klmn")
+"""Letters of an integer parameter that no text declares."""
+_MAX_OFFSETS = 200
+_MAX_MODULUS = 10_000
+
+
+def parameter(node: Node) -> str | None:
+    """Return the only name in a tree, the label of an equation apart; None if there is none, or several."""
+    used = names(_unlabelled(node))
+    return used.pop() if len(used) == 1 else None
+
+
+def is_periodic(node: Node) -> bool:
+    r"""Return whether a tree is a solution with a period that needs no declaration: `\frac{\pi}{4}+n\pi`."""
+    letter = parameter(node)
+    if letter not in PARAMETERS or not any(part == Node("constant", text="pi") for part in nodes(node)):
+        return False
+    try:
+        with mp.workdps(DIGITS):
+            return all(_is_rational(slope / mp.pi) for slope, _ in _families(node))
+    except Unknown:
+        return False
+
+
+def same_families(given: Node, known: Node) -> bool:
+    """Return whether two lists of expressions in one integer parameter are the same numbers."""
+    if parameter(given) is None or parameter(known) is None:
+        return False
+    try:
+        ours, theirs = _families(given), _families(known)
+    except Unknown:
+        return False
+    with mp.workdps(DIGITS):
+        unit = abs(theirs[0][0])
+        ratios = [_rational(slope / unit) for slope, _ in (*ours, *theirs)]
+        if None in ratios:
+            return False
+        positive = [abs(ratio) for ratio in ratios if ratio is not None]
+        common = Fraction(
+            math.lcm(*(ratio.numerator for ratio in positive)), math.gcd(*(ratio.denominator for ratio in positive))
+        )
+        if sum(common / ratio for ratio in positive) > _MAX_OFFSETS:
+            return False
+        first, second = (
+            _positions(families, sizes, unit, common)
+            for families, sizes in ((ours, positive[: len(ours)]), (theirs, positive[len(ours) :]))
+        )
+        return _covers(first, second) and _covers(second, first)
+
+
+def _unlabelled(node: Node) -> Node:
+    if node.kind == "list":
+        return node._replace(parts=tuple(map(_unlabelled, node.parts)))
+    if node.kind == "relation" and node.text == "=" and node.parts[0].kind == "name":
+        return node.parts[1]
+    return node
+
+
+def _families(node: Node) -> list[tuple[Any, Any]]:
+    """Return (slope, offset) of each member. Raises Unknown if a member is not linear in its only letter."""
+    parts = list(members(_unlabelled(node)))
+    if any(len(names(part)) != 1 for part in parts):
+        raise Unknown("a member without a parameter")
+    return [linear(part) for part in parts]
+
+
+def _rational(value: Any) -> Fraction | None:
+    """Return a ratio of small integers that a real number equals."""
+    ratio = Fraction(int(mp.nint(value * 2**40)), 2**40).limit_denominator(1000)
+    error = abs(value * ratio.denominator - ratio.numerator)
+    return ratio if ratio and error < mpmath.mpf(10) ** -90 * abs(ratio.numerator) else None
+
+
+def _is_rational(value: Any) -> bool:
+    return _rational(value) is not None
+
+
+def _positions(
+    families: Sequence[tuple[Any, Any]], sizes: Sequence[Fraction], unit: Any, common: Fraction
+) -> list[Any]:
+    """Return all offsets in units of the common period, from 0 to 1."""
+    positions = []
+    for (_, offset), size in zip(families, sizes, strict=True):
+        period = unit * common.numerator / common.denominator
+        for step in range(int(common / size)):
+            start = offset / period + mpmath.mpf((size * step / common).numerator) / (size * step / common).denominator
+            positions.append(start - mp.floor(start))
+    return positions
+
+
+def _covers(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Return whether each position of the second list is in the first one; 0 and 1 are the same position."""
+    small = mpmath.mpf(10) ** -80
+    return all(any(min(abs(a - b), 1 - abs(a - b)) < small for a in first) for b in second)
+
+
+# Congruences
+
+
+def has_modulus(node: Node) -> bool:
+    """Return whether a tree has a congruence."""
+    return any(part.kind == "congruent" for part in nodes(node))
+
+
+def same_residues(given: Node, known: Node) -> bool | None:
+    r"""Return whether two answers are the same residue classes; None if one of them is none.
+
+    `n \equiv 3 \pmod 7`, `n=7k+3` and `n \equiv 10 \pmod 7` are the same; so are `1, 4 \pmod 5` and `\pm 1 \pmod 5`.
+    """
+    labels = {part.parts[0].text for side in (given, known) for part in _statements(side) if part.kind == "relation"}
+    ours, theirs = _residues(given), _residues(known)
+    if ours is None or theirs is None:
+        return None
+    common = math.lcm(ours[0], theirs[0])
+    if len(labels) > 1 or common > _MAX_MODULUS:
+        return False
+    first, second = (
+        {residue + step for residue in residues for step in range(0, common, modulus)}
+        for modulus, residues in (ours, theirs)
+    )
+    return first == second
+
+
+def _statements(node: Node) -> tuple[Node, ...]:
+    return node.parts if node.kind == "list" else (node,)
+
+
+def _residues(node: Node) -> tuple[int, set[int]] | None:
+    """Return the modulus and the residues of congruences, or of one expression such as `7k+3`."""
+    moduli: list[int] = []
+    values: list[Node] = []
+    for part in _statements(node):
+        if part.kind == "relation":
+            if part.text not in ("=", "\\equiv") or part.parts[0].kind != "name":
+                return None
+            part = part.parts[1]
+        if part.kind == "congruent":
+            try:
+                modulus = exact(part.parts[1])
+            except (NotExact, Undefined):
+                return None
+            if modulus.denominator != 1 or not 1 < modulus <= _MAX_MODULUS:
+                return None
+            moduli.append(modulus.numerator)
+            part = part.parts[0]
+        values += members(part)
+    if len(set(moduli)) > 1:
+        return None
+    if not moduli:
+        return _progression(values)
+    try:
+        numbers = [exact(value) for value in values]
+    except (NotExact, Undefined):
+        return None
+    if any(number.denominator != 1 for number in numbers):
+        return None
+    return moduli[0], {number.numerator % moduli[0] for number in numbers}
+
+
+def _progression(values: Sequence[Node]) -> tuple[int, set[int]] | None:
+    """Return the modulus and the residue of `7k+3`."""
+    if len(values) != 1 or not names(values[0]) or not names(values[0]) <= PARAMETERS | set("tjpqrs"):
+        return None
+    try:
+        slope, offset = linear(values[0])
+    except (Unknown, ValueError):
+        return None
+    whole = [int(mp.nint(value)) for value in (slope, offset)]
+    if any(abs(value - number) > 1e-50 for value, number in zip((slope, offset), whole, strict=True)):
+        return None
+    modulus = abs(whole[0])
+    return (modulus, {whole[1] % modulus}) if 1 < modulus <= _MAX_MODULUS else None

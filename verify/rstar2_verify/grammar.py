@@ -1,0 +1,267 @@
+r"""Parses the tokens of an answer into a typed value, by recursive descent in one pass.
+
+    answer    := statement ((',' | ';' | 'and' | 'or' | \quad) statement)*
+    statement := words* relation words* declaration?
+    relation  := sets ((= | < | <= | in | ...) sets)* (pmod m)?
+    sets      := sum ((\cup | \cap | \setminus | ':') sum)*
+    sum       := ('+' | '-' | \pm)? product (('+' | '-' | \pm) product)*
+    product   := factor (('*' | '/')? factor)* unit?
+    factor    := operand ('^' operand | '!' | '%' | degree)*
+    operand   := number | name | command | bracket | number in words
+
+Words around a value are kept as a note; a unit makes a quantity. A text that the grammar does not cover is a
+ParseError. Standard library only.
+"""
+
+from __future__ import annotations
+
+from .cursor import Reading
+from .expression_grammar import RELATIONS, ExpressionParser
+from .lexicon import NEUTRAL
+from .tokens import Lexer, Token
+from .tree import Node, ParseError, depth
+from .words import integer_family, is_number_word, phrased
+
+_SEPARATORS = (",", ";", "and", "or", "\\quad", "\\\\")
+_DECLARING = frozenset(["where", "for", "with", "if", "when"])
+_QUANTIFIERS = frozenset(["all", "any", "some", "every", "each", "a", "an", "the"])
+
+MAX_NODE_DEPTH = 150
+"""Deepest tree that is compared: each level takes some frames of Python's stack."""
+
+
+class Parser(ExpressionParser):
+    """Builds the typed value of a list of tokens."""
+
+    def answer(self) -> Node:
+        """Parse everything."""
+        node = self.over(self.sequence())
+        if self.token.kind != "end":
+            raise ParseError(f"unexpected {self.token.text!r}")
+        return node
+
+    def sequence(self) -> Node:
+        """Parse statements and the separators between them; several are a list."""
+        while self.skip("\\quad", ","):
+            pass
+        items, separators = [self.statement()], []
+        while True:
+            declared = self._declaration()
+            if declared is not None:
+                items.append(declared)
+                separators.append("where")
+                continue
+            if not self.is_sign(*_SEPARATORS) or (self.token.text == "\\\\" and self.rows):
+                break
+            separator = self.take().text
+            while self.is_sign(*_SEPARATORS) and not (self.token.text == "\\\\" and self.rows):
+                following = self.take().text
+                separator = following if following in ("and", "or") or separator == "\\quad" else separator
+            if self.token.kind == "end" or self.is_sign(")", "}", "]", "\\}"):
+                break
+            declared = self._declaration()
+            if declared is not None:
+                items.append(declared)
+                separators.append("where")
+                continue
+            separators.append({"\\quad": ",", "\\\\": ","}.get(separator, separator))
+            items.append(self.statement())
+        if len(items) == 1:
+            return items[0]
+        return Node("list", tuple(items), " ".join(separators))
+
+    def _declaration(self) -> Node | None:
+        r"""Parse `where k is an integer`, `for all x\in\mathbb{R}`, `(k\in\mathbb{Z})` as a relation."""
+        start = self.at
+        bracket = self.is_sign("(") and self._declares(self.at + 1)
+        if bracket or (self.is_sign("(") and self.tokens[self.at + 1].text.lower() in _DECLARING):
+            self.at += 1
+            bracket = True
+        starts = self.token.kind == "word" and self.token.text.lower() in _DECLARING
+        if not (starts or bracket or (self.token.kind == "command" and self.token.text == "forall")):
+            return None
+        forall = self.token.kind == "command" and self.token.text == "forall"
+        if starts or forall:
+            self.take()
+        kind = ""
+        while self.token.kind == "word" or (self.token.text == "a" and self.ahead().kind in ("word", "letter")):
+            word = self.take().text.lower()
+            kind = self._kind_of(word) or kind
+        if not (self.token.kind in ("letter",) or (self.token.kind == "command" and self.token.text == "vec")):
+            self.at = start
+            return None
+        try:
+            node = self.relation()
+        except ParseError:
+            self.at = start
+            return None
+        while self.token.kind == "word" or (self.token.text == "a" and self.token.roman):
+            word = self.take().text.lower()
+            kind = self._kind_of(word) or kind
+        if self.token.kind == "command" and self.token.text in ("Z", "R", "N"):
+            kind = self.take().text
+        if bracket and not self.skip(")"):
+            self.at = start
+            return None
+        if node.kind == "relation":
+            return node
+        if kind and node.kind == "name":
+            return Node("relation", (node, Node("name", text=f"\\mathbb{kind}")), "\\in")
+        if starts and node.kind == "name":
+            return Node("relation", (node, Node("name", text="\\mathbbR")), "\\in")
+        self.at = start
+        return None
+
+    @staticmethod
+    def _kind_of(word: str) -> str:
+        if word.startswith("integer"):
+            return "Z"
+        if word in ("real", "constant", "constants", "reals", "number", "numbers"):
+            return "R"
+        return {"natural": "N", "positive": ""}.get(word, "")
+
+    def _declares(self, at: int) -> bool:
+        r"""Return whether `n \in`, `n \ge` or `n = ` follows after a bracket."""
+        first, second = self.tokens[min(at, len(self.tokens) - 1)], self.tokens[min(at + 1, len(self.tokens) - 1)]
+        return first.kind == "letter" and second.text in ("\\in", ">=", "<=", ">", "<", "!=") and second.kind == "sign"
+
+    def statement(self) -> Node:
+        """Parse a relation with the words around it."""
+        notes = self._leading_words()
+        ends = self.token.kind == "end" or self.token.text.startswith("\\end ") or (notes and self.is_sign("]", "&"))
+        if ends or self.is_sign(*_SEPARATORS, ")", "}", "\\}"):
+            if notes:
+                return Node("text", text=" ".join(notes))
+            raise ParseError("a statement is missing")
+        self.skip("=", "~")
+        node = self.relation()
+        node = self._ending(node, notes)
+        kept = [word for word in notes if word]
+        return Node("noted", (node,), " ".join(kept)) if kept else node
+
+    def _leading_words(self) -> list[str]:
+        notes: list[str] = []
+        while self._is_note_word():
+            start, group = self.at, []
+            while self._is_note_word():
+                group.append(self.take().text.lower())
+            if self.skip(":") or (all(word in NEUTRAL for word in group) and self.skip(",")):
+                notes += group
+                continue
+            if (self.token.kind == "sign" and self.token.text in RELATIONS | {"_", "^", "+", "*", "/", "'"}) or (
+                self.is_sign("(", "\\{") and self.token.gap == 0 and not self._note_bracket()
+            ):
+                kept = len(group) - 1 if all(word in NEUTRAL for word in group[:-1]) else 0
+                self.at = start + kept if not notes else start
+                break
+            notes += group
+        return notes
+
+    def _is_note_word(self) -> bool:
+        token = self.token
+        if token.kind == "letter" and token.roman and token.text in ("a", "A") and words_follow(self.tokens, self.at):
+            return True
+        if token.kind == "letter" and token.text == "A" and words_follow(self.tokens, self.at) and token.gap == 0:
+            return self.at == 0
+        if token.text in ("a", "A") and self.at == 0 and words_follow(self.tokens, 0) and self.ahead().gap:
+            return True
+        if token.kind != "word" or is_number_word(token) or token.text in self.compounds:
+            return False
+        if token.text.lower() in ("negative", "minus", "plus", "usd", "eur"):
+            return False
+        return not (self.ordinal_alone())
+
+    def _note_bracket(self) -> bool:
+        """Return whether a bracket has words: `(bolts)`, `(2 d.p.)`."""
+        if not self.is_sign("("):
+            return False
+        first, second = self.tokens[self.at + 1], self.tokens[min(self.at + 2, len(self.tokens) - 1)]
+        texts = [token.text for token in self.tokens[self.at + 1 : self.at + 6]]
+        if first.kind == "word" and first.text not in self.compounds and not is_number_word(first):
+            return True
+        if first.text in ("uparrow", "downarrow", "leftarrow", "checkmark") or texts[:1] == [")"]:
+            return True
+        return first.kind == "number" and (second.kind == "word" or texts[1:4] in (["d", "p", ")"], ["s", "f", ")"]))
+
+    def _ending(self, node: Node, notes: list[str]) -> Node:
+        """Read the notes, notes in brackets and arrows after a value into `notes`."""
+        while True:
+            token = self.token
+            if self._note_bracket():
+                depth = 0
+                while self.token.kind != "end":
+                    step = self.take()
+                    depth += (step.text == "(") - (step.text == ")")
+                    if depth == 0:
+                        break
+                    if step.kind == "word":
+                        notes.append(step.text.lower())
+                    elif step.kind == "command":
+                        notes.append(step.text)
+            elif token.kind == "word" and token.text.lower() in _DECLARING and self._is_declared_next():
+                return node
+            elif token.kind == "word" and token.text.lower() in ("remainder", "rem", "with") and self._remainder():
+                rest = self.sum()
+                node = Node("remainder", (node, rest))
+            elif (
+                token.text == "of" and token.kind == "word" and node.kind == "percent" and self.ahead().kind == "number"
+            ):
+                self.take()
+                node = Node("mul", (node, self.sum()))
+            elif token.kind == "word" or (token.kind == "letter" and token.roman and (token.text == "a" or notes)):
+                notes.append(self.take().text.lower())
+            elif token.kind == "command" and token.text in ("uparrow", "downarrow", "leftarrow", "checkmark"):
+                notes.append(self.take().text)
+            elif notes and token.kind == "sign" and token.text in ("(", "-") and words_follow(self.tokens, self.at):
+                self.take()
+            elif notes and node.kind == "quantity" and token.kind == "number" and not self.rows:
+                node = Node("list", (node, self.relation()), "and")
+            elif notes and token.kind in ("number", "command", "letter") and (self.token.gap or token.kind != "letter"):
+                self._rest(notes)
+            else:
+                return node
+
+    def _rest(self, notes: list[str]) -> None:
+        """Read mathematics inside of notes, such as `3 hours after 2`, as a note."""
+        start = self.at
+        try:
+            self.relation()
+        except ParseError:
+            self.at = start
+            self.take()
+        notes.append("=" + "".join(token.text for token in self.tokens[start : self.at]))
+
+    def _is_declared_next(self) -> bool:
+        start = self.at
+        declares = self._declaration() is not None
+        self.at = start
+        return declares
+
+    def _remainder(self) -> bool:
+        start = self.at
+        while self.token.kind == "word" or self.token.text == "a":
+            if self.take().text.lower() in ("remainder", "rem"):
+                while self.token.kind == "word" and self.token.text.lower() in ("of", "is"):
+                    self.take()
+                if self.token.kind == "number":
+                    return True
+        self.at = start
+        return False
+
+
+def words_follow(tokens: list[Token], at: int) -> bool:
+    """Return whether the token after a position is a word."""
+    return tokens[min(at + 1, len(tokens) - 1)].kind == "word"
+
+
+def tokenized(text: str, reading: Reading) -> list[Token]:
+    """Return the tokens of an answer, with signs for phrases."""
+    return phrased(Lexer(text, reading.compounds, commas=reading.commas).read())
+
+
+def parse(tokens: list[Token], reading: Reading) -> Node:
+    """Return the typed value of the tokens of an answer. Raises ParseError, also for a text nested too deeply."""
+    node = integer_family(tokens) or Parser(list(tokens), reading).answer()
+    if depth(node) > MAX_NODE_DEPTH:
+        raise ParseError("a value that is nested too deeply")
+    return node

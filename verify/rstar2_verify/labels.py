@@ -1,0 +1,198 @@
+"""Removes the labels of an answer: `x = 5`, `f(x) = 2x`, `m+n = 2+3 = 5`, `x = 1, y = 2`.
+
+`compare` calls it: a label is compared only if both answers have one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .shapes import EQUALITIES, defined_function, has_signs, is_equation
+from .tree import Node, TooLarge, Undefined, Unknown, integer, names, substituted
+from .values import equal_values
+
+_FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
+"""Letters that a tuple has in the order of the alphabet."""
+
+
+def _is_label(node: Node) -> bool:
+    """Return whether the left side of an equation only names the right one: `x`, `f(2)`, `a+b`, `(x,y)`."""
+    if node.kind in ("name", "apply", "text", "constant", "bind", "noted"):
+        return True
+    if node.kind == "mul":
+        first, second = node.parts
+        event = second.kind in ("relation", "union", "intersection")  # `\\mathbb{P}(X=1)`
+        return _is_label(first) and (_is_label(second) or second.kind == "number" or event)  # `P(2)`
+    if node.kind == "pow":
+        return _is_label(node.parts[0])
+    if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list", "ratio"):
+        parts = node.parts[:1] if node.kind == "root" else node.parts
+        return all(_is_label(part) for part in parts) and bool(names(node))
+    return False
+
+
+def _is_name(node: Node) -> bool:
+    """Return whether the left side of a known equation is only a name of the right one, and no expression."""
+    if node.kind in ("name", "text", "constant", "bind", "tuple", "noted"):
+        return True
+    if node.kind == "apply":
+        return node.text not in ("dot", "cross", "curl", "divergence", "compose")
+    if node.kind == "pow":
+        return _is_name(node.parts[0]) and node.parts[1] == Node("neg", (integer(1),))
+    if node.kind == "mul":
+        function = node.parts[0]
+        if node.text != "()":
+            return False
+        return _is_name(function) or all(part.kind == "name" for part in function.parts)
+    return node.kind == "call" and node.text == "abs" and _is_name(node.parts[0])
+
+
+def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
+    """Return the value of `x = 5`, unless the other side is an equation too.
+
+    `known`: whether the node is the known answer, whose equation is more than a label after an expression.
+    """
+    if node.kind == "set" and other.kind != "set" and all(is_equation(part) for part in node.parts):
+        node = Node("list", node.parts, " ".join("," for _ in node.parts[1:]))
+    if node.kind == "list":
+        return _list_without_labels(node, other)
+    if (
+        node.kind == "set"
+        and len(node.parts) == 1
+        and node.parts[0].kind != "empty"
+        and other.kind not in ("set", "union", "difference", "builder")
+    ):
+        return node.parts[0]
+    if node.kind != "relation":
+        return node
+    operators = node.text.split()
+    if "~" in operators:
+        at = operators.index("~")
+        kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
+        operators = ["=" if operator == "~" else operator for operator in operators[:kept]]
+        node = Node("relation", node.parts[: kept + 1], " ".join(operators)) if operators else node.parts[0]
+    if node.kind == "relation" and len(node.parts) > 2 and is_equation(other) and len(other.parts) == 2:
+        node = _shortened(node)
+    if node.kind != "relation" or is_equation(other) or not set(operators) <= EQUALITIES:
+        if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
+            return node.parts[1]
+        return node
+    if (
+        known
+        and len(node.parts) == 2
+        and not (_is_name(node.parts[0]) or (names(node.parts[0]) and _is_number(node.parts[0], node.parts[1])))
+    ):
+        return node
+    *labels, value = node.parts
+    if len(labels) == 1 and _is_label(value) and not _is_label(labels[0]) and value.kind == "name":
+        labels, value = [value], labels[0]  # `5 = x`
+    for label in labels:
+        if not _is_label(label) and not _equal_or_unknown(label, value):
+            return node
+    return value
+
+
+def _is_number(label: Node, value: Node) -> bool:
+    """Return whether an equation states a segment or a quotient of names: `AB = 5`, `\\frac{m}{n} = \\frac{3}{7}`."""
+    segment = label.kind == "mul" and all(
+        part.kind == "name" and re.fullmatch("[A-Z]", part.text) for part in label.parts
+    )
+    quotient = label.kind == "div" and all(part.kind in ("name", "mul") for part in label.parts)
+    return (segment or quotient) and not names(value)
+
+
+def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
+    """Return the right sides of `f(x)=2x` and `y=2x`, of `y(x)=2x`, and of `f(t)=2t`, with the same argument."""
+    if is_equation(given) and is_equation(known) and (has_signs(given) or has_signs(known)):
+        labels = [side.parts[0].text.partition("_")[0] for side in (given, known)]
+        same_label = labels[0] == labels[1] and given.parts[0].kind == "name"
+        return (given.parts[-1], known.parts[-1]) if same_label else None
+    if is_equation(given) and is_equation(known) and (_is_term(given, known) or _is_term(known, given)):
+        return given.parts[1], known.parts[1]
+    if is_equation(given) and is_equation(known) and (given.parts[0].kind == "text") != (known.parts[0].kind == "text"):
+        return given.parts[-1], known.parts[-1]
+    functions = [defined_function(side) for side in (given, known)]
+    if functions[0] is None or functions[1] is None or given.parts[0] == known.parts[0]:
+        return None
+    (name, argument), (other, theirs) = functions[0], functions[1]
+    if name != other and "y" not in (name, other):
+        return None
+    value = given.parts[1]
+    if argument and theirs and argument != theirs:
+        if theirs in names(value):
+            return None
+        value = substituted(value, {argument: Node("name", text=theirs)})
+    return value, known.parts[1]
+
+
+def _is_term(first: Node, second: Node) -> bool:
+    """Return whether two equations define a function as `x` and as `x(t)`."""
+    if len(first.parts) != 2 or len(second.parts) != 2:
+        return False
+    label, term = first.parts[0], second.parts[0]
+    if label.kind != "name" or term.kind != "mul" or [part.kind for part in term.parts] != ["name", "name"]:
+        return False
+    values = [names(side.parts[1]) for side in (first, second)]
+    name = term.parts[1].text
+    argument = (term.text == "()" or name == "t") and all(name in used and label.text not in used for used in values)
+    return argument and label == term.parts[0]
+
+
+def _shortened(node: Node) -> Node:
+    """Return `x = 5` for `x = 2+3 = 5`."""
+    first, *middle, last = node.parts
+    if set(node.text.split()) <= EQUALITIES and all(_equal_or_unknown(part, last) for part in middle):
+        return Node("relation", (first, last), "=")
+    return node
+
+
+def _equal_or_unknown(label: Node, value: Node) -> bool:
+    try:
+        return equal_values(label, value)
+    except (Unknown, TooLarge, Undefined):
+        return False
+
+
+def _list_without_labels(node: Node, other: Node) -> Node:
+    """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
+    labelled = [is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
+    others = other.parts if other.kind == "list" else ()
+    if not any(labelled) or is_alternative(node):
+        return node
+    if all(labelled) and others and all(is_equation(part) for part in others):
+        ours, theirs = ({part.parts[0].text for part in side} for side in (node.parts, others))
+        letters = {label.partition("_")[0] for label in ours | theirs}
+        if ours == theirs or len(letters) > 1:
+            return node
+        return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)  # `x_1=1, x_2=2` and `x=1, x=2`
+    if all(labelled):
+        values = {part.parts[0].text: part.parts[-1] for part in node.parts}
+        letters = {name.partition("_")[0] for name in values}
+        if len(letters) < len(node.parts):
+            return Node("list", tuple(part.parts[-1] for part in node.parts), ",")
+        order = _named_order(other) or _usual_order(list(values))
+        return Node("tuple", tuple(values[name] for name in order)) if set(order) == set(values) else node
+    if labelled[0] and not any(part.kind == "relation" for part in node.parts[1:]):
+        return node._replace(parts=(node.parts[0].parts[-1], *node.parts[1:]))
+    return node
+
+
+def is_alternative(node: Node) -> bool:
+    """Return whether a list is `x = 0 or y = 0`: equations of different names, of which one holds."""
+    equations = [part for part in node.parts if is_equation(part) and part.parts[0].kind == "name"]
+    letters = {part.parts[0].text.partition("_")[0] for part in equations}
+    return node.kind == "list" and "or" in node.text.split() and 1 < len(equations) == len(node.parts) == len(letters)
+
+
+def _named_order(node: Node) -> list[str]:
+    """Return the names of `(n,k)=(3,2)` in order; empty for other trees."""
+    if not is_equation(node) or node.parts[0].kind != "tuple":
+        return []
+    return [part.text for part in node.parts[0].parts if part.kind == "name"]
+
+
+def _usual_order(written: list[str]) -> list[str]:
+    """Return names in the order of a tuple: `y, x` is `(x,y)`, but `n, k` remain as they are written."""
+    letters = {name.lstrip("\\").lower()[:1] for name in written}
+    usual = any(letters <= set(family) for family in _FAMILIES)
+    return sorted(written, key=lambda name: name.lstrip("\\")) if usual else written

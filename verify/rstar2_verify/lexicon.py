@@ -1,0 +1,232 @@
+"""The words that an answer may have: functions, numbers, words without meaning, and words that change a value.
+
+Each table is data: adding a word is one entry. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def word_set(*texts: str) -> frozenset[str]:
+    """Return the words in texts with blanks between them."""
+    return frozenset(" ".join(texts).split())
+
+
+FUNCTIONS = word_set(
+    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch arsinh arcosh",
+    "artanh ln log lg exp cis sqrt cbrt max min gcd lcm det arg Re Im sgn floor ceil abs",
+)
+FUNCTION_ALIASES = {
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "cosec": "csc", "tg": "tan", "ctg": "cot",
+    "arctg": "arctan", "arcsinh": "arsinh", "arccosh": "arcosh", "arctanh": "artanh", "asinh": "arsinh",
+    "acosh": "arcosh", "atanh": "artanh", "sign": "sgn", "Abs": "abs", "ceiling": "ceil", "acot": "arccot",
+    "Max": "max", "Min": "min", "sgn": "sgn",
+}  # fmt: skip
+GREEK = word_set(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi chi",
+    "psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega hbar ell nabla aleph wp",
+)
+MATH_WORDS = {
+    "pi": "pi", "inf": "infty", "oo": "infty", "infinity": "infty", "Infinity": "infty", "binomial": "binomial",
+    "comb": "binomial", "binom": "binomial", "nCr": "binomial", "perm": "permutations", "Rational": "Rational",
+    "Fraction": "Rational", "Matrix": "Matrix", "Interval": "Interval", "Union": "Union", "FiniteSet": "FiniteSet",
+    "Reals": "R", "Eq": "Eq", "Poly": "Poly", "factorial": "factorial", "EmptySet": "emptyset", "zoo": "zoo",
+    "gamma": "gamma", "exp_polar": "exp", "Integer": "Integer", "Float": "Integer", "Pow": "Pow", "Mul": "Mul",
+    "Add": "Add", "conjugate": "conjugate", "otimes": "otimes", "MutableDenseMatrix": "Matrix", "Piecewise": "Piecewise",
+    "ImmutableDenseMatrix": "Matrix", "root": "sympyroot", "Ne": "Ne", "Le": "Le", "Lt": "Lt", "Ge": "Ge", "Gt": "Gt",
+    "Open": "Interval.open",
+}  # fmt: skip
+"""Words of Python, SymPy and plain text -> command."""
+
+# Numbers
+
+CARDINALS = {
+    word: number
+    for number, word in enumerate(
+        [
+            "zero",
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+        ]
+    )
+}
+CARDINALS |= {
+    word: 10 * number
+    for number, word in enumerate(
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2
+    )
+}
+SCALES = {
+    "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "lakh": 10**5,
+    "crore": 10**7, "dozen": 12, "gross": 144, "score": 20,
+}  # fmt: skip
+SCALES |= {f"{word}s": value for word, value in SCALES.items() if word != "gross"}
+ORDINALS = {
+    word: number
+    for number, word in enumerate(
+        [
+            "first",
+            "second",
+            "third",
+            "fourth",
+            "fifth",
+            "sixth",
+            "seventh",
+            "eighth",
+            "ninth",
+            "tenth",
+            "eleventh",
+            "twelfth",
+        ],
+        start=1,
+    )
+}
+PARTS = {word: number for word, number in ORDINALS.items() if number > 2}
+PARTS |= {"half": 2, "halve": 2, "quarter": 4, "twentieth": 20, "hundredth": 100, "thousandth": 1000}
+PARTS |= {f"{word}s": number for word, number in PARTS.items()}
+BASES = {word: number for word, number in CARDINALS.items() if 2 <= number <= 36}
+BASES |= {"bin": 2, "binary": 2, "oct": 8, "octal": 8, "dec": 10, "decimal": 10, "hex": 16, "hexadecimal": 16}
+HAN_NUMBERS = {word: number for number, word in enumerate("零一二三四五六七八九十")}
+
+# Words of sentences
+
+NEUTRAL = word_set(
+    "a an the is are was were be of in to for with there it its has have had this that these those he she they we i",
+    "answer final value values total number numbers amount result equals equal so thus therefore hence correct option",
+    "choice statement only exactly about approximately approx around roughly nearly gives get gets makes make need",
+    "needs takes take left more per each different possible distinct ways way solution solutions root point points at",
+    "on by from as will can which where when if then all any every some given both answer's problem question part",
+    "valid rounded note sf dp fig figs figures s d p f decimal decimals place places significant d.p s.f nearest old",
+    "remaining altogether now used cost costs units unit double triple repeated multiplicity roots solves",
+    "arrangements arrangement combinations permutations people person items item things thing outcomes total's",
+    "years-old of: my our his her their would should must do does did been being set true's x's ago later earlier apart",
+    "away long high tall wide deep due ans just here also approximate estimate approaches tends goes",
+    "attained occurs when's obtained required desired order lies located",
+    "holds every integral limit",
+)
+"""Words that do not change the value next to them."""
+HEADINGS = word_set(
+    "probability area length distance speed time height width volume perimeter radius line circle domain range",
+    "interval ratio set slope function series sequence sum product term expression equation average mean",
+)
+"""Words that announce a value."""
+MODIFIERS = word_set(
+    "not no never non nor neither except excluding excluded outside without least most between false wrong incorrect",
+    "undefined none nothing cannot isn't doesn't impossible than fewer less over under below above unless fails",
+    "fail nonexistent unbounded invalid extraneous half twice triple thrice dozen either but",
+)
+"""Words that change the value next to them: both answers must have the same ones."""
+GROUPS = tuple(
+    tuple(map(word_set, group))
+    for group in (
+        ("forward forwards", "backward backwards"),
+        ("clockwise", "counterclockwise anticlockwise counter-clockwise anti-clockwise"),
+        ("increase increases increased increasing", "decrease decreases decreased decreasing"),
+        ("gain gained profit", "loss lost"), ("absorbed", "released"), ("ad ce", "bc bce"),
+        ("above", "below"), ("before", "after"), ("earlier", "later"),
+        ("more greater large larger bigger", "less fewer small smaller"),
+        ("inward inwards into", "outward outwards out"), ("yes", "no"), ("true", "false"), ("odd", "even"),
+        ("real", "complex imaginary"), ("valid", "extraneous invalid"),
+        ("max maximum maxima maximizes maximises", "min minimum minima minimizes minimises", "saddle"),
+        ("am", "pm"), ("converges convergent", "diverges divergent"), ("positive", "negative"),
+        ("first", "second", "third"), ("rational", "irrational"), ("stable", "unstable"),
+    )
+)  # fmt: skip
+"""Words of which one excludes the others."""
+DIRECTIONS = word_set(
+    "north south east west up down left right upward downward northeast northwest southeast southwest"
+)
+SYNONYMS = {
+    "eastward": "east", "westward": "west", "northward": "north", "southward": "south", "leftward": "left",
+    "rightward": "right", "dne": "undefined", "convergent": "converges", "divergent": "diverges", "infinite": "infinitely many",
+    "undefined": "undefined", "anticlockwise": "counterclockwise", "upwards": "up", "upward": "up", "downwards": "down",
+    "downward": "down", "kids": "children", "max": "maximum", "min": "minimum",
+}  # fmt: skip
+
+PHRASES: tuple[tuple[str, str], ...] = (
+    ("less than or equal to", "<="), ("greater than or equal to", ">="), ("at least or equal to", ">="),
+    ("greater than", ">"), ("less than", "<"), ("is equal to", "="), ("plus or minus", "\\pm"),
+    ("out of", "/"), ("in every", "/"), ("divided by", "/"), ("does not exist", "word:undefined"),
+    ("not defined", "word:undefined"), ("no solution", "empty"), ("no solutions", "empty"),
+    ("no real solution", "empty"), ("no real solutions", "empty"), ("there are no solutions", "empty"),
+    ("there is no solution", "empty"), ("there are none", "empty"), ("no such n", "empty"), ("no such x", "empty"),
+    ("no such number", "empty"), ("no such integer", "empty"), ("empty set", "empty"), ("the empty set", "empty"),
+    ("has no solution", "empty"), ("has no solutions", "empty"), ("no such values", "empty"), ("no roots", "empty"),
+    ("no real roots", "empty"), ("no solution exists", "empty"), ("no solutions exist", "empty"), ("none", "empty"),
+    ("no real solution exists", "empty"), ("there are no real solutions", "empty"), ("no real root", "empty"),
+    ("all real numbers", "reals"), ("all reals", "reals"), ("every real number", "reals"),
+    ("any real number", "reals"), ("real numbers", "reals"), ("all real values", "reals"),
+    ("all real values of x", "reals"), ("all real numbers x", "reals"), ("the set of all real numbers", "reals"),
+    ("the set of real numbers", "reals"), ("all real x", "reals"), ("the real numbers", "reals"),
+    ("set of real numbers", "reals"), ("set of all real numbers", "reals"), ("reals", "reals"),
+    ("all integers", "integers"), ("set of integers", "integers"), ("set of all integers", "integers"),
+    ("all positive real numbers", "positive"), ("positive real numbers", "positive"),
+    ("all positive reals", "positive"), ("all negative real numbers", "negative"),
+    ("negative real numbers", "negative"), ("all negative reals", "negative"),
+    ("to the power of", "^"), ("to the", "to the"), ("in base", "base"), ("base", "base"), ("mod", "mod"),
+    ("modulo", "mod"), ("square root of", "sqrt"), ("except for", "\\setminus"), ("except", "\\setminus"),
+    ("infinitely many solutions", "word:infinitely many"), ("infinite number of solutions", "word:infinitely many"),
+    ("infinitely many", "word:infinitely many"), ("infinite solutions", "word:infinitely many"),
+    ("infinitely many values", "word:infinitely many"), ("otherwise", "word:otherwise"), ("else", "word:otherwise"), ("elsewhere", "word:otherwise"),
+    ("the limit does not exist", "word:undefined"),
+    ("limit does not exist", "word:undefined"), ("is undefined", "word:undefined"), ("has", "word:has"),
+)  # fmt: skip
+"""Phrases -> a sign, a set, or one word. `words.phrased` looks for the longest one first."""
+
+_KNOWN = word_set(
+    "apples apple eggs egg boys girls red blue green yes no true false none even odd prime infinite undefined dne",
+    "north south east west left right up down inches feet foot inch miles mile hours hour minutes minute seconds",
+    "days day weeks week months month years year dollars dollar cents cent meters meter grams gram liters liter",
+    "kg km cm mm mg ml kw kwh mph kph kmh rad deg mol atm psi ft lb lbs oz yd gal hz khz mhz ghz kpa mpa gpa sq",
+    "percent pct base mod remainder rem where for all not any an the is are of in to be by at am pm noon midnight",
+    "negative minus plus positive half quarter circle ellipse parabola line point increase decrease gain loss profit",
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july august",
+    "september october november december degrees degree celsius fahrenheit kelvin radians radian newtons joules watts",
+    "volts amps ohms tesla pascals hertz moles coulombs farads square cubic squared cubed only about around cube",
+    "he she it they has have left more less than out max min if with and or on as but usd eur hr hrs sec secs min mins",
+    "dogs cats dog cat cow cows pen pens cup cups way ways old new one two both day yr yrs tons ton each",
+)
+KNOWN_WORDS = (
+    _KNOWN
+    | frozenset(CARDINALS)
+    | frozenset(SCALES)
+    | frozenset(ORDINALS)
+    | frozenset(PARTS)
+    | NEUTRAL.difference({"s", "d", "p", "f", "i", "a", "sf", "dp"})
+    | MODIFIERS
+    | frozenset(
+        word for group in GROUPS for members in group for word in members if word not in ("ad", "ce", "bc", "bce")
+    )
+    | DIRECTIONS
+    | frozenset(word for phrase, _ in PHRASES for word in phrase.split() if len(word) > 1)
+    | word_set("multiple multiples power powers integers integer noon midnight span")
+)
+"""Runs of letters that are words without a font command."""
+_PROSE = re.compile(r"[A-Z]?[a-z]{4,}|[A-Z][a-z]{2}")
+_VOWELS = frozenset("aeiouy")
+
+
+def is_prose(run: str, *, spaced: bool) -> bool:
+    """Return whether a run of letters that no table has is a word of a sentence, and no product of letters."""
+    lower = run.lower()
+    if _PROSE.fullmatch(run):
+        return bool(_VOWELS & set(lower[1:])) and len(set(lower)) > 2 and (spaced or len(run) > 4)
+    return spaced and len(run) == 3 and run.islower() and lower[1] in "aeiou" and lower[0] not in _VOWELS

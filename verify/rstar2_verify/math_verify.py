@@ -1,0 +1,25 @@
+r"""The functions `parse` and `verify` with the signatures of math-verify, for programs that use that package.
+
+`from rstar2_verify.math_verify import parse, verify`. `parse` keeps the text of the last `\boxed{}`, or the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .boxed import last_boxed
+from .verifier import verify as verify_texts
+
+
+def parse(pred: str, *_: Any, **__: Any) -> list[str]:
+    """Return the answer of a text as a list with one item; empty for an empty text."""
+    answer = last_boxed(pred)
+    text = pred if answer is None else answer
+    return [text] if text.strip() else []
+
+
+def verify(gold: Sequence[str] | str, target: Sequence[str] | str, *_: Any, **__: Any) -> bool:
+    """Return whether one of the answers equals one of the known answers."""
+    golds, targets = ([side] if isinstance(side, str) else side for side in (gold, target))
+    return any(verify_texts(known, answer).outcome == "equal" for known in golds for answer in targets)

@@ -1,0 +1,290 @@
+r"""Sets of real numbers as sorted intervals: intervals, unions, inequalities and set builders in one letter.
+
+`compare` converts both answers, so that `x>2`, `(2,\infty)` and `\{x : 2<x\}` are the same set.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import mpmath
+from mpmath import mp
+
+from .tree import Node, Unknown, names, substituted
+from .values import DIGITS, real_value
+
+TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+"""Sign of an inequality -> the sign with both sides exchanged."""
+INEQUALITIES = frozenset(["<", ">", "<=", ">=", "!="])
+
+
+class RealInterval(NamedTuple):
+    """An interval of real numbers, or a point."""
+
+    low: Any
+    low_closed: bool
+    high: Any
+    high_closed: bool
+
+
+_REALS = [RealInterval(-mp.inf, False, mp.inf, False)]
+
+
+def is_set(node: Node) -> bool:
+    """Return whether a node is written as a set of real numbers that is not a list of points."""
+    if node.kind in ("interval", "union", "intersection", "difference", "reals", "builder"):
+        return True
+    if node.kind == "relation":
+        operators = node.text.split()
+        return bool(INEQUALITIES.intersection(operators)) or (
+            operators in (["\\in"], ["\\notin"]) and (is_set(node.parts[1]) or operators == ["\\notin"])
+        )
+    if node.kind != "list" or not any(part.kind == "relation" and is_set(part) for part in node.parts):
+        return False
+    joined = "or" in node.text.split()  # `x = 1 or 2 < x < 3`
+    return all(part.kind == "relation" and (is_set(part) or (joined and part.text == "=")) for part in node.parts)
+
+
+def excluded_points(node: Node) -> Node:
+    r"""Return `x \ne 1 \text{ and } x \ne -1` for `x \ne \pm 1` and `x \ne 1, -1`; other nodes unchanged."""
+    first, *others = node.parts if node.kind == "list" else (node,)
+    if first.kind != "relation" or first.text != "!=" or any(part.kind == "relation" for part in others):
+        return node
+    left, right = first.parts
+    points = [right, *others]
+    if not others and right.kind == "pm":
+        points = [right.parts[0], Node("neg", right.parts)]
+    if len(points) == 1:
+        return node
+    return Node("list", tuple(Node("relation", (left, point), "!=") for point in points), "and " * (len(points) - 1))
+
+
+def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:
+    """Return a set's intervals, sorted and merged. A pair in parentheses is an open interval.
+
+    `letter`: the letter of a set builder. Raises Unknown for a set that has letters in its bounds, or in two letters.
+    """
+    match node.kind:
+        case "reals":
+            return _REALS
+        case "empty":
+            return []
+        case "interval" | "tuple" if len(node.parts) == 2:
+            return _interval(node)
+        case "set":
+            return _merged([_point(part) for part in node.parts])
+        case "union":
+            return _merged([*intervals(node.parts[0], letter), *intervals(node.parts[1], letter)])
+        case "intersection":
+            return _intersection(intervals(node.parts[0], letter), intervals(node.parts[1], letter))
+        case "difference":
+            return _intersection(intervals(node.parts[0], letter), _complement(intervals(node.parts[1], letter)))
+        case "builder":
+            element, condition = node.parts
+            inner = intervals(condition)
+            if element.kind == "relation" and element.text == "\\in":
+                return _intersection(inner, intervals(element.parts[1]))
+            return inner
+        case "relation":
+            return _relation(node, letter)
+        case "list":
+            return _conditions(node, letter)
+        case _:
+            raise Unknown(node.kind)
+
+
+def equal_intervals(first: list[RealInterval], second: list[RealInterval]) -> bool:
+    """Return whether two merged lists of intervals are the same set."""
+    return len(first) == len(second) and all(
+        a.low_closed == b.low_closed
+        and a.high_closed == b.high_closed
+        and _same(a.low, b.low)
+        and _same(a.high, b.high)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def equal_integers(first: list[RealInterval], second: list[RealInterval]) -> bool:
+    r"""Return whether two sets of intervals have the same integers: `n>3` and `n \ge 4`."""
+    return equal_intervals(*(_merged(list(_integers(part))) for part in (first, second)))
+
+
+def _integers(parts: list[RealInterval]) -> Iterator[RealInterval]:
+    """Yield an interval for each one with integers, from half below the first one to half above the last one."""
+    for low, low_closed, high, high_closed in parts:
+        first = mp.ceil(low) if low_closed or low != mp.floor(low) else low + 1
+        last = mp.floor(high) if high_closed or high != mp.ceil(high) else high - 1
+        if first <= last:
+            yield RealInterval(first - 0.5, True, last + 0.5, True)
+
+
+def _bound(node: Node) -> Any:
+    """Return the value of a bound, which may be infinite."""
+    inner = node.parts[0] if node.kind in ("neg", "add") and node.parts else node
+    if inner.kind == "infinity":
+        return -mp.inf if node.kind == "neg" else mp.inf
+    return real_value(node)
+
+
+def _point(node: Node) -> RealInterval:
+    value = real_value(node)
+    return RealInterval(value, True, value, True)
+
+
+def _interval(node: Node) -> list[RealInterval]:
+    low, high = _bound(node.parts[0]), _bound(node.parts[1])
+    brackets = node.text or "()"
+    interval = RealInterval(
+        low, brackets[0] == "[" and mp.isfinite(low), high, brackets[1] == "]" and mp.isfinite(high)
+    )
+    if low > high or (_same(low, high) and brackets != "[]"):
+        raise Unknown("an interval from a larger to a smaller number")
+    return [interval]
+
+
+def _relation(node: Node, letter: str | None) -> list[RealInterval]:
+    operators = node.text.split()
+    if operators in (["\\in"], ["\\notin"]):
+        members = intervals(node.parts[1])
+        return members if operators == ["\\in"] else _complement(members)
+    letters = [at for at, part in enumerate(node.parts) if names(part)]
+    if len(letters) != 1 or len(names(node)) != 1 or names(node) != {letter or next(iter(names(node)))}:
+        raise Unknown("not one letter, in one part of a relation")
+    at = letters[0]
+    expression = node.parts[at]
+    absolute = expression.kind == "call" and expression.text == "abs"
+    slope, offset = linear(expression.parts[0] if absolute else expression)
+    result = _REALS
+    for index, operator in enumerate(operators):
+        if index not in (at - 1, at):
+            raise Unknown("a chain of constants")
+        bound = _bound(node.parts[at - 1 if index == at - 1 else at + 1])
+        if operator in ("=", "!="):
+            point = [RealInterval(bound, True, bound, True)]
+            result = _intersection(result, point if operator == "=" else _complement(point))
+            continue
+        if operator not in TURNED:
+            raise Unknown(operator)
+        sign = TURNED[operator] if index == at - 1 else operator  # as seen from the letter
+        closed = sign.endswith("=") and mp.isfinite(bound)
+        part = (
+            RealInterval(-mp.inf, False, bound, closed)
+            if sign[0] == "<"
+            else RealInterval(bound, closed, mp.inf, False)
+        )
+        result = _intersection(result, [part])
+    with mp.workdps(DIGITS):
+        if absolute:
+            positive = _intersection(result, [RealInterval(mp.mpf(0), True, mp.inf, False)])
+            result = _merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
+        return _merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
+
+
+def linear(node: Node) -> tuple[Any, Any]:
+    """Return slope and offset of an expression in its only letter. Raises Unknown if it is not linear."""
+    if node.kind == "name":
+        return mp.mpf(1), mp.mpf(0)
+    (letter,) = names(node)
+    points = (Fraction(22, 7), Fraction(-37, 5))  # not integers: `\lfloor x\rfloor` is not linear
+    first, second, *others = (
+        real_value(substituted(node, {letter: Node("number", number=point)}))
+        for point in (Fraction(0), Fraction(1), *points)
+    )
+    with mp.workdps(DIGITS):
+        slope = second - first
+        errors = [
+            abs(value - first - slope * point.numerator / point.denominator)
+            for value, point in zip(others, points, strict=True)
+        ]
+        if slope == 0 or max(errors) > mpmath.mpf(10) ** -100 * (abs(slope) + abs(first)):
+            raise Unknown("an expression that is not linear in its letter")
+    return slope, first
+
+
+def _shifted(part: RealInterval, by: Any) -> RealInterval:
+    return part._replace(low=part.low + by, high=part.high + by)
+
+
+def _scaled(part: RealInterval, by: Any) -> RealInterval:
+    if by > 0:
+        return part._replace(low=part.low * by, high=part.high * by)
+    return RealInterval(part.high * by, part.high_closed, part.low * by, part.low_closed)
+
+
+def _conditions(node: Node, letter: str | None) -> list[RealInterval]:
+    """Return the set of several conditions; `or` is a union, a comma and `and` are an intersection."""
+    if len(names(node)) > 1:
+        raise Unknown("conditions in several letters")
+    result = intervals(node.parts[0], letter)
+    for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
+        excluded = part.kind == "relation" and part.text == "!="
+        join_parts = separator == "or" or (
+            (separator in (",", ";") or part.kind != "relation") and not excluded and not _overlap(result, part, letter)
+        )
+        result = (
+            _merged([*result, *intervals(part, letter)])
+            if join_parts
+            else _intersection(result, intervals(part, letter))
+        )
+    return result
+
+
+def _overlap(current: list[RealInterval], part: Node, letter: str | None) -> bool:
+    return bool(_intersection(current, intervals(part, letter)))
+
+
+def _same(first: Any, second: Any) -> bool:
+    if mp.isinf(first) or mp.isinf(second):
+        return bool(first == second)
+    with mp.workdps(DIGITS):
+        return bool(abs(first - second) <= mpmath.mpf(10) ** -100 * max(abs(first), abs(second)))
+
+
+def _merged(parts: list[RealInterval]) -> list[RealInterval]:
+    """Return sorted intervals; those that touch are one."""
+    result: list[RealInterval] = []
+    for interval in sorted(parts, key=lambda interval: (interval.low, not interval.low_closed)):
+        last = result[-1] if result else None
+        touches = last is not None and (
+            interval.low < last.high or (_same(interval.low, last.high) and (interval.low_closed or last.high_closed))
+        )
+        if last is None or not touches:
+            result.append(interval)
+            continue
+        if _same(interval.high, last.high):
+            result[-1] = last._replace(high_closed=last.high_closed or interval.high_closed)
+        elif interval.high > last.high:
+            result[-1] = last._replace(high=interval.high, high_closed=interval.high_closed)
+    return result
+
+
+def _intersection(first: list[RealInterval], second: list[RealInterval]) -> list[RealInterval]:
+    result = []
+    for a, b in itertools.product(first, second):
+        if _same(a.low, b.low):
+            low, low_closed = a.low, a.low_closed and b.low_closed
+        else:
+            low, low_closed = max((a.low, a.low_closed), (b.low, b.low_closed), key=lambda end: end[0])
+        if _same(a.high, b.high):
+            high, high_closed = a.high, a.high_closed and b.high_closed
+        else:
+            high, high_closed = min((a.high, a.high_closed), (b.high, b.high_closed), key=lambda end: end[0])
+        if (low < high and not _same(low, high)) or (_same(low, high) and low_closed and high_closed):
+            result.append(RealInterval(low, low_closed, high, high_closed))
+    return _merged(result)
+
+
+def _complement(parts: list[RealInterval]) -> list[RealInterval]:
+    result, low, closed = [], -mp.inf, False
+    for interval in parts:
+        if low < interval.low or (closed and not interval.low_closed and low == interval.low):
+            result.append(
+                RealInterval(low, closed, interval.low, not interval.low_closed and mp.isfinite(interval.low))
+            )
+        low, closed = interval.high, not interval.high_closed and mp.isfinite(interval.high)
+    if low < mp.inf:
+        result.append(RealInterval(low, closed, mp.inf, False))
+    return result

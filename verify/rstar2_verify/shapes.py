@@ -1,0 +1,269 @@
+r"""Rewrites trees into the shape of the other answer: vectors, matrices, plus-minus signs, binomial coefficients.
+
+`compare` calls it. Nothing here compares two answers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+from .tree import Node, names, nodes, substituted
+
+EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
+"""Operators of an equation."""
+_OTHERWISE = re.compile("otherwise|else(?:where)?")
+
+
+def is_equation(node: Node) -> bool:
+    """Return whether a node is an equation, or a chain of equalities."""
+    return node.kind == "relation" and set(node.text.split()) <= EQUALITIES
+
+
+def as_tuple(node: Node) -> Node:
+    """Return a list as a tuple; other nodes unchanged."""
+    return Node("tuple", node.parts) if node.kind == "list" else node
+
+
+def defined_function(node: Node) -> tuple[str, str] | None:
+    """Return the name and the argument of the function that an equation defines; an empty argument for `y = 2x`."""
+    if not is_equation(node) or len(node.parts) != 2:
+        return None
+    left = node.parts[0]
+    if left.kind == "name" and left.text in ("y", "f", "g", "h"):
+        return left.text, ""
+    indexed = re.fullmatch(r"(\w+_)([i-n])", left.text) if left.kind == "name" else None
+    if indexed:
+        return indexed[1], indexed[2]
+    if left.kind == "mul" and left.parts[0].kind == "pow" and left.parts[1].kind == "name":
+        base, exponent = left.parts[0].parts
+        if base.text in ("f", "g", "h") and exponent == Node("neg", (_number(True),)):
+            return f"{base.text}^-1", left.parts[1].text
+    if left.kind == "apply" and len(left.parts) == 1 and left.parts[0].kind == "name":
+        return left.text, left.parts[0].text
+    if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"]:
+        function, argument = left.parts[0].text, left.parts[1].text
+        if function == "y":
+            return "y", argument
+        indices = {"n", "k"} & names(node.parts[1])
+        if re.fullmatch("[a-uA-U]", function) and argument in indices:  # `a(n)`: a term of a sequence
+            return f"{function}_", argument
+    return None
+
+
+def has_signs(node: Node) -> bool:
+    """Return whether a tree has a plus-minus sign."""
+    return any(part.kind == "pm" for part in nodes(node))
+
+
+def signed(node: Node, upper: bool) -> Node:
+    """Return a tree with the upper or the lower signs of all its plus-minus signs."""
+    if node.kind == "pm":
+        inner = signed(node.parts[0], upper)
+        if upper == (node.text == "pm"):
+            return inner
+        if inner.kind == "tuple":
+            return Node("tuple", tuple(Node("neg", (part,)) for part in inner.parts))
+        return Node("neg", (inner,))
+    return node._replace(parts=tuple(signed(part, upper) for part in node.parts))
+
+
+def members(node: Node) -> Iterator[Node]:
+    """Yield the members of a list or set, with both signs of a plus-minus sign."""
+    for part in node.parts if node.kind in ("list", "set") else (node,):
+        if has_signs(part):
+            yield from (signed(part, upper=True), signed(part, upper=False))
+        else:
+            yield part
+
+
+def as_vector(node: Node, other: Node) -> Node:
+    r"""Return the tuple or the matrix of the components of `3\mathbf{i}+4\mathbf{j}`, like the other side."""
+    letters = [f"unit {letter}" for letter in "ijk"]
+    used = names(node).intersection(letters)
+    if not used or other.kind not in ("tuple", "matrix") or not used.issubset(letters[: len(other.parts)]):
+        return node
+    parts = tuple(substituted(node, {name: _number(name == letter) for name in letters}) for letter in letters)
+    parts = parts[: len(other.parts)]
+    return (
+        Node("tuple", parts)
+        if other.kind == "tuple"
+        else Node("matrix", tuple(Node("row", (p,)) for p in parts), "matrix")
+    )
+
+
+def _number(value: int) -> Node:
+    return Node("number", number=Fraction(value))
+
+
+def as_matrix(node: Node) -> Node:
+    r"""Return the matrix that is written as a number times a matrix, or as a transposed one."""
+    if node.kind == "pow" and node.parts[1] == Node("name", text="T"):
+        return _transposed(node.parts[0]) or node
+    operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]
+    if (
+        node.kind not in ("mul", "neg", "div")
+        or len(operands) != 1
+        or (node.kind == "div" and node.parts[0].kind != "matrix")
+    ):
+        return node
+
+    def scaled(cell: Node) -> Node:
+        return node._replace(parts=tuple(cell if part is operands[0] else part for part in node.parts))
+
+    rows = (row._replace(parts=tuple(map(scaled, row.parts))) for row in operands[0].parts)
+    return operands[0]._replace(parts=tuple(rows))
+
+
+def _transposed(node: Node) -> Node | None:
+    """Return the transpose of a matrix or of a row of numbers; None for other bases, whose power is a power."""
+    if node.kind == "tuple":
+        return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+    if node.kind != "matrix" or node.text != "matrix" or len({len(row.parts) for row in node.parts}) != 1:
+        return None
+    columns = zip(*(row.parts for row in node.parts), strict=True)
+    return node._replace(parts=tuple(Node("row", column) for column in columns))
+
+
+def from_rows(node: Node) -> Node:
+    """Return the matrix that is written as a list of rows: `[[1,2],[3,4]]`; other nodes unchanged."""
+    rows = node.parts if node.kind == "tuple" or node.text == "[]" else ()
+    if len(rows) < 2 or not all(row.kind == "tuple" or row.text == "[]" for row in rows):
+        return node
+    return Node("matrix", tuple(Node("row", row.parts) for row in rows), "matrix")
+
+
+def componentwise(node: Node) -> Node:
+    """Return the tuple of a line in space, `(1,2,3)+t(4,5,6)`; other nodes unchanged."""
+    if node.kind not in ("add", "mul", "neg", "div"):
+        return node
+    parts = _components(node)
+    return node if parts is None else Node("tuple", tuple(parts))
+
+
+def _components(node: Node) -> list[Node] | None:
+    if node.kind == "matrix":
+        node = components(node)
+    if node.kind == "tuple":
+        return list(node.parts)
+    if node.kind == "apply" and len(node.parts) > 1 and len(node.text) == 1:
+        return [Node("mul", (Node("name", text=node.text), part)) for part in node.parts]
+    if node.kind == "add":
+        sides = [_components(part) for part in node.parts]
+        if any(side is None or len(side) != len(sides[0] or ()) for side in sides):
+            return None
+        return [Node("add", column) for column in zip(*(side or () for side in sides), strict=True)]
+    if node.kind in ("mul", "neg", "div"):
+        sides = [_components(part) for part in node.parts]
+        vectors = [at for at, side in enumerate(sides) if side is not None]
+        if len(vectors) != 1 or (node.kind == "div" and vectors != [0]):
+            return None
+        at = vectors[0]
+        return [
+            node._replace(parts=(*node.parts[:at], part, *node.parts[at + 1 :]), text="") for part in sides[at] or ()
+        ]
+    return None
+
+
+def same_products(given: Node, known: Node) -> bool | None:
+    """Compare products of matrices, whose order counts: `(AB)^{-1}` is `B^{-1}A^{-1}`; None for other values."""
+    sides = [_factors(side) for side in (given, known)]
+    if None in sides or not any(mark for _, mark in sides[1] or ()):
+        return None
+    return sides[0] == sides[1]
+
+
+def _factors(node: Node) -> list[tuple[str, str]] | None:
+    """Return the capital letters of a product in order, each with its inverse or transpose mark."""
+    if node.kind == "name" and re.fullmatch(r"(?:vec )?[A-Z]", node.text):
+        return [(node.text[-1], "")]
+    if node.kind == "mul":
+        first, second = (_factors(part) for part in node.parts)
+        return None if first is None or second is None else first + second
+    if node.kind == "pow":
+        base, exponent = node.parts
+        inner = _factors(base)
+        mark = (
+            "-1"
+            if exponent == Node("neg", (_number(True),))
+            else exponent.text
+            if exponent.text in ("T", "\\top")
+            else ""
+        )
+        if inner is None or not mark or any(own for _, own in inner):
+            return None
+        return [(letter, mark) for letter, _ in reversed(inner)]
+    return None
+
+
+def without_otherwise(*sides: Node) -> Iterator[Node]:
+    """Yield cases without the condition of a last row, if one of them has `otherwise` there."""
+    last = [side.parts[-1] for side in sides]
+    if not any(_OTHERWISE.fullmatch(part.text) for row in last for part in row.parts):
+        yield from sides
+        return
+    for side, row in zip(sides, last, strict=True):
+        yield side._replace(parts=(*side.parts[:-1], row._replace(parts=row.parts[:1])))
+
+
+def components(node: Node) -> Node:
+    """Return the tuple of the cells of a matrix with one row or one column; other nodes unchanged."""
+    if node.kind != "matrix" or node.text != "matrix":
+        return node
+    cells = tuple(cell for row in node.parts for cell in row.parts)
+    return Node("tuple", cells) if len(cells) == max(len(node.parts), len(node.parts[0].parts)) > 1 else node
+
+
+def as_column(node: Node) -> Node:
+    r"""Return the column vector that is written as `\binom{1}{2}`."""
+    if node.kind != "call" or node.text != "binom":
+        return node
+    return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+
+
+def with_binomials(node: Node) -> Node:
+    """Return a tree with binomial coefficients for `C(10,3)`, and with the number of permutations for `P(5,2)`."""
+    parts = tuple(with_binomials(part) for part in node.parts)
+    if node.kind == "apply" and node.text == "C" and len(parts) == 2:
+        return Node("call", parts, "binom")
+    if node.kind == "apply" and node.text == "P" and len(parts) == 2 and all(part.kind == "number" for part in parts):
+        return Node("call", parts, "permutations")
+    return node._replace(parts=parts)
+
+
+def same_clocks(given: Node, known: Node) -> bool | None:
+    """Return whether two times of day are the same; None if neither side is one."""
+    sides = [_clock(side) for side in (given, known)]
+    if None in sides or not (known.kind == "clock" or given.kind == "clock" or _is_clock(known)):
+        return False if "clock" in (given.kind, known.kind) else None
+    (hour, minute, half), (theirs, other, known_half) = sides  # type: ignore[misc]
+    if (half == known_half or not half or not known_half) and (hour, minute) == (theirs, other):
+        return True
+    if bool(half) == bool(known_half):
+        return False
+    if not half:  # one side has a clock of 24 hours
+        return (hour, minute) == (_hour_of_day(theirs, known_half), other)
+    return (_hour_of_day(hour, half), minute) == (theirs, other)
+
+
+def _hour_of_day(hour: int, half: str) -> int:
+    return hour % 12 + 12 * (half == "pm")
+
+
+def _clock(node: Node) -> tuple[int, int, str] | None:
+    if node.kind not in ("clock", "ratio") or len(node.parts) != 2:
+        return None
+    numbers = [part.number for part in node.parts if part.kind == "number" and part.number.denominator == 1]
+    if len(numbers) != 2 or numbers[0] > 24 or numbers[1] > 59:
+        return None
+    return numbers[0].numerator, numbers[1].numerator, node.text if node.kind == "clock" else ""
+
+
+def _is_clock(node: Node) -> bool:
+    """Return whether a ratio is a time of day, such as `3:30`: a ratio would be reduced."""
+    time = _clock(node)
+    if time is None or node.text != "clock":
+        return False
+    return time[1] == 0 or (time[1] >= 10 and math.gcd(time[0], time[1]) > 1)

@@ -1,0 +1,198 @@
+r"""Compares the words of two answers: notes around values, answers that are words, and choices.
+
+Words without meaning are ignored; words that change a value must be in both answers; of two words that exclude each
+other both answers must have the same one. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .lexicon import CARDINALS, DIRECTIONS, GROUPS, MODIFIERS, NEUTRAL, ORDINALS, SYNONYMS, word_set
+from .tokens import Token
+from .tree import Node
+from .units import unit_of
+
+_SENTENCE = word_set("function functions graph series sequence figure shape matrix triangle's sum lies no-one person")
+MONTHS = word_set("january february march april may june july august september october november december")
+_GROUPED = DIRECTIONS | frozenset(word for group in GROUPS for members in group for word in members)
+_IGNORED_SIGNS = frozenset(":;()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
+_ROMAN = frozenset(["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"])
+
+
+def _plain_words(written: str) -> list[str]:
+    return " ".join(SYNONYMS.get(word, word) for word in written.split()).split()
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") and len(word) > 3 and not word.endswith("ss") else word
+
+
+def compatible_notes(given: str, known: str) -> bool:
+    """Return whether the words around two equal values do not make them differ."""
+    if given == known:
+        return True
+    ours, theirs = _plain_words(given), _plain_words(known)
+    if not same_meaning(ours, theirs):
+        return False
+    contents = [
+        {_singular(word) for word in side if word not in NEUTRAL | _GROUPED and unit_of(word) is None}
+        for side in (ours, theirs)
+    ]
+    symbols = [{word for word in side if word.startswith("=")} for side in contents]
+    if all(symbols) and symbols[0] != symbols[1]:
+        return False
+    return not (contents[0] and contents[1]) or bool(contents[0] & contents[1])
+
+
+def same_meaning(given: Sequence[str], known: Sequence[str]) -> bool:
+    """Return whether the words that change a value agree."""
+    ours, theirs = set(given), set(known)
+    if ours & MODIFIERS != theirs & MODIFIERS:
+        return False
+    for group in GROUPS:
+        first, second = ({at for at, members in enumerate(group) if side & members} for side in (ours, theirs))
+        if len(first) == len(second) == 1 and first != second:
+            return False
+    directions = [[word for word in side if word in DIRECTIONS] for side in (given, known)]
+    if all(directions) and directions[0] != directions[1]:
+        return "of" not in ours | theirs and sorted(directions[0]) == sorted(directions[1])
+    return True
+
+
+def sentence(tokens: Sequence[Token]) -> list[str]:
+    """Return the words of an answer that is words, in lower case and without words that have no meaning."""
+    result: list[str] = []
+    for at, token in enumerate(tokens):
+        text = token.text
+        number_follows = at + 1 < len(tokens) and tokens[at + 1].kind == "number"
+        if token.kind == "sign" and (text in _IGNORED_SIGNS or (text == "-" and not number_follows)):
+            continue
+        if token.kind == "letter" and text in ("a", "A") and at + 1 < len(tokens) and tokens[at + 1].kind == "word":
+            previous = tokens[at - 1].kind if at else "sign"
+            if text == "a" or previous == "sign":
+                continue
+        word = text.lower()
+        word = str(CARDINALS.get(word, ORDINALS.get(word, word)))
+        if word == "emptyset":
+            word = "none"
+        if token.kind == "letter" and result and not token.gap and at and tokens[at - 1].kind == "letter":
+            result[-1] += word
+            continue
+        result += _plain_words(word)
+    kept = [word for word in result if word not in NEUTRAL | _SENTENCE and word not in ("th", "st", "nd", "rd", "^")]
+    kept = kept or result
+    while kept and kept[-1] == ",":
+        kept.pop()
+    kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] == ["and"])]
+    kept = ["and" if word == "," else word for word in kept]
+    if len(kept) == 2 and kept[0].isdigit() and kept[1] in MONTHS:
+        kept.reverse()
+    return kept
+
+
+def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
+    """Return whether two answers in words are the same."""
+    if list(given) == list(known) or "".join(given) == "".join(known):
+        return True
+    if not any(mark.isascii() for side in (given, known) for word in side if word != "and" for mark in word):
+        runs = ["".join(side).replace("and", "") for side in (given, known)]
+        circled = not any(mark.isalpha() for run in runs for mark in run)
+        return sorted(runs[0]) == sorted(runs[1]) if circled else runs[0] == runs[1]
+    if not same_meaning(given, known):
+        return False
+    if "and" in known and "or" not in (*given, *known):
+        parts = [sorted(" ".join(side).split(" and ")) for side in (given, known)]
+        return parts[0] == parts[1] and len(parts[0]) > 1 and not set(known) & {"true", "false", "yes", "no"}
+    counted = any(word.isdigit() for word in known)
+    return counted and [_singular(word) for word in given] == [_singular(word) for word in known]
+
+
+# Choices
+
+
+def choice(tokens: Sequence[Token]) -> tuple[str, list[Token]] | None:
+    """Return the letter of a choice and the tokens of its content; None for other answers."""
+    body = [token for token in tokens if token.kind != "end"]
+    while body and body[0].kind == "word" and body[0].text.lower() in (
+        "option", "choice", "answer", "the", "correct", "is", "final", "therefore", "thus", "so", "hence", "statement"
+    ):  # fmt: skip
+        body = body[1:]
+        if body and body[0].text == ":":
+            body = body[1:]
+    texts = [token.text for token in body[:4]]
+    if texts[:1] == ["("] and len(texts) > 2 and _is_letter(body[1]) and texts[2] == ")":
+        return texts[1].upper(), _content(body[3:])
+    if body and _is_letter(body[0]):
+        if len(body) == 1:
+            return texts[0].upper(), []
+        if texts[1] in (")", ":") or (texts[1] == "-" and body[1].gap and len(body) > 2 and body[2].gap):
+            return texts[0].upper(), _content(body[2:])
+        if (body[0].roman or body[1].roman) and texts[1] == "(" and body[-1].text == ")":
+            return texts[0].upper(), _content(body[2:-1])
+    return None
+
+
+def _content(tokens: list[Token]) -> list[Token]:
+    while tokens and tokens[0].kind == "sign" and tokens[0].text in (":", ",", "\\quad"):
+        tokens = tokens[1:]
+    return tokens
+
+
+def _is_letter(token: Token) -> bool:
+    return token.kind == "letter" and token.text.upper() in "ABCDEFGHIJ"
+
+
+def names_another_choice(content: Sequence[Token]) -> bool:
+    """Return whether the content of a choice has the mark of another choice."""
+    for at, token in enumerate(content):
+        if not _is_letter(token) or not token.text.isupper():
+            continue
+        before = content[at - 1].text if at else ""
+        after = content[at + 1].text if at + 1 < len(content) else ""
+        if (
+            (before == "(" and after == ")")
+            or len(content) == 1
+            or (at == len(content) - 1 and before in ("or", "and", ","))
+        ):
+            return True
+    return False
+
+
+def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
+    """Return the letters or Roman numerals that an answer lists, and whether `and` or commas join them."""
+    listed: list[str] = []
+    joined = False
+    for at, token in enumerate(tokens):
+        text = token.text
+        if token.kind == "sign" and text in ("(", ")", ",", "and", "{", "}", "\\{", "\\}", "&", "\\quad"):
+            joined = joined or text in (",", "and")
+            continue
+        if token.kind == "word" and text.lower() in (
+            "only", "both", "statements", "statement", "choices", "options", "option", "answers"
+        ):  # fmt: skip
+            continue
+        continues = listed and not token.gap and set(listed[-1]) <= set("IVX") and tokens[at - 1].kind == "letter"
+        if token.kind == "letter" and text in "IVX" and continues:
+            listed[-1] += text
+            continue
+        if token.kind == "letter" and text in "ABCDEFGHIVX":
+            listed.append(text)
+        elif token.kind == "word" and (text in _ROMAN or re.fullmatch("[A-H]{2,8}", text)):
+            listed += [text] if text in _ROMAN else list(text)
+        elif token.kind != "end":
+            return None
+    letters = all(len(item) == 1 and item in "ABCDEFGH" for item in listed)
+    if len(listed) < 2 or len(set(listed)) < len(listed) or not (letters or set(listed) <= _ROMAN):
+        return None
+    return listed, joined
+
+
+def unnoted(node: Node) -> tuple[Node, str]:
+    """Return a value without the words around it, and the words."""
+    notes = []
+    while node.kind == "noted":
+        notes.append(node.text)
+        node = node.parts[0]
+    return node, " ".join(notes)

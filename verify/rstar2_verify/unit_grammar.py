@@ -1,0 +1,300 @@
+"""Parses the unit after a value: `m/s^2`, `\\text{J/(mol K)}`, `5 lb 2 oz`, money. Standard library only."""
+
+from __future__ import annotations
+
+from .cursor import Cursor
+from .lexicon import SCALES
+from .tokens import Token
+from .tree import Node, ParseError, integer, nodes
+from .units import Unit, product, unit_of
+from .words import base as base_of
+from .words import ordinal
+
+_POWER_WORDS = {"squared": 2, "cubed": 3}
+_SHAPES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_SUFFIXES = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "m": 10**6, "bn": 10**9}
+_MONEY = {"dollar": "dollar", "euro": "euro", "pound_sterling": "pound_sterling", "yen": "yen", "rupee": "rupee",
+          "cent": "cent", "textdollar": "dollar", "pounds": "pound_sterling", "euros": "euro"}  # fmt: skip
+
+
+class UnitParser(Cursor):
+    """A position in a list of tokens, and the units that can be at it."""
+
+    def currency(self) -> Unit | None:
+        """Read a sign of money before a number."""
+        token = self.token
+        if (
+            token.kind == "command"
+            and token.text in _MONEY
+            and (self.ahead().kind == "number" or self.ahead().text in ("frac", "(", "sqrt"))
+        ):
+            self.take()
+            return ((_MONEY[token.text], 1),)
+        if token.kind == "word" and token.text.lower() in ("usd", "eur") and self.ahead().kind == "number":
+            self.take()
+            return unit_of(token.text.lower())
+        return None
+
+    def multiplier(self, node: Node, *, money: bool) -> tuple[Node, bool]:
+        """Read `million`, `dozen`, and after a sign of money `k`; return whether it was there."""
+        multiplied = False
+        while node.kind in ("number", "mul", "div"):
+            token = self.token
+            size = SCALES.get(token.text.lower()) if token.kind == "word" else None
+            if size is None and token.text in _SUFFIXES and token.kind in ("letter", "word") and node.kind == "number":
+                ends = self.ahead().kind in ("end", "word") or self.ahead().text in (
+                    ",",
+                    ";",
+                    "and",
+                    "or",
+                    ")",
+                    "dollar",
+                )
+                roman_k = token.roman and token.text == "k" and self.ahead().text != "Omega"
+                size = _SUFFIXES[token.text] if (money or roman_k) and ends else None
+            if size is None:
+                return node, multiplied
+            self.take()
+            multiplied = True
+            node = Node("mul", (node, integer(size)))
+        return node, multiplied
+
+    def unit_suffix(self, node: Node) -> Unit | None:
+        """Read the unit after a value; None and no move if there is none."""
+        token = self.token
+        if token.kind == "end" or node.kind in ("relation", "list", "set"):
+            return None
+        inverse = token.text == "/" and self.ahead().kind == "word"
+        if token.kind == "sign" and token.text != "{" and not inverse:
+            return None
+        start, self.weak = self.at, False
+        constant = not any(part.kind == "name" for part in nodes(node))
+        unit = self._unit(bare=self.units and constant and self.depth == 0)
+        if unit is None or not unit or not self._ends_unit():
+            self.at = start
+            return None
+        return unit
+
+    def _ends_unit(self) -> bool:
+        token = self.token
+        if token.kind in ("end", "word", "number"):
+            return True
+        if token.kind == "sign":
+            return token.text not in ("^", "_", "{", "[", "!", "'")
+        return token.kind == "letter" and token.roman
+
+    def _unit(self, *, bare: bool) -> Unit | None:
+        start = self.at
+        inverse = self.skip("/")
+        unit = self._unit_factor(bare=bare)
+        if unit is None:
+            return None
+        if inverse:
+            return product((), unit, -1)
+        singles = int(self._was_single(start))
+        sign = 1
+        while True:
+            before = self.at
+            divided = self.skip("/") or (self.token.kind == "word" and self.token.text.lower() in ("per", "an"))
+            if divided and self.token.kind == "word" and self.token.text.lower() in ("per", "an"):
+                self.take()
+            joined = not divided and (
+                self.skip("*") or (self.is_sign("-") and self.ahead().kind == "word" and self.skip("-"))
+            )
+            sign = -1 if divided else sign
+            while divided and self.token.text == "a" and self.token.roman:
+                self.take()
+            place = self.at
+            inner = None
+            if divided and self.skip("("):
+                inner = self._unit(bare=True)
+                if inner is None or not self.skip(")"):
+                    inner = None
+            else:
+                inner = self._unit_factor(bare=bare or divided)
+                if inner is not None and not divided and not joined:
+                    singles += self._was_single(place)
+            if inner is None:
+                self.at = before
+                self.weak = self.weak or singles > 1
+                return unit
+            unit = product(unit, inner, sign)
+
+    def _was_single(self, start: int) -> bool:
+        """Return whether the unit that was read is one letter without a font."""
+        return self.at - start == 1 and self.tokens[start].kind == "letter" and not self.tokens[start].roman
+
+    def _unit_factor(self, *, bare: bool) -> Unit | None:
+        start = self.at
+        unit = self._unit_name(bare=bare)
+        if unit is None:
+            self.at = start
+            return None
+        power = self._unit_power()
+        return tuple((symbol, exponent * power) for symbol, exponent in unit)
+
+    def _unit_power(self) -> int:
+        start = self.at
+        if self.token.kind == "word" and self.token.text.lower() in _POWER_WORDS:
+            return _POWER_WORDS[self.take().text.lower()]
+        if self.skip("^"):
+            braced = self.skip("{")
+            sign = -1 if self.skip("-") else 1
+            token = self.take()
+            if token.node is not None and token.node.number.denominator == 1 and (not braced or self.skip("}")):
+                return sign * min(token.node.number.numerator, 99)
+            self.at = start
+        elif self.token.kind == "number" and self.token.text in ("2", "3") and not self.token.gap:
+            return int(self.take().text)
+        return 1
+
+    def _unit_name(self, *, bare: bool) -> Unit | None:
+        token = self.take()
+        if token.kind == "sign":
+            return self._unit_group(token.text, bare=bare)
+        if token.kind == "command":
+            return self._unit_command(token, bare=bare)
+        if token.kind not in ("word", "letter"):
+            return None
+        if token.text.lower() in ("am", "pm") and token.kind == "word":
+            clock = self.tokens[self.at - 3].text == ":" or (
+                self.tokens[self.at - 2].text.isdigit() and int(self.tokens[self.at - 2].text) <= 12
+            )
+            return None if clock or token.text.lower() == "am" else unit_of(token.text)
+        if token.kind == "word" and token.text.lower() in _SHAPES:
+            inner = self._unit_name(bare=bare)
+            return inner and tuple((symbol, power * _SHAPES[token.text.lower()]) for symbol, power in inner)
+        if self.token.kind == "command" and self.token.text == "Omega" and token.text in ("k", "M", "m", "G"):
+            self.take()
+            return unit_of(token.text + "ohm")
+        if token.kind == "word":
+            hyphen = int(self.is_sign("-"))
+            following = self.ahead(hyphen) if hyphen else self.token
+            if following.kind == "word" and (joined := unit_of(token.text + following.text)) and token.text.islower():
+                self.at += 1 + hyphen
+                return joined
+            if token.text.lower() in ("degree", "degrees", "deg") and self.token.text.lower() in (
+                "c", "f", "celsius", "fahrenheit", "centigrade"
+            ):  # fmt: skip
+                return ((("celsius", "fahrenheit")[self.take().text.lower()[0] == "f"], 1),)
+            if token.text == "in" and self.token.kind == "number":
+                return None
+            return unit_of(token.text) if token.text.lower() not in ("in", "us", "may") or token.roman or bare else None
+        if not (token.roman or bare):
+            return None
+        run = token.text
+        while self.token.kind == "letter" and not self.token.gap and len(run) < 6 and self.token.roman == token.roman:
+            run += self.take().text
+        while run and unit_of(run) is None and len(run) > 1:
+            run = run[:-1]
+            self.at -= 1
+        if not token.roman and len(run) == 1 and not token.gap and self.tokens[self.at - 2].kind == "number":
+            if run not in ("h", "g", "m", "s", "J", "N", "W", "V", "L", "l", "K"):
+                return None
+            self.weak = self.weak or self.token.kind != "number"
+        if self.token.kind == "command" and not self.token.gap and run == token.text and not token.roman:
+            return None
+        return unit_of(run)
+
+    def _unit_group(self, sign: str, *, bare: bool) -> Unit | None:
+        if sign == "{":
+            if self.skip("}"):
+                return self._unit_name(bare=bare)
+            inner = self._unit(bare=bare)
+            return inner if inner is not None and self.skip("}") else None
+        if sign in ("^", "\\degree"):
+            if sign == "^":
+                braced = self.skip("{")
+                if not self.skip("\\circ") or (braced and not self.skip("}")):
+                    return None
+            if self.token.text in ("C", "F"):
+                return ((("celsius", "fahrenheit")[self.take().text == "F"], 1),)
+        return None
+
+    def _unit_command(self, token: Token, *, bare: bool) -> Unit | None:
+        if token.text in _MONEY:
+            return ((_MONEY[token.text], 1),)
+        if token.text == "min" and not self.is_sign("(", "{", "_"):
+            return (("min", 1),)
+        if token.text == "Omega":
+            return (("ohm", 1),)
+        if token.text == "sec" and self.token.kind in ("end", "sign") and not self.is_sign("(", "^"):
+            return (("s", 1),)
+        if token.text == "mu" and self.token.kind in ("letter", "word"):
+            name = self.take()
+            return unit_of("u" + name.text) if name.roman or bare else None
+        if token.text in ("frac", "dfrac", "tfrac") and self.is_sign("{"):
+            top = self._unit_name(bare=bare)
+            bottom = self._unit_name(bare=True) if top else None
+            return product(top, bottom, -1) if top and bottom else None
+        return None
+
+    def compound(self, node: Node) -> Node:
+        """Read further amounts of one quantity: `5 lb 2 oz`."""
+        parts = [node]
+        while self.token.kind == "number" and len(parts) < 4:
+            start = self.at
+            following = self.product()
+            if following.kind == "quantity":
+                parts.append(following)
+                continue
+            if following.kind == "list":
+                parts += following.parts
+                continue
+            self.at = start
+            break
+        return parts[0] if len(parts) == 1 else Node("list", tuple(parts), " ".join(["and"] * (len(parts) - 1)))
+
+    def temperature(self, node: Node) -> Node:
+        """Return degrees, or a temperature if its letter follows."""
+        token = self.token
+        letter = token.text if token.kind in ("letter", "word") else ""
+        if letter in ("C", "F") or letter.lower() in ("celsius", "fahrenheit"):
+            self.take()
+            return Node("quantity", (node,), unit=((("celsius", "fahrenheit")[letter[0] in "Ff"], 1),))
+        return Node("degree", (node,))
+
+    def feet(self, node: Node) -> Node:
+        """Return the amount of `5'6''`."""
+        self.take()
+        if self.skip("'"):
+            return Node("quantity", (node,), unit=(("in", 1),))
+        feet = Node("quantity", (node,), unit=(("ft", 1),))
+        if self.token.kind != "number":
+            return feet
+        inches = self.take().node
+        assert inches is not None
+        if self.skip("'"):
+            self.skip("'")
+        return Node("list", (feet, Node("quantity", (inches,), unit=(("in", 1),))), "and")
+
+    def based(self, node: Node) -> Node:
+        r"""Return a numeral of a base: `52_8`, `52 \text{ base eight}`."""
+        braced = bracket = False
+        if self.skip("_"):
+            braced = self.skip("{")
+            if self.token.text == "base":
+                self.take()
+            bracket = self.skip("(")
+        else:
+            self.take()
+        token = self.take()
+        number = base_of(token) if token.kind == "word" else None
+        letters = token.text
+        while token.kind == "letter" and self.token.kind == "letter" and len(letters) < 8:
+            letters += self.take().text
+        number = number or base_of(token._replace(text=letters))
+        if token.node is not None and token.node.number.denominator == 1:
+            number = token.node.number.numerator
+        if (
+            number is None
+            or node.number.denominator != 1
+            or (bracket and not self.skip(")"))
+            or (braced and not self.skip("}"))
+        ):
+            raise ParseError("a subscript of a number that is no base")
+        return Node("based", (), f"{node.number.numerator}|{number}")
+
+    def ordinal_alone(self) -> bool:
+        """Return whether an ordinal in words is the whole answer."""
+        return self.at == 0 and self.ahead().kind == "end" and ordinal(self.token) is not None

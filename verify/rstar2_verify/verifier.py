@@ -1,0 +1,391 @@
+"""Decides whether an answer equals a known answer: reads both into typed values and compares them.
+
+`verify` is the whole interface. It never raises for a text, and its work is bounded by the length of the texts, the
+depth of their values, and the digits and terms of a computation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Literal, NamedTuple
+
+from .compare import same_answer
+from .grammar import Reading, parse, tokenized
+from .lexicon import GREEK, KNOWN_WORDS, MATH_WORDS, SCALES
+from .texts import MONTHS, choice, choices, names_another_choice, same_sentences, sentence
+from .tokens import Token, cleaned
+from .tree import Node, ParseError, Undecided, integer
+from .words import is_number_word
+
+Outcome = Literal["equal", "different", "undecided"]
+MAX_EXTRA_CHARACTERS = 1024
+"""An answer with this many more characters than the known one is different."""
+MAX_CHARACTERS = 20_000
+"""Longest text that is read."""
+_NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
+_WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
+_THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
+_DIVISION = re.compile(r"/\s*[\w\\]")
+_COMPLEX = re.compile(r"\(\s*[-+]?[\d.]+\s*[-+]\s*[\d.]+j\s*\)|[-+]?[\d.]+j")
+_FONT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
+_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\$")
+
+
+class Verdict(NamedTuple):
+    """The decision on an answer."""
+
+    outcome: Outcome
+    reason: str
+    known: Node | None = None
+    """Typed value of the known answer; None if the grammar does not cover it."""
+    answer: Node | None = None
+
+
+def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
+    """Return whether an answer equals the known answer.
+
+    `kind`: `choice` compares letters of choices only, `text` words only; None takes the type of the known answer.
+    """
+    if answer.strip() == known.strip():
+        return Verdict("equal", "the texts are the same")
+    if len(answer) > len(known) + MAX_EXTRA_CHARACTERS or len(known) > MAX_CHARACTERS:
+        return Verdict("different", "the answer is over 1,024 characters longer than the known answer")
+    known, answer = cleaned(known), cleaned(answer)
+    if _NUMBER.fullmatch(known) and _NUMBER.fullmatch(answer):
+        equal = _digits(known) == _digits(answer)
+        return Verdict("equal" if equal else "different", "both are integers")
+    if _COMPLEX.fullmatch(answer):
+        answer = answer.replace("j", "i")
+    try:
+        return _Comparison(known, answer).verdict(kind)
+    except (Undecided, RecursionError, MemoryError, OverflowError):
+        return Verdict("undecided", "the values agree within the limits of the computation, which proves nothing")
+
+
+def _digits(text: str) -> str:
+    sign, digits = ("-", text[1:]) if text[0] == "-" else ("", text.lstrip("+"))
+    digits = digits.lstrip("0") or "0"
+    return digits if digits == "0" else sign + digits
+
+
+class _Comparison:
+    """Two answers that are compared in each reading."""
+
+    def __init__(self, known: str, answer: str) -> None:
+        self.known, self.answer = known, answer
+        self.values: tuple[Node | None, Node | None] = (None, None)
+
+    def verdict(self, kind: str | None) -> Verdict:
+        """Return the decision of the first reading in which both are equal."""
+        sides = [self._tokens(text) for text in (self.known, self.answer)]
+        if None in sides:
+            return self._unread()
+        known, answer = sides[0] or [], sides[1] or []
+        decided = self._choices(known, answer)
+        if decided is not None:
+            return Verdict("equal" if decided else "different", "choices", *self.values)
+        if kind == "choice":
+            return Verdict("different", "the known answer or the answer is no choice")
+        sentences = sentence(known), sentence(answer)
+        is_text = _is_text(known) or kind == "text"
+        if is_text:
+            if same_sentences(sentences[1], sentences[0]):
+                return Verdict("equal", "the words are the same")
+            if kind == "text" or {token.text.lower() for token in known} & MONTHS - {"may"}:
+                return Verdict("different", "the words differ")
+        from .chemistry import same_formulas
+
+        formulas = same_formulas(self.known, self.answer)
+        if formulas is not None:
+            return Verdict("equal" if formulas else "different", "chemical formulas")
+        if _bare(self.known) == _bare(self.answer):
+            return Verdict("equal", "the texts are the same without fonts")
+        undecided = False
+        for reading in self._readings(known, answer):
+            try:
+                if self._equal_in(reading):
+                    return Verdict("equal", "the values are equal", *self.values)
+            except Undecided:
+                undecided = True
+        if undecided:
+            raise Undecided
+        if not any(self.values) or (self.values[0] is None and same_sentences(sentences[1], sentences[0])):
+            equal = same_sentences(sentences[1], sentences[0]) or _bare(self.known) == _bare(self.answer)
+            return Verdict("equal" if equal else "different", "both are compared as words", *self.values)
+        return Verdict("different", "the values differ", *self.values)
+
+    def _unread(self) -> Verdict:
+        equal = _bare(self.known) == _bare(self.answer)
+        return Verdict("equal" if equal else "different", "the texts have characters that no answer has")
+
+    @staticmethod
+    def _tokens(text: str) -> list[Token] | None:
+        try:
+            return tokenized(text, Reading())
+        except ParseError:
+            return None
+
+    def _choices(self, known: list[Token], answer: list[Token]) -> bool | None:
+        """Compare letters of choices; None if the known answer is no choice."""
+        listed = choices(known[:-1])
+        if listed is not None:
+            ours = choices(answer[:-1])
+            if ours is None:
+                return None
+            sorted_known = listed[0] == sorted(listed[0])
+            run = not ours[1] and not any(token.text == "(" for token in answer)
+            if not sorted_known and not (any(token.text == "and" for token in known)):
+                return ours[0] == listed[0]
+            if ours[0] == listed[0]:
+                return True if ours[1] or listed[1] or run else None
+            if not listed[1]:
+                return None if len(listed[0]) < 5 else False
+            both = [token.text for token in known]
+            if "and" in both and "," not in both[:-1]:
+                return sorted(ours[0]) == sorted(listed[0])
+            if "and" in both:
+                return sorted(ours[0]) == sorted(listed[0])
+            return None if not sorted_known else False
+        mark = choice(known)
+        if mark is None:
+            return None
+        letter, content = mark
+        ours_mark = choice(answer)
+        if ours_mark is None:
+            return None
+        given, rest = ours_mark
+        if names_another_choice(rest):
+            return False
+        if content and rest:
+            return given == letter and self._same_content(content, rest)
+        return given == letter
+
+    def _same_content(self, known: list[Token], answer: list[Token]) -> bool:
+        end = Token("end", "")
+        try:
+            return same_answer(parse([*answer, end], Reading()), parse([*known, end], Reading()))
+        except ParseError:
+            return same_sentences(sentence([*answer, end]), sentence([*known, end]))
+
+    def _readings(self, known: list[Token], answer: list[Token]) -> Iterator[Reading]:
+        """Yield the ways to read ambiguous texts, in both answers alike."""
+        texts = self.known, self.answer
+        compounds = {
+            word
+            for text in texts
+            for word in _WORD.findall(text)
+            if not word.islower() and word.lower() not in KNOWN_WORDS and word not in MATH_WORDS
+        }
+        derived = {letter for side in (known, answer) for letter in _derived(side)}
+        vectors = any(_has_unit_vector(side) for side in (known, answer))
+        for units in (True, False):
+            yield Reading(compounds, derived, vectors=vectors, units=units)
+            if any(_DIVISION.search(text) for text in texts):
+                yield Reading(compounds, derived, vectors=vectors, units=units, tight=True)
+            if any(_THOUSANDS.search(text) for text in texts):
+                yield Reading(compounds, derived, vectors=vectors, units=units, commas=False)
+            if not any(token.kind == "letter" for side in (known, answer) for token in side):
+                break
+
+    def _equal_in(self, reading: Reading) -> bool:
+        sides: list[Node | None] = []
+        for text in (self.known, self.answer):
+            sides.append(self._value(text, reading))
+        known, answer = sides
+        if reading.commas:
+            self.values = known, answer
+        if known is None or answer is None:
+            return False
+        known, answer = self._alike(known, answer)
+        return same_answer(answer, known) or self._choice_content(known, answer, reading)
+
+    def _choice_content(self, known: Node, answer: Node, reading: Reading) -> bool:
+        """Compare an answer with the content of a known choice, such as `355` with `(B) 355`, and the reverse."""
+        tokens = tokenized(self.known, reading), tokenized(self.answer, reading)
+        marks = choice(tokens[0]), choice(tokens[1])
+        end = Token("end", "")
+        try:
+            if marks[0] and marks[0][1] and not marks[1]:
+                return same_answer(answer, parse([*marks[0][1], end], reading))
+            bracketed = tokens[1][0].text == "("
+            if marks[1] and marks[1][1] and not marks[0] and bracketed:
+                return same_answer(parse([*marks[1][1], end], reading), known)
+        except ParseError:
+            return False
+        return False
+
+    def _value(self, text: str, reading: Reading) -> Node | None:
+        try:
+            tokens = tokenized(text, reading)
+        except ParseError:
+            return None
+        tokens = _without_part_labels(_differentials(tokens, reading.derived))
+        try:
+            return parse(tokens, reading)
+        except ParseError:
+            pass
+        rest = _after_label(tokens)
+        if rest is None:
+            return None
+        try:
+            return Node("relation", (Node("name", text="label"), parse(rest, reading)), "=")
+        except ParseError:
+            return None
+
+    def _alike(self, known: Node, answer: Node) -> tuple[Node, Node]:
+        """Return both values with the same logarithm, and with arrows on vectors only if both have them."""
+        from .alike import alike
+
+        return alike(known, answer, self.known, self.answer)
+
+
+def _bare(text: str) -> str:
+    return _BLANK.sub("", _FONT.sub(r"\1", text))
+
+
+def _is_text(tokens: list[Token]) -> bool:
+    """Return whether a known answer is words only."""
+    texts = [token for token in tokens if token.kind == "word"]
+    allowed = all(
+        token.kind in ("word", "end")
+        or (token.kind == "letter" and (token.roman or len(texts) > 0))
+        or (token.kind == "sign" and token.text in (",", "and", "or", "-", "'", ":", "(", ")"))
+        or (token.kind == "number" and (len(texts) > 1 or (texts[:1] and texts[0].text.lower() in MONTHS)))
+        or token.text == "emptyset"
+        for token in tokens
+    )
+    brackets = any(token.text == "(" for token in tokens) and any(token.kind == "number" for token in tokens)
+    return (
+        allowed
+        and bool(texts)
+        and not brackets
+        and not all(is_number_word(word) or word.text.lower() in SCALES for word in texts)
+    )
+
+
+def _derived(tokens: list[Token]) -> Iterator[str]:
+    """Yield the letters of unknown functions, of which an answer has a derivative."""
+    for at, token in enumerate(tokens):
+        following = [other.text for other in tokens[at + 1 : at + 6]]
+        if token.kind == "letter":
+            if following[:1] == ["'"] or following[:2] == ["^", "'"] or following[:3] == ["^", "{", "'"]:
+                yield token.text
+            if (
+                token.text == "d"
+                and at > 1
+                and tokens[at - 1].text == "{"
+                and tokens[at - 2].text in ("frac", "dfrac", "tfrac")
+            ):
+                name = following[0] if following[:1] != ["^"] else following[4] if following[1] == "{" else following[2]
+                below = [other.text for other in tokens[at + 1 : at + 12]]
+                below = (
+                    below[below.index("{") :]
+                    if "{" in below and "}" in below[: below.index("{")]
+                    else below[below.index("}") + 1 :]
+                    if "}" in below
+                    else []
+                )
+                if name.isalpha() and len(name) == 1 and below[1:2] == ["d"]:
+                    yield name
+        elif token.text in ("dot", "ddot") and token.kind == "command":
+            name = following[1] if following[:1] == ["{"] else following[0]
+            if len(name) == 1 or name in GREEK:
+                yield name
+
+
+def _has_unit_vector(tokens: list[Token]) -> bool:
+    for at, token in enumerate(tokens):
+        if token.kind == "command" and token.text in ("vec", "hat"):
+            following = [other.text for other in tokens[at + 1 : at + 5] if other.text not in ("{", "vec")]
+            if following and following[0] in ("i", "j", "k", "imath", "jmath"):
+                return True
+    return False
+
+
+def _differentials(tokens: list[Token], derived: Collection[str]) -> list[Token]:
+    """Return `y y' = x` for `y dy = x dx`, if y is an unknown function and no fraction has the differentials."""
+    places = [
+        at
+        for at, token in enumerate(tokens[:-1])
+        if token.kind == "letter" and token.text == "d" and tokens[at + 1].kind == "letter" and not tokens[at + 1].gap
+    ]
+    letters = {tokens[at + 1].text for at in places}
+    known = letters & set(derived)
+    fractions = any(token.text in ("int", "partial") for token in tokens) or bool(set(_derived(tokens)) & known)
+    if len(letters) != 2 or len(known) != 1 or fractions or not any(token.text == "=" for token in tokens):
+        return tokens
+    (function,) = known
+    result: list[Token] = []
+    skip = 0
+    for at, token in enumerate(tokens):
+        if skip:
+            skip -= 1
+            continue
+        if at in places:
+            skip = 1
+            if tokens[at + 1].text == function:
+                result += [Token("letter", function, 1), Token("sign", "'")]
+            else:
+                result += [Token("sign", "("), _unit_token(), Token("sign", ")")]
+            continue
+        result.append(token)
+    return result
+
+
+def _unit_token() -> Token:
+    return Token("number", "1", 0, integer(1))
+
+
+_PART_MARKS = (("a", "b", "c", "d", "e"), ("i", "ii", "iii", "iv", "v"), ("1", "2", "3", "4", "5"))
+
+
+def _without_part_labels(tokens: list[Token]) -> list[Token]:
+    """Return a list for parts with letters: `(a) 5 (b) 10`, `a) 3, b) 7`."""
+    marks_read = 0
+    result: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        length, mark = _part_mark(tokens, at)
+        if mark and marks_read < 5 and any(marks[marks_read] == mark for marks in _PART_MARKS[:2]):
+            if marks_read and result and result[-1].text not in (",", ";", "and"):
+                result.append(Token("sign", ",", 1))
+            marks_read += 1
+            at += length
+            continue
+        result.append(tokens[at])
+        at += 1
+    starts = _part_mark(tokens, 0)[0] > 0
+    return result if marks_read > 1 and starts else tokens
+
+
+def _part_mark(tokens: list[Token], at: int) -> tuple[int, str]:
+    opened = tokens[at].text == "("
+    start = at + opened
+    text, end = "", start
+    while (
+        end < len(tokens) and (tokens[end].kind in ("letter", "word")) and len(text) < 3 and tokens[end].text.islower()
+    ):
+        text += tokens[end].text
+        end += 1
+    if not text or end >= len(tokens) or tokens[end].text != ")":
+        return 0, ""
+    return end + 1 - at, text
+
+
+def _after_label(tokens: list[Token]) -> list[Token] | None:
+    """Return the tokens after the last `=` outside of brackets, if everything before it is a label."""
+    depth, at = 0, -1
+    for index, token in enumerate(tokens):
+        if token.kind != "sign":
+            if token.text in ("not", "wrong", "false", "no", "neg", "lnot"):
+                return None
+            continue
+        depth += (token.text in ("(", "[", "{", "\\{")) - (token.text in (")", "]", "}", "\\}"))
+        if depth == 0 and token.text in ("=", "~"):
+            at = index
+        elif depth == 0 and token.text in (",", ";", "<", ">", "<=", ">=", "!=", "\\in", "\\notin", "and", "or"):
+            return None
+    if at < 1 or tokens[0].kind == "number":
+        return None
+    return tokens[at + 1 :]

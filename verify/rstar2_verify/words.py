@@ -1,0 +1,204 @@
+"""Replaces phrases of English by the signs and sets that they mean, and reads numbers in words.
+
+`grammar` applies `phrased` to the tokens before it parses them. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from .lexicon import BASES, CARDINALS, HAN_NUMBERS, ORDINALS, PARTS, PHRASES, SCALES
+from .tokens import Token
+from .tree import Node, integer
+
+_BY_FIRST: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+for _phrase, _meaning in PHRASES:
+    _parts = tuple(_phrase.split())
+    _BY_FIRST.setdefault(_parts[0], []).append((_parts, _meaning))
+for _phrases in _BY_FIRST.values():
+    _phrases.sort(key=lambda pair: -len(pair[0]))
+_HAN = {"或": "or", "或者": "or", "和": "and", "且": "and"}
+_SETS = {"empty": "emptyset", "reals": "R", "integers": "Z", "positive": "positive", "negative": "negative"}
+_COMMANDS = {"base": "base", "mod": "bmod", "sqrt": "sqrt"}
+
+
+def phrased(tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens with signs and sets for phrases, without full stops and names of modules."""
+    result: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if token.text == "." and token.kind == "sign":
+            if (
+                len(result) == 1
+                and result[0].kind == "letter"
+                and result[0].text.isupper()
+                and tokens[at + 1].kind != "end"
+            ):
+                result.append(Token("sign", ":"))  # `E. A risk score`
+            at += 1
+            continue
+        following = tokens[at + 1] if at + 1 < len(tokens) else token
+        if token.text in ("a", "A") and token.kind == "letter" and following.kind == "word" and following.text in PARTS:
+            result.append(Token("word", "one", token.gap, None, token.roman))
+            at += 1
+            continue
+        if token.kind == "word" and token.text.lower() in ("noon", "midnight"):
+            if not (result and result[-1].kind == "number"):
+                result += [
+                    Token("number", "12", token.gap, integer(12)),
+                    Token("sign", ":"),
+                    Token("number", "00", 0, integer(0)),
+                ]
+            result.append(Token("word", "pm" if token.text.lower() == "noon" else "am", 1, None, True))
+            at += 1
+            continue
+        if token.text in ("max", "min") and token.roman and following.text not in ("(", "\\{", "{", "_", "["):
+            result.append(token._replace(kind="word"))
+            at += 1
+            continue
+        if token.kind == "word" and token.text in _HAN:
+            result.append(Token("sign", _HAN[token.text], 1))
+            at += 1
+            continue
+        meridiem = _meridiem(tokens, at) if token.kind == "letter" and result else 0
+        if meridiem and (result[-1].kind == "number" or result[-1].text == "}" or result[-1].text in ("noon",)):
+            result.append(Token("word", token.text.lower() + "m", 1, None, True))
+            at += meridiem
+            continue
+        match = _match(tokens, at) if token.kind in ("word", "sign") and token.text.lower() in _BY_FIRST else None
+        if match is None:
+            result.append(token)
+            at += 1
+            continue
+        length, meaning = match
+        at += length
+        if meaning.startswith("word:"):
+            result.append(Token("word", meaning[5:], token.gap, None, True))
+        elif meaning in _SETS:
+            result.append(Token("command", _SETS[meaning], token.gap))
+        elif meaning in _COMMANDS:
+            result.append(Token("command", _COMMANDS[meaning], token.gap))
+        elif meaning in ("has", "to the"):
+            result += tokens[at - length : at]
+        else:
+            result.append(Token("sign", meaning, token.gap))
+    return result
+
+
+def _meridiem(tokens: Sequence[Token], at: int) -> int:
+    """Return the number of tokens of `a.m.`; 0 if they are something else."""
+    if tokens[at].text.lower() not in "ap":
+        return 0
+    texts = [token.text for token in tokens[at + 1 : at + 4]]
+    if texts[:1] and texts[0] in ("m", "M") and (tokens[at].roman or tokens[at].gap):
+        return 2
+    return 3 if len(texts) > 1 and texts[0] == "." and texts[1] in ("m", "M") else 0
+
+
+def _match(tokens: Sequence[Token], at: int) -> tuple[int, str] | None:
+    for phrase, meaning in _BY_FIRST[tokens[at].text.lower()]:
+        span = tokens[at : at + len(phrase)]
+        if len(span) == len(phrase) and all(
+            token.kind in ("word", "letter", "sign") and token.text.lower() == word
+            for token, word in zip(span, phrase, strict=True)
+        ):
+            following = tokens[at + len(phrase)]
+            if meaning in _SETS and phrase[-1] in ("integers", "reals", "numbers", "none") and following.text == "of":
+                continue
+            return len(phrase), meaning
+    return None
+
+
+def integer_family(tokens: Sequence[Token]) -> Node | None:
+    """Return `6k, k in Z` for `all multiples of 6`, and likewise for `odd integers` and `powers of 2`."""
+    texts = [token.text.lower() if token.kind != "command" else "integers" for token in tokens if token.kind != "end"]
+    kept = [
+        text
+        for text in texts
+        if text not in ("all", "every", "any", "the", "a", "an", "of", "is", "are", "perfect", "n", "integer")
+    ]
+    word = next((text for text in kept if text in _FAMILIES), "")
+    if not word or len(kept) > 4:
+        return None
+    rest = [text for text in kept if text != word]
+    positive = "positive" in rest or "emptyset" in rest
+    rest = [text for text in rest if text not in ("positive", "integers", "numbers", "k", "m")]
+    k, two = Node("name", text="k"), integer(2)
+    if word in ("odd", "even") and not rest and len(texts) > 1:
+        node = Node("mul", (two, k)) if word == "even" else Node("add", (Node("mul", (two, k)), integer(1)))
+    elif word not in ("odd", "even") and len(rest) == 1:
+        value = CARDINALS.get(rest[0], int(rest[0]) if rest[0].isdigit() and len(rest[0]) < 9 else None)
+        if value is None:
+            return None
+        if word.startswith("power"):
+            return Node("pow", (integer(value), k))
+        node = Node("mul", (integer(value), k))
+    else:
+        return None
+    member = Node("relation", (k, Node("name", text="\\mathbb" + ("Z^+" if positive else "Z"))), "\\in")
+    return Node("list", (node, member), "where")
+
+
+_FAMILIES = frozenset(["odd", "even", "multiple", "multiples", "power", "powers"])
+
+
+def is_number_word(token: Token) -> bool:
+    """Return whether a number in words starts with a token."""
+    word = token.text.lower()
+    return token.kind == "word" and (word in CARDINALS or word in HAN_NUMBERS or word in ("half", "quarter"))
+
+
+def spoken_number(tokens: Sequence[Token], at: int) -> tuple[Node, int] | None:
+    """Return the number in words that starts at a position, and the position after it."""
+    word = tokens[at].text.lower()
+    if word in HAN_NUMBERS:
+        return integer(HAN_NUMBERS[word]), at + 1
+    if word in ("half", "quarter"):
+        return _part(Node("number", number=Fraction(1)), PARTS[word]), at + 1
+    whole, group, last, start = 0, 0, 0, at
+    while tokens[at].kind in ("word", "sign"):
+        word = tokens[at].text.lower()
+        if word in ("-", "and") and at > start and tokens[at + 1].text.lower() in CARDINALS:
+            if word == "and" and group % 100:
+                break
+            at += 1
+            continue
+        if word in SCALES and at > start:
+            size = SCALES[word]
+            if size == 100:
+                group = (group or 1) * 100
+            elif size in (12, 144, 20):
+                group *= size
+            elif not last or size < last:
+                whole, group, last = whole + (group or 1) * size, 0, size
+            else:
+                break
+        elif word in CARDINALS and tokens[at].kind == "word":
+            value = CARDINALS[word]
+            if at > start and not (group % 100 == 0 or (group % 100 >= 20 and group % 10 == 0 and 0 < value < 10)):
+                return None
+            group += value
+        else:
+            break
+        at += 1
+    number = integer(whole + group)
+    following = tokens[at + 1] if tokens[at].text == "-" else tokens[at]
+    if following.kind == "word" and following.text.lower() in PARTS:
+        return _part(number, PARTS[following.text.lower()]), at + 1 + (tokens[at].text == "-")
+    return number, at
+
+
+def _part(top: Node, bottom: int) -> Node:
+    return Node("div", (top, integer(bottom)))
+
+
+def ordinal(token: Token) -> int | None:
+    """Return the number of `third`; None for other words."""
+    return ORDINALS.get(token.text.lower()) if token.kind == "word" else None
+
+
+def base(token: Token) -> int | None:
+    """Return the base of a numeral in words."""
+    return BASES.get(token.text.lower())
