@@ -17,6 +17,8 @@ Modules:
 - `rollout_session`  engines and judge of the attempt
 - `weight_transports`  how weight versions travel from the ranks to the engines
 - `device_sharing`     trainer and engine time-share one device
+- `leftovers`        deletes what killed attempts left behind
+- `long_prompts`     prompts of a measurement that leave no space for the response
 - `initial_policy`   the model and the optimiser that a stage starts from
 - `pipeline`         the steps of a GRPO stage: generator, trainer, publisher
 - `selection`        from scored rollouts to training sequences: Resample-on-Correct and advantages

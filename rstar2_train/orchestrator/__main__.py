@@ -8,6 +8,7 @@ checkpoint and exits with code 75.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import logging
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from rstar2_train.api.contracts import ExitCode, Outcome, StageFailed, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import Endpoints, StageContext, SuspendRequested
+from rstar2_train.orchestrator.leftovers import remove_leftovers
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.event_loop import run_fast
 from rstar2_train.utils.files import DISK_FULL
@@ -50,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
 async def run_stage(ctx: StageContext) -> Outcome:
     """Run the stage and return its outcome. Every exception becomes an outcome."""
     try:
+        ctx.check_current()
+        await asyncio.to_thread(remove_leftovers, ctx.job, ctx.state)
         stage = importlib.import_module(f"rstar2_train.orchestrator.stages.{STAGE_MODULES[ctx.stage.type]}")
         outcome: Outcome = await stage.run(ctx)
         return outcome

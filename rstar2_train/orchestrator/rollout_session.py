@@ -28,6 +28,7 @@ from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.long_prompts import truncate_long
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.planning.rollout_processes import most_concurrent, process_count
 from rstar2_train.rewards.task_rewards import TaskRewards
@@ -268,19 +269,21 @@ class RolloutSession:
     ) -> list[SampleResult]:
         """Return `samples` samples per problem, in order. Samples that `store` lacks are generated and saved there.
 
+        A prompt that leaves no space for the response is wrong: its samples are truncated before their first turn.
         Raises SuspendRequested on a stop request, StageFailed when too many samples are lost, and OSError when the disk
         is full; finished samples stay saved.
         """
         prompts = await tokenise_prompts(problems, self._chat_format)
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
+        context = self._rollout_context(sampling, seed)
         saved = await asyncio.to_thread(store.load, request)
+        saved |= truncate_long(request, saved, store, context)
         count = self._progress_counter(len(saved), len(problems) * samples, every=samples)
 
         def on_sample(_: SampleResult) -> None:
             self._ctx.check_current()
             count()
 
-        context = self._rollout_context(sampling, seed)
         await self._ctx.device.to_engines()
         await self._check_sandbox()
         results = await self._unless_stopped(

@@ -31,7 +31,7 @@ from rstar2_train.rollout.environment_episode import EnvironmentEpisode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
 from rstar2_train.rollout.jupyter_tool import JupyterTool
 from rstar2_train.rollout.remote_tools import RemoteTools
-from rstar2_train.rollout.scoring import score_episode, score_trajectory
+from rstar2_train.rollout.scoring import score_episode, score_trajectory, set_penalties
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.mcp_session import ServerLost
@@ -127,11 +127,23 @@ def _runner(context: RolloutContext) -> AbstractContextManager[RunRollout]:
     return nullcontext(partial(run_rollout, context))
 
 
+def fits_engines(prompt_tokens: int, context: RolloutContext) -> bool:
+    """Return whether a prompt and the whole budget fit the engines' longest sequence."""
+    longest = context.pool.max_model_len
+    return longest is None or prompt_tokens + context.agent.sampling.max_response_tokens <= longest
+
+
+def truncated_trajectory(problem: Problem, prompt_ids: array[int], sample: int) -> Trajectory:
+    """Return the rollout of a prompt that leaves no space for the response: truncated before its first turn."""
+    trajectory = replace(_new_trajectory(problem, prompt_ids, sample), stop="length")
+    set_penalties(trajectory, "")
+    return trajectory
+
+
 def _check_length(prompt_id: str, prompt_tokens: int, context: RolloutContext) -> None:
     """Raise PromptTooLong unless the prompt and the whole budget fit the engines' longest sequence."""
-    budget = context.agent.sampling.max_response_tokens
-    longest = context.pool.max_model_len
-    if longest is not None and prompt_tokens + budget > longest:
+    if not fits_engines(prompt_tokens, context):
+        budget, longest = context.agent.sampling.max_response_tokens, context.pool.max_model_len
         raise PromptTooLong(
             f"problem {prompt_id}: {prompt_tokens} prompt tokens plus maxResponseTokens {budget} exceed the engines' "
             f"max-model-len {longest}: raise max-model-len in rollout.engineArgs, or lower the budget"
@@ -149,8 +161,8 @@ async def run_rollout(context: RolloutContext, problem: Problem, prompt_ids: arr
     return trajectory
 
 
-async def _try_rollout(problem: Problem, prompt_ids: array[int], sample: int, context: RolloutContext) -> Trajectory:
-    trajectory = Trajectory(
+def _new_trajectory(problem: Problem, prompt_ids: array[int], sample: int) -> Trajectory:
+    return Trajectory(
         prompt_id=problem.id,
         sample=sample,
         prompt_ids=prompt_ids,
@@ -158,6 +170,10 @@ async def _try_rollout(problem: Problem, prompt_ids: array[int], sample: int, co
         slice=problem.slice,
         hard=problem.hard,
     )
+
+
+async def _try_rollout(problem: Problem, prompt_ids: array[int], sample: int, context: RolloutContext) -> Trajectory:
+    trajectory = _new_trajectory(problem, prompt_ids, sample)
     try:
         if context.programs is not None:
             await _play_program(trajectory, problem, context, context.programs)

@@ -48,7 +48,7 @@ async def score_trajectory(
 
     Raises JudgeUnavailable when the judge is unreachable; the penalties are then set, the verdict is not.
     """
-    _set_penalties(trajectory, model_text)
+    set_penalties(trajectory, model_text)
     if trajectory.truncated:
         return
     last_turn = chat_format.model_text(trajectory.segments[-1].token_ids)
@@ -87,7 +87,7 @@ def score_episode(trajectory: Trajectory, model_text: str, reward: float | None,
 
     `reward`: of the last observation that has one, clipped to [0, 1]; None: 0. A truncated trajectory has reward 0.
     """
-    _set_penalties(trajectory, model_text)
+    set_penalties(trajectory, model_text)
     trajectory.correct_from = correct_from
     if trajectory.truncated:
         return
@@ -95,7 +95,7 @@ def score_episode(trajectory: Trajectory, model_text: str, reward: float | None,
     trajectory.verdict = "correct" if trajectory.correct else "wrong"
 
 
-def _set_penalties(trajectory: Trajectory, model_text: str) -> None:
+def set_penalties(trajectory: Trajectory, model_text: str) -> None:
     """Set p_err and p_format. An episode that its environment ended, and an answer by calls, need no answer block."""
     trajectory.answer_tags, trajectory.tags_balanced = count_answers(model_text)
     trajectory.p_err = error_penalty(calls=len(trajectory.calls), errors=trajectory.call_errors)

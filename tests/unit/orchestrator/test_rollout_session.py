@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.stages import Sampling
 from rstar2_train.api.tasks import EnvironmentSpec
+from rstar2_train.data.problems import Problem
+from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.leftovers import remove_leftovers
 from rstar2_train.orchestrator.rollout_session import RolloutSession, _check_lost
+from rstar2_train.orchestrator.weight_transports import VERSIONS
 from rstar2_train.rollout.collector import PromptTooLong
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
 from rstar2_train.rollout.workers.worker_process import WorkerLost
+from rstar2_train.trainer import checkpoint
+from tests.support.fake_rollouts import CharacterFormat
 from tests.support.stage_attempt import NewAttempt
 
 UNREACHABLE = "http://127.0.0.1:9"
@@ -39,6 +48,39 @@ async def test_session_prompt_too_long_is_bad_data(ctx: StageContext) -> None:
     with pytest.raises(StageFailed, match="problem p7: 9 prompt tokens") as caught:
         await RolloutSession(ctx, NO_FORMAT)._unless_stopped(sample())
     assert (caught.value.reason, caught.value.retryable) == ("BadData", False)
+
+
+async def test_measure_long_prompt_counts_as_wrong(ctx: StageContext, caplog: pytest.LogCaptureFixture) -> None:
+    """A prompt that leaves no space for the response is wrong and named; it does not end the job."""
+    problems = [Problem("p7", "7" * 90, "1"), Problem("p8", "8" * 95, "1")]
+    rollouts = RolloutSession(ctx, CharacterFormat())  # type: ignore[arg-type]
+    pool: Any = SimpleNamespace(max_model_len=100, version="v1")
+    rollouts._pool, rollouts._checked = pool, True
+    with SampleCache(ctx.state.root / "samples.jsonl") as cache:
+        results = await rollouts.measure(
+            problems, samples=2, sampling=Sampling(max_response_tokens=20), seed=(0,), store=cache
+        )
+    assert [(result.prompt_id, result.sample) for result in results] == [("p7", 0), ("p7", 1), ("p8", 0), ("p8", 1)]
+    assert all(result.truncated and not result.correct and not result.failed for result in results)
+    assert "2 of 2 prompts" in caplog.text and "p7, p8" in caplog.text
+
+
+def test_remove_leftovers_of_killed_attempts(ctx: StageContext) -> None:
+    """Temporary folders of publications and exports, and temporary Parquet files, are deleted; nothing else is."""
+    stage, weights = ctx.folder, ctx.state.weights
+    targets = [weights / "g0-step-000001", weights / VERSIONS / "000007-0123456789ab", stage.model]
+    with ExitStack() as unfinished:
+        for target in targets:
+            unfinished.enter_context(checkpoint.write_folder(target, durable=False))
+        killed = unfinished.pop_all()  # as after SIGKILL: no writer deletes its folder
+    files = [stage.trajectories / ".step-000001.parquet.17", stage.root / ".evaluation.17"]
+    kept = [stage.trajectories / "step-000001.parquet", stage.trajectories / "step-000002.groups", stage.attempt_file]
+    stage.trajectories.mkdir(parents=True)
+    for path in [*files, *kept[:2]]:
+        path.write_text("")
+    assert len(list(ctx.state.root.rglob(".aside*"))) == 3
+    remove_leftovers(ctx.job, ctx.state)
+    assert killed and not list(ctx.state.root.rglob(".*")) and all(path.exists() for path in kept)
 
 
 async def test_session_stop_request_does_not_wait_for_engines(ctx: StageContext) -> None:
