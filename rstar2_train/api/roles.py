@@ -98,17 +98,16 @@ class ModelSource(ApiModel):
     source: Text
     """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (downloaded once), generated://NAME/FILE, or a path."""
     chat_template: Text | None = None
-    """File with a Jinja chat template. Default: the model's own."""
+    """Jinja chat template. Default: the model's own."""
     tool_parser: ToolParser | None = None
-    """Form of tool calls, named as in vLLM; gemma: Python calls in a block of tool_code. Default: the form that the
-    chat template shows, else hermes, as in the paper."""
+    """Form of tool calls. Default: that of the chat template, else hermes."""
     system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
-    """System message of every conversation. Default: built-in, with the signatures of the tools. In a
-    job with spec.tools, {tools} stands for them."""
+    """System message of every conversation. Default: built-in, with the tools' signatures. In a job with spec.tools,
+    {tools} stands for them."""
     prompt_prefix: Annotated[str, StringConstraints(max_length=4096)] | None = None
-    """Text before every problem. Default: the image's built-in request for an <answer> with a \\boxed{}."""
+    """Text before every problem. Default: a request for an <answer> with a \\boxed{}."""
     assume_instruction_tuned: bool = False
-    """Whether the source is already instruction-tuned: no warning about a missing SFT stage."""
+    """Whether the source is instruction-tuned: no warning about a missing SFT stage."""
 
 
 class StorageSpec(ApiModel):
