@@ -17,7 +17,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
-from rstar2_operator.drift import as_applied
+from rstar2_operator.drift import additions_of, as_applied, replacement
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, labels
 from rstar2_train.api.base import API_VERSION, KIND
 
@@ -180,7 +180,12 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
         raise NameConflict(_conflict(live, observed.job))
     if live["metadata"].get("deletionTimestamp"):
         return None
-    return live if kind in CREATE_ONLY else await client.apply(body)
+    if kind in CREATE_ONLY:
+        return live
+    if added := additions_of(live):  # a server-side apply keeps the fields of other clients
+        log.info("removing from %s/%s what other clients added: %s", kind, meta["name"], ", ".join(added))
+        await client.patch(kind, meta["namespace"], meta["name"], replacement(live, body))
+    return await client.apply(body)
 
 
 def _conflict(live: Object, job: Object) -> str:

@@ -5,7 +5,7 @@ objects, and one of them changes at a time, so the cache keeps JSON and decodes 
 
 - A Pod keeps its labels, owner, node, limits and status: its template is in the object that created it.
 - A Job keeps no pod template: it is immutable, and an attempt is never compared with a newer form.
-- Other children keep their content, because `drift.py` compares it.
+- Other children keep their content, because `drift.py` compares it, and what other clients added (field_owners.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from rstar2_operator.field_owners import additions
+
 Object = Mapping[str, Any]
 
 METADATA = frozenset({"managedFields", "generateName", "selfLink", "resourceVersion"})
 """Fields of metadata that are not kept, of every kind. `CachedObject.version` has the resourceVersion."""
+ADDITIONS = "additions"
+"""Member of metadata with the additions of other clients, if there are any."""
 POD_SPEC = ("nodeName", "schedulerName", "schedulingGates")
 """Fields of a pod's spec that are kept."""
 POD_STATUS = ("phase", "reason", "message", "conditions")
@@ -69,6 +73,8 @@ def to_cached(kind: str, body: Object) -> CachedObject:
 def strip_fields(kind: str, body: Object) -> dict[str, Any]:
     """Return the object with the kept fields."""
     metadata = {field: value for field, value in body["metadata"].items() if field not in METADATA}
+    if added := additions(kind, body["metadata"]):
+        metadata[ADDITIONS] = added
     result = {**body, "metadata": metadata}
     if kind == "Pod":
         metadata.pop("annotations", None)

@@ -44,6 +44,7 @@ KINDS = {
 """Kind -> (API path, plural). Warning: an Event of the older API, which other components write."""
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "apply", "DELETE": "delete"}
 APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 """Media type of lists without specs and statuses."""
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
@@ -106,6 +107,11 @@ class KubeClient:
         path = _path(body["kind"], meta["namespace"], meta["name"]) + (f"/{subresource}" if subresource else "")
         query = [("fieldManager", names.FIELD_MANAGER), ("force", "true")]
         return await self._call("PATCH", path, body, query, content_type=APPLY)
+
+    async def patch(self, kind: str, namespace: str, name: str, operations: list[Body]) -> Body:
+        """Apply a JSON Patch, with the operator's field manager."""
+        query = [("fieldManager", names.FIELD_MANAGER)]
+        return await self._call("PATCH", _path(kind, namespace, name), operations, query, content_type=JSON_PATCH)
 
     async def create(self, body: Body, *, dry_run: bool = False) -> Body:
         """Create; with `dry_run` only validate. Status 409 if the object exists."""
@@ -199,7 +205,7 @@ class KubeClient:
         self,
         method: str,
         path: str,
-        body: Body | None,
+        body: Body | list[Body] | None,
         query: list[tuple[str, str]],
         *,
         content_type: str = "application/json",
@@ -217,7 +223,7 @@ class KubeClient:
         self,
         method: str,
         path: str,
-        body: Body | None,
+        body: Body | list[Body] | None,
         query: list[tuple[str, str]],
         *,
         verb: str,

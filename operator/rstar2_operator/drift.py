@@ -1,27 +1,33 @@
 """Correction of drift: finds objects that another client changed, and limits how often they are written again.
 
-`as_applied` compares only the fields that the operator sets, and quantities by value, because the API server fills in
-defaults. An object that differs right after it was written is the server's own notation, and is left alone. An object
-that is changed again and again is corrected once per minute, so that two controllers cannot form a fast loop.
+`as_applied` compares the fields that the operator sets, and quantities by value, because the API server fills in
+defaults. Fields that another client has added are known from their owner (field_owners.py); `replacement` removes them.
+An object that differs right after it was written is the server's own notation, and is left alone until it changes. An
+object that is changed again and again is corrected once per minute, so that two controllers cannot form a fast loop.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.cached_object import ADDITIONS, strip_fields
 from rstar2_operator.decide.diagnostics import Diagnosis
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, labels
+from rstar2_operator.field_owners import RESTARTED_AT
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, labels
 
 KINDS = frozenset(
     {"ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"}
 )
 """Kinds that are corrected: not claims, which a person may enlarge, and not Jobs, which are immutable."""
 EXACT = frozenset({"NetworkPolicy", "Role"})
-"""Kinds in which additional entries are drift too, because they would grant access."""
+"""Kinds in which every difference is drift, because it would grant access."""
+SCALED = frozenset({"Deployment", "StatefulSet"})
+"""Kinds with replicas and a pod template."""
 CORRECTION_SECONDS = 60.0
 """Minimum time between two corrections of one object."""
 POWERS = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))
@@ -34,24 +40,57 @@ SUFFIXES = {
 def as_applied(live: Object, body: dict[str, Any]) -> bool:
     """Return whether an object still has the applied fields. Pure."""
     exact = body["kind"] in EXACT
-    if body["kind"] == "Deployment":  # an autoscaler may own the replicas
+    if body["kind"] == "Deployment":
+        applied = body["spec"]["replicas"]
+        if applied and live["spec"].get("replicas") == 0:
+            return False
+        # An autoscaler may own the replicas, but without any the job would wait indefinitely.
         body = {**body, "spec": {field: value for field, value in body["spec"].items() if field != "replicas"}}
-    parts = body.keys() - {"apiVersion", "kind", "metadata", "status"}
     same_labels = _contains(labels(live), body["metadata"].get("labels", {}), exact=False)
-    return same_labels and all(_contains(live.get(part), body[part], exact=exact) for part in parts)
+    return same_labels and all(_contains(live.get(part), body[part], exact=exact) for part in _parts(body))
 
 
-def drifted(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
-    """Return the objects that were applied in this form and have another form now. Pure."""
+def additions_of(live: Object) -> list[str]:
+    """Return what other clients have added to a cached object, as `CLIENT: path`."""
+    return list(live["metadata"].get(ADDITIONS) or ())
+
+
+def replacement(live: Object, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the JSON Patch that gives an object exactly the applied parts, and so removes additions. Pure.
+
+    The replicas and the time of `kubectl rollout restart` stay.
+    """
+    parts = {part: body[part] for part in _parts(body)}
+    if body["kind"] in SCALED:
+        spec = parts["spec"] = {**body["spec"], "replicas": live["spec"].get("replicas") or body["spec"]["replicas"]}
+        metadata = spec["template"]["metadata"]
+        restarted = ((live["spec"]["template"].get("metadata") or {}).get("annotations") or {}).get(RESTARTED_AT)
+        if restarted is not None:
+            annotations = {**metadata.get("annotations", {}), RESTARTED_AT: restarted}
+            spec["template"] = {**spec["template"], "metadata": {**metadata, "annotations": annotations}}
+    return [{"op": "add", "path": f"/{part}", "value": value} for part, value in parts.items()]
+
+
+def drifted(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[tuple[dict[str, Any], Object]]:
+    """Return (applied, live) of the objects that were applied in this form and have another form now. Pure."""
     result = []
     for body in bodies:
         live = observed.child(body["kind"], body["metadata"]["name"])
         if live is None or body["kind"] not in KINDS or live["metadata"].get("deletionTimestamp"):
             continue
         same_hash = annotations_of(live).get(names.HASH) == body["metadata"]["annotations"][names.HASH]
-        if same_hash and not as_applied(live, body):
-            result.append(body)
+        if same_hash and _differs(live, body):
+            result.append((body, live))
     return result
+
+
+def _differs(live: Object, body: dict[str, Any]) -> bool:
+    return bool(additions_of(live)) or not as_applied(live, body)
+
+
+def _parts(body: dict[str, Any]) -> list[str]:
+    """The top-level members of an object that the operator manages."""
+    return [part for part in body if part not in ("apiVersion", "kind", "metadata", "status")]
 
 
 class DriftCorrections:
@@ -60,16 +99,21 @@ class DriftCorrections:
     def __init__(self) -> None:
         self._corrected_at: dict[tuple[str, str], float] = {}
         self._server_form: dict[tuple[str, str], str] = {}
-        """Applied hash of objects that the API server stores in a notation of its own."""
+        """Digest of objects that the API server stores in a notation of its own."""
         self._rejected: dict[tuple[str, str], Diagnosis] = {}
         """Problem of the last correction, of objects that the API server rejected."""
 
-    def due(self, bodies: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Diagnosis], float | None]:
-        """Return the objects to correct now, the problems of the others, and the seconds until the next correction."""
+    def due(
+        self, pairs: Iterable[tuple[dict[str, Any], Object]]
+    ) -> tuple[list[dict[str, Any]], list[Diagnosis], float | None]:
+        """Return the objects to correct now, the problems of the others, and the seconds until the next correction.
+
+        `pairs`: the result of `drifted`.
+        """
         now, due, problems, waits = time.monotonic(), [], [], []
-        for body in bodies:
+        for body, live in pairs:
             which = body["kind"], body["metadata"]["name"]
-            if self._server_form.get(which) == body["metadata"]["annotations"][names.HASH]:
+            if (known := self._server_form.get(which)) is not None and known == _form(live, body):
                 continue
             wait = self._corrected_at.get(which, now - CORRECTION_SECONDS) + CORRECTION_SECONDS - now
             if wait > 0:
@@ -88,8 +132,19 @@ class DriftCorrections:
 
     def record(self, body: dict[str, Any], live: Object) -> None:
         """Record that an object was written; `live`: the form in which the API server stored it."""
-        if body["kind"] in KINDS and not as_applied(live, body):
-            self._server_form[body["kind"], body["metadata"]["name"]] = body["metadata"]["annotations"][names.HASH]
+        if body["kind"] not in KINDS:
+            return
+        which, stored = (body["kind"], body["metadata"]["name"]), strip_fields(body["kind"], live)
+        if _differs(stored, body):
+            self._server_form[which] = _form(stored, body)
+        else:
+            self._server_form.pop(which, None)
+
+
+def _form(live: Object, body: dict[str, Any]) -> str:
+    """The digest of what `_differs` compares."""
+    compared = [labels(live), additions_of(live), *(live.get(part) for part in _parts(body))]
+    return hashlib.sha256(as_json(compared).encode()).hexdigest()[:32]
 
 
 def _contains(live: Any, applied: Any, *, exact: bool) -> bool:

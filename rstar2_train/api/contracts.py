@@ -118,6 +118,8 @@ class Progress(Contract):
     """MLflow run of the stage."""
     estimated_remaining_seconds: float | None = None
     """Estimated seconds until the stage ends."""
+    unreachable: Annotated[dict[str, str], Field(max_length=8)] = {}
+    """Role -> error, of a service that has not answered for some time while rollouts wait for it."""
     updated_at: float = Field(default_factory=time.time)
     """Seconds since the epoch when this was written."""
 

@@ -111,6 +111,11 @@ class StageContext:
             return
         self.report(rollouts_done=done, rollouts_total=total)
 
+    def report_unreachable(self, role: str, error: str | None) -> None:
+        """Report that a service does not answer, or with None that it answers again."""
+        others = {name: text for name, text in self.progress.unreachable.items() if name != role}
+        self.report(unreachable=others if error is None else {**others, role: error[:MESSAGE_LENGTH]})
+
     def report_demonstrations(self, done: int, total: int) -> None:
         """Report the number of tokenised demonstrations, at most twice per second."""
         if done < total and time.time() - self.progress.updated_at < _REPORT_INTERVAL:

@@ -28,6 +28,7 @@ from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.judge_watch import JudgeWatch
 from rstar2_train.orchestrator.long_prompts import truncate_long
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.planning.rollout_processes import most_concurrent, process_count
@@ -96,11 +97,16 @@ class RolloutSession:
             token=read_secret(JUDGE_TOKEN),
             patience_seconds=self._pool.times.patience,
         )
+        self._judge_watch = None
+        if spec.needs_judge:
+            self._judge_watch = JudgeWatch(self._judge, partial(ctx.report_unreachable, "judge"))
 
     async def __aenter__(self) -> Self:
         await self._lag.__aenter__()
         await self._pool.__aenter__()
         await self._judge.__aenter__()
+        if self._judge_watch is not None:
+            await self._judge_watch.__aenter__()
         if self._programs is not None:
             await self._programs.__aenter__()
         if self._workers is not None:
@@ -114,6 +120,8 @@ class RolloutSession:
             await self._workers.__aexit__(kind, error, trace)
         if self._programs is not None:
             await self._programs.__aexit__(kind, error, trace)
+        if self._judge_watch is not None:
+            await self._judge_watch.__aexit__(kind, error, trace)
         await self._judge.__aexit__(kind, error, trace)
         await self._pool.__aexit__(kind, error, trace)
         await self._lag.__aexit__(kind, error, trace)

@@ -126,7 +126,7 @@ def demo(tmp_path: Path) -> Iterator[Autoscaled]:
 
 def scale(api: KubeApiserver, replicas: int, home: Path) -> None:
     """Run `kubectl scale` for job `demo`."""
-    command = [binaries.path_of("kubectl"), f"--kubeconfig={api.kubeconfig}", "-n", "lab"]
+    command = [binaries.ensure_binary(binaries.find_binary("kubectl")), f"--kubeconfig={api.kubeconfig}", "-n", "lab"]
     subprocess.run([*command, "scale", "arl", "demo", f"--replicas={replicas}"], check=True, env={"HOME": str(home)})
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scripts.setup import echo
-from tests.kube_node import binaries, boot, requirements
+from tests.kube_node import boot, requirements
 from tests.kube_node.cluster import Cluster, attach
 from tests.kube_node.layout import CLUSTERS
 from tests.kube_node.pods import restricted
@@ -40,12 +40,11 @@ def remove_orphans() -> None:
 
 
 def ensure_control_plane() -> None:
-    """Install the programs of an API server without nodes. Skip the test where they cannot run."""
+    """Skip the test where the programs of an API server without nodes cannot run; each is built when it starts."""
     try:
         requirements.check()
     except ClusterUnavailable as problem:
         pytest.skip(str(problem))
-    binaries.ensure_all()
 
 
 @pytest.fixture(scope="session")

@@ -128,11 +128,16 @@ class KubeApiserver:
                 raise RuntimeError(f"the API server did not start: {logs}")
             time.sleep(0.2)
 
-    def request(self, method: str, path: str, body: Any = None, *, raw: bool = False) -> Any:
-        """Send a request. Return its JSON, or bytes with `raw`. Raises urllib.error.HTTPError."""
+    def request(
+        self, method: str, path: str, body: Any = None, *, raw: bool = False, media: str = "application/json"
+    ) -> Any:
+        """Send a request. Return its JSON, or bytes with `raw`. `media`: type of the body, such as of a patch.
+
+        Raises urllib.error.HTTPError.
+        """
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": media}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)
         with urllib.request.urlopen(request, context=context, timeout=120) as response:

@@ -19,6 +19,7 @@ from rstar2_operator.observed import (
     labels,
     lacks_pods,
     lost_since,
+    ready_of,
     running_since,
     seconds,
     timestamp,
@@ -31,6 +32,7 @@ STUCK_SECONDS = 30.0
 SILENT_SECONDS = 600.0
 """Seconds that an orchestrator may run without a progress report; it reports before it loads anything."""
 
+JUDGE_UNREACHABLE = "JudgeUnreachable"
 _IMAGE = "Check the image name, its tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)."
 _REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
 ADVICE = {
@@ -59,6 +61,8 @@ ADVICE = {
     "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
     "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix. To restart such attempts "
     "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
+    JUDGE_UNREACHABLE: "Its pods are ready, so check NetworkPolicies of other owners, DNS, and the endpoints of the "
+    "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
     "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
@@ -97,6 +101,7 @@ MAY_RESOLVE = frozenset(
         "NodeNotReady",
         "NodeUnhealthy",
         "Stuck",
+        JUDGE_UNREACHABLE,
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",
         "FailedMount",
@@ -145,6 +150,7 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     for key, error in observed.invalid_reports().items():
         role, subject = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
         problems.append(Diagnosis(role, subject, "InvalidProgressReport", f"key {key} cannot be read: {error}"))
+    problems += _unreachable(observed)
     for name, since in _silent(observed):
         if now >= since + SILENT_SECONDS:
             message = f"all pods run since {timestamp(since)}, but the orchestrator has not reported"
@@ -158,6 +164,17 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     times = [seconds(deletion) + STUCK_SECONDS for deletion in deletions if deletion]
     times += [since + SILENT_SECONDS for _, since in _silent(observed)]
     return min((when for when in times if when > now), default=None)
+
+
+def _unreachable(observed: ObservedJob) -> Iterator[Diagnosis]:
+    """The judge, if the orchestrator of the running attempt cannot reach it though its pods are ready."""
+    progress = observed.progress()
+    error = progress.unreachable.get("judge") if progress is not None else None
+    if progress is None or error is None or not ready_of(observed, "judge")[0]:
+        return
+    attempt = observed.attempts(progress.stage).get(progress.attempt)
+    if attempt is not None and job_finished_at(attempt) is None:
+        yield Diagnosis("judge", f"Service/{names.judge(observed.name)}", JUDGE_UNREACHABLE, f"no answer: {error}")
 
 
 def _silent(observed: ObservedJob) -> Iterator[tuple[str, float]]:

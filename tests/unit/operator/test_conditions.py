@@ -45,6 +45,23 @@ def condition(cluster: SimulatedCluster, kind: str) -> Body:
     return match
 
 
+def test_conditions_unreachable_judge_is_reported() -> None:
+    """A judge with ready pods that the orchestrator cannot reach makes the job not ready, until it answers again."""
+    cluster = running()
+    progress = {"stage": "g0", "attempt": 1, "phase": "Rollout", "step": 2}
+    deployment = dict(cluster.children["Deployment", "demo-judge"])
+    cluster.children["Deployment", "demo-judge"] = {**deployment, "status": {"readyReplicas": 1}}
+    cluster.patch_progress("progress.json", {**progress, "unreachable": {"judge": "connection refused"}})
+    cluster.round()
+    degraded = condition(cluster, "Degraded")
+    assert degraded["reason"] == "JudgeUnreachable"
+    assert "Service/demo-judge: JudgeUnreachable: no answer: connection refused" in degraded["message"]
+    assert condition(cluster, "Ready")["status"] == "False"
+    cluster.patch_progress("progress.json", progress)
+    cluster.round()
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
 def preparing() -> SimulatedCluster:
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()

@@ -87,6 +87,11 @@ def no_selector(body: Body) -> None:
     body["spec"]["selector"] = {"app": "mine"}
 
 
+def added_container(body: Body) -> None:
+    """As records.py keeps it."""
+    body["metadata"]["additions"] = ["kubectl-edit: spec.template.spec.containers[name=spy]"]
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "change"),
     [
@@ -97,6 +102,7 @@ def no_selector(body: Body) -> None:
         ("ServiceAccount", "demo-pods", token),
         ("Role", "demo-trainer", more_rights),
         ("Service", "demo-redis", no_selector),
+        ("Deployment", "demo-executor", added_container),
     ],
 )
 def test_drift_changed_field_is_found(kind: str, name: str, change: Callable[[Body], None]) -> None:
@@ -105,11 +111,11 @@ def test_drift_changed_field_is_found(kind: str, name: str, change: Callable[[Bo
     live = {which: normalised(copy.deepcopy(body)) for which, body in made.items()}
     change(live[kind, name])
     result = drifted(made.values(), ObservedJob(job=manifest("g"), children=live))
-    assert [(body["kind"], body["metadata"]["name"]) for body in result] == [(kind, name)]
+    assert [(body["kind"], body["metadata"]["name"]) for body, _ in result] == [(kind, name)]
 
 
-def test_drift_ignores_additions_of_others() -> None:
-    """Labels, replicas, annotations and sidecars of other clients are not drift."""
+def test_drift_ignores_fields_without_an_owner() -> None:
+    """Labels, replicas and what admission webhooks add are not drift: no other client owns the fields."""
     body = everything()["Deployment", "demo-judge"]
     live = copy.deepcopy(body)
     live["metadata"]["labels"]["team"] = "a"
@@ -119,6 +125,14 @@ def test_drift_ignores_additions_of_others() -> None:
     template["spec"]["containers"].insert(0, {"name": "sidecar", "image": "mesh"})
     assert as_applied(live, body)
     assert names.HASH in body["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(("replicas", "expected"), [(3, True), (0, False)])
+def test_drift_without_replicas_is_found(replicas: int, expected: bool) -> None:
+    """An autoscaler may set the replicas, but a role without any pod would let the job wait indefinitely."""
+    body = everything()["Deployment", "demo-rollout"]
+    live = {**body, "spec": {**body["spec"], "replicas": replicas}}
+    assert as_applied(live, body) is expected
 
 
 @pytest.mark.parametrize(
