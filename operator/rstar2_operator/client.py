@@ -37,6 +37,7 @@ KINDS = {
     "Workload": (f"apis/{names.KUEUE_API}", "workloads"),
     "ResourceFlavor": (f"apis/{names.KUEUE_API}", "resourceflavors"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "WorkloadPriorityClass": (f"apis/{names.KUEUE_API}", "workloadpriorityclasses"),
     "Warning": ("api/v1", "events"),
     "Node": ("api/v1", "nodes"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
@@ -101,11 +102,11 @@ class KubeClient:
         self._api = api
         self._count = count or (lambda verb, kind, status: None)
 
-    async def apply(self, body: Body, *, subresource: str = "") -> Body:
-        """Apply on the server with the operator's field manager; it takes fields over from other managers."""
+    async def apply(self, body: Body, *, subresource: str = "", manager: str = names.FIELD_MANAGER) -> Body:
+        """Apply on the server; it takes fields over from other field managers than `manager`."""
         meta = body["metadata"]
         path = _path(body["kind"], meta["namespace"], meta["name"]) + (f"/{subresource}" if subresource else "")
-        query = [("fieldManager", names.FIELD_MANAGER), ("force", "true")]
+        query = [("fieldManager", manager), ("force", "true")]
         return await self._call("PATCH", path, body, query, content_type=APPLY)
 
     async def patch(self, kind: str, namespace: str, name: str, operations: list[Body]) -> Body:

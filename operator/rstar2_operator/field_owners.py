@@ -18,6 +18,8 @@ Fields = Mapping[str, Any]
 """Fields as in managedFields: `f:NAME`, `k:{...}` (entry of a list), `v:...` (entry of a set), `.` (itself)."""
 KINDS = frozenset({"ConfigMap", "Service", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"})
 """Kinds with parts that only the operator manages: not ServiceAccounts, to which platforms add pull secrets."""
+PARTS = {"Role": frozenset({"f:rules"}), "RoleBinding": frozenset({"f:subjects"})}
+"""Kind -> parts that only the operator manages; those of other kinds have a field of the operator."""
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 """Annotation of a pod template by which `kubectl rollout restart` replaces the pods."""
 FREE = frozenset({"spec.replicas", f"spec.template.metadata.annotations.{RESTARTED_AT}"})
@@ -35,7 +37,8 @@ def additions(kind: str, metadata: Mapping[str, Any]) -> list[str]:
     for entry in entries:
         if entry.get("manager") == names.FIELD_MANAGER:
             own = _union(own, entry.get("fieldsV1") or {})
-    parts = own.keys() - {"f:metadata", "f:status"}
+    # An atomic part, such as the subjects of a RoleBinding, has no field of the operator after another client's edit.
+    parts = PARTS.get(kind, frozenset(own)) - {"f:metadata", "f:status"}
     result = []
     for entry in entries:
         if entry.get("manager") == names.FIELD_MANAGER:

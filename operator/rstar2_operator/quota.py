@@ -1,15 +1,18 @@
-"""Reads what Kueue's admission refers to: ResourceFlavors and the job's PriorityClass.
+"""The requests about Kueue: reads what an admission refers to, and writes the status of Workloads.
 
-Both are cluster-wide and are read once per Workload, without a watch. A flavor that changes later applies to the next
-Workload, so that no running pod is replaced.
+ResourceFlavors and priority classes are cluster-wide and are read once per Workload, without a watch. A flavor that
+changes later applies to the next Workload, so that no running pod is replaced.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from rstar2_operator import names
 from rstar2_operator.client import KubeClient
 from rstar2_operator.decide.kueue import current_workload, flavors_of
+from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.workload_status import MANAGER, own_conditions, returns_quota, without_quota
 from rstar2_operator.observed import Object, ObservedJob
 
 
@@ -27,7 +30,8 @@ class QuotaReader:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._priorities: dict[str, int] = {}
+        self._priorities: dict[tuple[str, str], int] = {}
+        """Kind and name -> value."""
 
     async def with_flavors(self, known: AssignedFlavors, observed: ObservedJob) -> ObservedJob:
         """Return the snapshot with the assigned flavors; `known` receives them. Raises ApiException."""
@@ -41,11 +45,34 @@ class QuotaReader:
             known.by_name[name] = await self._client.find("ResourceFlavor", "", name) or {}
         return replace(observed, flavors=known.by_name)
 
-    async def priority(self, name: str) -> int | None:
-        """Return the value of a PriorityClass, which is immutable; None if it does not exist. Raises ApiException."""
-        if name not in self._priorities:
-            priority_class = await self._client.find("PriorityClass", "", name)
+    async def priority(self, kind: str, name: str) -> int | None:
+        """Return the value of a PriorityClass or WorkloadPriorityClass, which is immutable; None if it does not exist.
+
+        Raises ApiException.
+        """
+        if (kind, name) not in self._priorities:
+            priority_class = await self._client.find(kind, "", name)
             if priority_class is None:
                 return None
-            self._priorities[name] = int(priority_class["value"])
-        return self._priorities[name]
+            self._priorities[kind, name] = int(priority_class["value"])
+        return self._priorities[kind, name]
+
+    async def report(self, observed: ObservedJob, plan: Plan, *, now: float) -> list[Object]:
+        """Write the status of the job's Workload that Kueue expects of an owner. Return it if it was written.
+
+        Raises ApiException.
+        """
+        workload = current_workload(observed)
+        if workload is None:
+            return []
+        meta = {field: workload["metadata"][field] for field in ("name", "namespace")}
+        body = {"apiVersion": names.KUEUE_API, "kind": "Workload", "metadata": meta}
+        if returns_quota(observed, plan):
+            live = await self._client.read("Workload", meta["namespace"], meta["name"])
+            body["metadata"] = {**meta, "resourceVersion": live["metadata"]["resourceVersion"]}
+            body["status"] = without_quota(live, now=now)
+            return [await self._client.apply(body, subresource="status", manager=MANAGER)]
+        conditions = own_conditions(observed, plan, now=now)
+        if not conditions:
+            return []
+        return [await self._client.apply({**body, "status": {"conditions": conditions}}, subresource="status")]

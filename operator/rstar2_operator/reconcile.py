@@ -35,7 +35,7 @@ from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import plan_after_rejections
-from rstar2_operator.decide.kueue import placements
+from rstar2_operator.decide.kueue import current_workload, placements, priority_class
 from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
@@ -162,8 +162,8 @@ class Reconciler:
         if not context.job.spec.queue_name:
             return context, observed
         observed = await self._quota.with_flavors(state.flavors, observed)
-        name = context.job.spec.priority_class_name
-        priority = await self._quota.priority(name) if name else None
+        kind, name = priority_class(context.job)
+        priority = await self._quota.priority(kind, name) if name else None
         return replace(context, placements=placements(observed), priority=priority), observed
 
     async def _apply_plan(
@@ -204,10 +204,25 @@ class Reconciler:
         if rejected:
             state.secret.invalidate()
         pods: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
-        rejected += await self._delete(key, prunable(observed, desired, now=now) + pods)
+        rejected += await self._delete(key, prunable(observed, desired, now=now, ending=plan.ending) + pods)
+        rejected += await self._report_to_kueue(key, plan, now=now)
         if transient:
             raise transient[-1]
         return rejected, correct_in
+
+    async def _report_to_kueue(self, key: Key, plan: Plan, *, now: float) -> list[Diagnosis]:
+        """Write the status of the job's Workload."""
+        observed = self._cache.observed(key)
+        if observed is None or (workload := current_workload(observed)) is None:
+            return []
+        try:
+            for live in await self._quota.report(observed, plan, now=now):
+                self._cache.record_write("Workload", live)
+        except ApiException as error:
+            if error.status in (404, 409) or is_transient(error):  # it has changed, so another round follows
+                raise
+            return [self._rejected(key, "Workload", workload, error)]
+        return []
 
     async def _set_finalizer(self, key: Key, job: Object, *, present: bool) -> list[Diagnosis]:
         """Add or remove the operator's finalizer. Returns the rejection; a deleted job cannot receive a finalizer."""

@@ -33,8 +33,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobController]
         assert operator.process.poll() is None, log.read_text()[-2000:]
 
 
-def edit(cluster: JobController, path: str, patch: Any, media: str = STRATEGIC) -> None:
-    cluster.api.request("PATCH", f"{path}?fieldManager=kubectl-edit", patch, media=media)
+def edit(cluster: JobController, path: str, patch: Any, media: str = STRATEGIC) -> Body:
+    edited: Body = cluster.api.request("PATCH", f"{path}?fieldManager=kubectl-edit", patch, media=media)
+    return edited
 
 
 def pod_spec(cluster: JobController, role: str) -> Body:
@@ -52,8 +53,8 @@ def test_other_clients_added_containers_are_removed(cluster: JobController) -> N
         "containers": [own, spy],
         "volumes": [{"name": "root", "hostPath": {"path": "/"}}],
     }
-    edit(cluster, f"{DEPLOYMENTS}/demo-executor", {"spec": {"template": {"spec": spec}}})
-    assert pod_spec(cluster, "executor") != before
+    edited = edit(cluster, f"{DEPLOYMENTS}/demo-executor", {"spec": {"template": {"spec": spec}}})
+    assert len(edited["spec"]["template"]["spec"]["containers"]) == 2
     cluster.wait(lambda: pod_spec(cluster, "executor") == before, "the additions stay")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted
+from rstar2_operator.decide.kueue import may_run
 from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
@@ -58,6 +59,8 @@ class ExploredCluster(SimulatedCluster):
         """Jobs of attempts that were deleted, and had reported nothing, when the status was lost."""
         self.repeated: list[str] = []
         """Jobs that started again with the number of an earlier attempt."""
+        self.without_quota: list[str] = []
+        """Jobs of attempts that were created without an admitted Workload."""
 
     def spec(self) -> AgenticRLJob:
         """Return the validated job."""
@@ -66,7 +69,8 @@ class ExploredCluster(SimulatedCluster):
     def bodies(self, plan: Plan, *, has_secret: bool) -> list[dict[str, Any]]:
         """Return the objects of a plan that the policy reads, without the parts that it does not read."""
         spec = self.job["spec"]
-        key = repr((plan.phase, plan.prepare, plan.serving, plan.attempt, plan.ending, plan.report, has_secret, spec))
+        objects = plan.prepare, plan.serving, plan.attempt, plan.ending, plan.report, plan.workload
+        key = repr((plan.phase, objects, has_secret, spec, self.observed().flavors))
         if key not in _BODIES:
             desired = super().bodies(plan, has_secret=has_secret)
             _BODIES[key] = [_stripped(body) for body in desired if _is_read(body)]
@@ -81,6 +85,10 @@ class ExploredCluster(SimulatedCluster):
             yield from (f"kill {writes}" for writes in range(1, WRITES + 1))
         yield "settle"
         yield "tick"
+        if any(kind == "Workload" and _waits(child) for (kind, _), child in self.children.items()):
+            yield "admit"
+        if "preempt" in self.faults and any(kind == "Workload" for kind, _ in self.children):
+            yield "preempt"
         if any("deletionTimestamp" in pod["metadata"] for pod in self.pods.values()):
             yield "terminate"
         for job in self.running():
@@ -128,7 +136,7 @@ class ExploredCluster(SimulatedCluster):
             for pod in self.pods.values():
                 if pod["status"]["phase"] == "Running":
                     pod["status"] = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
-        elif verb in ("settle", "terminate"):
+        elif verb in ("settle", "terminate", "admit", "preempt"):
             getattr(self, verb)()
         else:
             self._of_job(verb, job)
@@ -182,6 +190,29 @@ class ExploredCluster(SimulatedCluster):
             running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
             self.pods[ENGINE_POD] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": running}
 
+    def admit(self) -> None:
+        """Act as Kueue: admit each waiting Workload."""
+        for (kind, _), child in self.children.items():
+            if kind == "Workload" and _waits(child):
+                own = [each for each in child.get("status", {}).get("conditions", ()) if each["type"] == "PodsReady"]
+                child["status"] = {"conditions": [_true("QuotaReserved"), _true("Admitted"), *own]}
+
+    def preempt(self) -> None:
+        """Act as Kueue: evict each admitted Workload."""
+        for (kind, _), child in self.children.items():
+            if kind == "Workload" and may_run(child):
+                child["status"]["conditions"].append({**_true("Evicted"), "reason": "Preempted"})
+
+    def _apply(self, body: dict[str, Any]) -> None:
+        is_attempt = body["kind"] == "Job" and names.STAGE_LABEL in labels(body)
+        if (
+            is_attempt
+            and self.job["spec"].get("queueName")
+            and not any(map(may_run, self.observed().of_kind("Workload")))
+        ):
+            self.without_quota.append(body["metadata"]["name"])
+        super()._apply(body)
+
     def _start(self, name: str, job: dict[str, Any]) -> None:
         if self._stage(name) and name in self.started_jobs and name not in self.unrecorded:
             self.repeated.append(name)
@@ -195,6 +226,7 @@ class ExploredCluster(SimulatedCluster):
     def continue_without_faults(self) -> None:
         """Let every part of the cluster act once, without a fault."""
         self.reconcile()
+        self.admit()
         self.settle()
         self.terminate()
         for pod in self.pods.values():
@@ -218,6 +250,11 @@ class ExploredCluster(SimulatedCluster):
             violations.append(f"pods in phase {phase}: {pods}")
         if self.pods_at_release:
             violations.append(f"pods at the end of a deletion: {self.pods_at_release}")
+        if self.without_quota:
+            violations.append(f"attempts without an admitted Workload: {self.without_quota}")
+        quota = any(kind == "Workload" for kind, _ in self.children) or is_deleted(self.job)
+        if attempts and self.job["spec"].get("queueName") and not quota:
+            violations.append(f"pods without a Workload: {sorted(attempts)}")
         if self.repeated:
             violations.append(f"attempts that started twice: {self.repeated}")
         return violations
@@ -265,6 +302,11 @@ class ExploredCluster(SimulatedCluster):
         jobs = [
             (name, *self._of_child(child)) for (kind, name), child in sorted(self.children.items()) if kind == "Job"
         ]
+        jobs += [
+            (name, [(each["type"], each["status"], each["reason"]) for each in _conditions(child)])
+            for (kind, name), child in sorted(self.children.items())
+            if kind == "Workload"
+        ]
         others = [
             (key, _outcomes(child), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
         ]
@@ -300,13 +342,27 @@ class ExploredCluster(SimulatedCluster):
         return value
 
 
+def _conditions(child: dict[str, Any]) -> list[dict[str, Any]]:
+    conditions: list[dict[str, Any]] = child.get("status", {}).get("conditions", [])
+    return conditions
+
+
+def _waits(workload: dict[str, Any]) -> bool:
+    """Whether a Workload waits in the queue."""
+    return not any(each["type"] == "QuotaReserved" and each["status"] == "True" for each in _conditions(workload))
+
+
+def _true(kind: str) -> dict[str, Any]:
+    return {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": timestamp(0)}
+
+
 def _outcomes(child: dict[str, Any]) -> dict[str, Any]:
     """The data of a ConfigMap, without the progress."""
     return {name: text for name, text in child.get("data", {}).items() if name != PROGRESS_KEY}
 
 
 def _is_read(body: dict[str, Any]) -> bool:
-    return body["kind"] == "Job" or (body["kind"], body["metadata"]["name"]) in READ
+    return body["kind"] in ("Job", "Workload") or (body["kind"], body["metadata"]["name"]) in READ
 
 
 def _stripped(body: dict[str, Any]) -> dict[str, Any]:

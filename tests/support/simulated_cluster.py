@@ -17,12 +17,13 @@ from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, needs_finalizer
 from rstar2_operator.decide.failure_policy import plan_after_rejections
-from rstar2_operator.decide.kueue import placements
+from rstar2_operator.decide.kueue import current_workload, placements
 from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
+from rstar2_operator.decide.workload_status import own_conditions, returns_quota, without_quota
 from rstar2_operator.names import FINALIZER
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import ObservedJob, is_alive, is_true, labels, timestamp
@@ -131,10 +132,12 @@ class SimulatedCluster:
                 writes_left -= 1
         for pod in plan.remove_pods:
             del self.pods[pod["metadata"]["name"]]
-        for kind, child in prunable(observed, bodies, now=self.now):
+        for kind, child in prunable(observed, bodies, now=self.now, ending=plan.ending):
             if writes_left == 0:
                 return plan
             self._delete(kind, child["metadata"]["name"])
+            writes_left -= 1
+        if writes_left and self._report_to_kueue(plan):
             writes_left -= 1
         if writes_left:
             plan = plan_after_rejections(plan, self.observed(), rejected)
@@ -143,6 +146,27 @@ class SimulatedCluster:
                 self.job["status"] = status
                 self.writes += 1
         return plan
+
+    def _report_to_kueue(self, plan: Plan) -> bool:
+        """Write the status of the Workload as quota.py does. Return whether it was written."""
+        observed = self.observed()
+        workload = current_workload(observed)
+        if workload is None:
+            return False
+        body = self.children["Workload", workload["metadata"]["name"]]
+        if returns_quota(observed, plan):
+            own = [each for each in body["status"]["conditions"] if each["type"] == "PodsReady"]
+            status = without_quota(workload, now=self.now)
+            body["status"] = {**status, "conditions": [*status["conditions"], *own]}
+        elif conditions := own_conditions(observed, plan, now=self.now):
+            types = {each["type"] for each in conditions}
+            status = body.setdefault("status", {})
+            others = [each for each in status.get("conditions", ()) if each["type"] not in types]
+            status["conditions"] = [*others, *conditions]
+        else:
+            return False
+        self.writes += 1
+        return True
 
     def _hold(self, plan: Plan) -> int:
         """Add or remove the finalizer, as the plan needs it. Return the number of writes."""

@@ -127,6 +127,12 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     if (placement := context.placements.get(pod.labels.get(names.ROLE_LABEL, pod.role))) is not None:
         spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **placement.node_selector}
         spec["tolerations"] = [*spec.get("tolerations", []), *placement.tolerations]
+        metadata["labels"] = {**placement.labels, **metadata["labels"]}
+        if placement.annotations:
+            metadata["annotations"] = {**metadata.get("annotations", {}), **placement.annotations}
+        if placement.gates:
+            gates = [{"name": name} for name in placement.gates]
+            spec["schedulingGates"] = [*spec.get("schedulingGates", []), *gates]
     for body, container in zip(spec["containers"], pod.containers, strict=True):
         tuning = [{"name": name, "value": value} for name, value in container.tuning.items()]
         body["env"] += missing(tuning, body["env"], "name")

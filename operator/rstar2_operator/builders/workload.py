@@ -11,7 +11,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.builders.pod import BuildContext, Manifest
-from rstar2_operator.decide.kueue import Placement, request
+from rstar2_operator.decide.kueue import Placement, priority_class, request
 from rstar2_train.api.stages import Stage
 
 _OF_POD = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "restartPolicy")
@@ -22,13 +22,13 @@ def workload(context: BuildContext, name: str, stage: Stage, bodies: Iterable[Ma
     """Return the Workload of a stage. `bodies`: the objects of the stage; those without pods are skipped."""
     pod_sets = [_pod_set(body) for body in bodies if "template" in body.get("spec", {})]
     spec: Manifest = {"queueName": context.job.spec.queue_name, "podSets": pod_sets}
-    if context.job.spec.priority_class_name and context.priority is not None:
-        spec["priority"] = context.priority
-        spec["priorityClassRef"] = {
-            "group": "scheduling.k8s.io",
-            "kind": "PriorityClass",
-            "name": context.job.spec.priority_class_name,
-        }
+    kind, class_name = priority_class(context.job)
+    in_queue = kind == "WorkloadPriorityClass"
+    if class_name and (in_queue or context.priority is not None):
+        # The API server rejects a reference without a value: the WorkloadPriorityClass does not exist.
+        spec |= {} if context.priority is None else {"priority": context.priority}
+        group = names.KUEUE_API.partition("/")[0] if in_queue else "scheduling.k8s.io"
+        spec["priorityClassRef"] = {"group": group, "kind": kind, "name": class_name}
     return {
         "apiVersion": names.KUEUE_API,
         "kind": "Workload",

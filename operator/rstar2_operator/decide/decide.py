@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rstar2_operator.decide.active_deadline import active_deadline
 from rstar2_operator.decide.attempt import next_attempt, running_attempt
 from rstar2_operator.decide.deletion import deletion
-from rstar2_operator.decide.ended_attempt import ended_attempt
+from rstar2_operator.decide.ended_attempt import ended_attempt, restart_ended
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import failure_policy
 from rstar2_operator.decide.finalize import completion
@@ -47,6 +47,7 @@ POLICIES: tuple[Policy, ...] = (
     stuck,
     running_attempt,
     pod_termination,
+    restart_ended,
     failure_policy,
     next_attempt,
 )

@@ -12,6 +12,7 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.attempt import current, start
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
+from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.decide.plan import AttemptEnd, Plan, Verdict
 from rstar2_train.api.failure_policy import exhausted
 
@@ -51,11 +52,12 @@ def end_attempt(
         attempt=attempt,
         ended=ended,
         wake_at=facts.now,
+        workload=held_workload(facts),
     )
 
 
 def ended_attempt(facts: Facts) -> Verdict:
-    """Delete the Job of an attempt whose end is recorded; then fail the job, or start the next attempt."""
+    """Delete the Job of an attempt whose end is recorded, or fail the job. `restart_ended` starts the next attempt."""
     record, observed = facts.ended, facts.observed
     if not record:
         return None
@@ -70,5 +72,15 @@ def ended_attempt(facts: Facts) -> Verdict:
             reason=record.get("reason", ""),
             message=message,
             serving=facts.has_engines and facts.needs_engines,
+            workload=held_workload(facts),
         )
+    return None
+
+
+def restart_ended(facts: Facts) -> Verdict:
+    """Start the attempt after one whose end is recorded, when all policies allow pods: also those about quota."""
+    record = facts.ended
+    if not record:
+        return None
+    message = str(record.get("message", ""))
     return start(facts, facts.restarts, failure=message, disruptions=int(record.get("disruptions", 0)))

@@ -1,8 +1,8 @@
 """spec.queueName: the pods of a stage start when Kueue has admitted the job's Workload, and stop when Kueue evicts it.
 
-The job has at most one Workload, for the pods of its current stage. Consecutive stages with the same pods share it. Its
-deletion returns the quota, so it is deleted only when no pod runs. An eviction is a suspension: the orchestrator writes
-a checkpoint, and a new Workload enters the queue.
+The job has at most one Workload, for the pods of its current stage. Consecutive stages with the same pods share it, and
+restarts keep it. Its deletion returns the quota, so it is deleted only when no pod runs. An eviction is a suspension:
+the orchestrator writes a checkpoint, and the Workload waits in the queue again (workload_status.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from rstar2_train.api.stages import Stage
 
 WITHOUT_QUOTA = ("prepare", "report")
 """Roles whose pods need no quota: they use no accelerator, and run before and after the stages."""
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+"""Label of a job with its WorkloadPriorityClass: the priority in the queue, and not of the pods."""
+TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+TOPOLOGY_LABEL, POD_SET_LABEL = "kueue.x-k8s.io/tas", "kueue.x-k8s.io/podset"
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 QUOTA_FIELDS = frozenset(
     {
         *("queue_name", "priority_class_name", "trainer", "rollout", "judge", "executor", "redis", "accelerator"),
@@ -40,6 +45,10 @@ class Placement:
     """Admitted pods."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Object] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    gates: Sequence[str] = ()
+    """Scheduling gates that Kueue removes when it has chosen the node of a pod."""
 
 
 def kueue(facts: Facts) -> Verdict:
@@ -85,10 +94,12 @@ def _queue(facts: Facts, workload: Object | None) -> Plan:
     elif not workload["spec"].get("active", True):
         name = workload["metadata"]["name"]
         message = f"Workload {name} is deactivated. {_eviction(workload)} To queue it, set its spec.active to true."
-    elif is_true(workload, "Evicted") and (requeue_at := _requeue_at(workload)) > facts.now:
-        name, wake_at = workload["metadata"]["name"], requeue_at
-        message = f"Kueue evicted Workload {name}, and queues it again later. {_eviction(workload)}"
-    elif is_true(workload, "Evicted") or not _fits(workload, facts):
+    elif is_true(workload, "Evicted") and _fits(workload, facts):
+        name, requeue_at = workload["metadata"]["name"], _requeue_at(workload)
+        wake_at = requeue_at if requeue_at > facts.now else None
+        cause = "" if is_true(workload, "QuotaReserved") else _cause(workload)
+        message = f"Kueue evicted Workload {name}, which queues again. {_eviction(workload)} {cause}".strip()
+    elif not _fits(workload, facts):
         # A new Workload enters the queue when this one is gone.
         message = f"Returning the quota of the last Workload of {queue}."
         return Plan(facts.stage_name, facts.restarts, phase="Pending", reason=QUEUED, message=message)
@@ -112,9 +123,22 @@ def current_workload(observed: ObservedJob) -> Object | None:
     return max(workloads, key=lambda each: (may_run(each), each["metadata"]["name"]), default=None)
 
 
+def held_workload(facts: Facts) -> str | None:
+    """Return the name of the Workload whose quota the job keeps during a restart; None without one."""
+    workload = current_workload(facts.observed) if facts.job.spec.queue_name else None
+    return workload["metadata"]["name"] if workload is not None and may_run(workload) else None
+
+
 def may_run(workload: Object) -> bool:
     """Return whether Kueue has admitted a Workload, and not evicted or deactivated it."""
     return is_true(workload, "Admitted") and not is_true(workload, "Evicted") and workload["spec"].get("active", True)
+
+
+def priority_class(job: AgenticRLJob) -> tuple[str, str]:
+    """Return kind and name of the class with the priority of the Workload; an empty name without one."""
+    if label := job.metadata.labels.get(PRIORITY_LABEL):
+        return "WorkloadPriorityClass", str(label)
+    return "PriorityClass", job.spec.priority_class_name or ""
 
 
 def request(job: AgenticRLJob, stage: Stage) -> str:
@@ -132,11 +156,15 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
 
 def placements(observed: ObservedJob) -> dict[str, Placement]:
     """Return role -> where and how many pods may run, of the Workload that holds quota; empty without one."""
-    status = _status(observed)
+    status, workload = _status(observed), current_workload(observed)
+    name = "" if workload is None else workload["metadata"]["name"]
     result = {}
     for assigned in _assignments(status):
         selector: dict[str, str] = {}
         tolerations: list[Object] = []
+        labels: dict[str, str] = {}
+        annotations: dict[str, str] = {}
+        gates: list[str] = []
         for flavor in sorted(set((assigned.get("flavors") or {}).values())):
             spec = (observed.flavors.get(flavor) or {}).get("spec") or {}
             selector |= spec.get("nodeLabels") or {}
@@ -146,8 +174,21 @@ def placements(observed: ObservedJob) -> dict[str, Placement]:
                 if update["name"] == assigned["name"]:
                     selector |= update.get("nodeSelector") or {}
                     tolerations += update.get("tolerations") or ()
+                    labels |= update.get("labels") or {}
+                    annotations |= update.get("annotations") or {}
+        if assigned.get("topologyAssignment"):  # Kueue's ungater finds the pods by these, and sets their nodes
+            labels |= {TOPOLOGY_LABEL: "true", POD_SET_LABEL: assigned["name"]}
+            annotations[WORKLOAD_ANNOTATION] = name
+            gates.append(TOPOLOGY_GATE)
         count = int(assigned.get("count", 0))
-        result[assigned["name"]] = Placement(count=count, node_selector=selector, tolerations=tolerations)
+        result[assigned["name"]] = Placement(
+            count=count,
+            node_selector=selector,
+            tolerations=tolerations,
+            labels=labels,
+            annotations=annotations,
+            gates=gates,
+        )
     return result
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA
+from rstar2_operator.decide.plan import Ending
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, labels
 
@@ -17,8 +18,10 @@ KEPT_ATTEMPTS = 3
 """Finished attempts per stage whose Job, and therefore log, is kept."""
 
 
-def prunable(observed: ObservedJob, bodies: Iterable[Any], *, now: float) -> list[tuple[str, Object]]:
-    """Return (kind, object) of the objects to delete. `bodies`: the objects of the plan.
+def prunable(
+    observed: ObservedJob, bodies: Iterable[Any], *, now: float, ending: Ending | None = None
+) -> list[tuple[str, Object]]:
+    """Return (kind, object) of the objects to delete. `bodies`, `ending`: of the plan.
 
     A judge that the plan does not need any more, after an upgrade or an edit, stays for the attempt that started with
     it.
@@ -35,7 +38,8 @@ def prunable(observed: ObservedJob, bodies: Iterable[Any], *, now: float) -> lis
         and not child["metadata"].get("deletionTimestamp")
         and (
             kind in PRUNED
-            or (kind == "Workload" and not holds_pods)  # its deletion returns the quota
+            # Its deletion returns the quota; at the end of the job the condition Finished does.
+            or (kind == "Workload" and not holds_pods and ending not in ("completed", "failed"))
             or (kind == "Job" and _is_superseded(child, observed, now))
         )
     ]

@@ -12,6 +12,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import diagnoses
 from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.observed import ObservedJob, job_finished_at, labels
 
@@ -29,6 +30,7 @@ def shared_secret(facts: Facts) -> Verdict:
         reason="SharedSecretMissing",
         serving=serving,
         message=message,
+        workload=held_workload(facts),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -30,12 +31,12 @@ SUSPENSIONS = [("toggle", "toggle", fault) for fault in [*FAULTS, "kill"] if fau
 """A suspension that ends, and one fault before, during or after it."""
 
 
-def explore(stages: str, faults: tuple[str, ...], *, attempts: int, unlimited_kills: bool) -> int:
+def explore(stages: str, faults: tuple[str, ...], *, attempts: int, unlimited_kills: bool, **spec: Any) -> int:
     """Visit every reachable state, check its invariants and that the job ends. Return the number of states.
 
     A state with more than `attempts` attempts is only followed to its end without faults.
     """
-    first = ExploredCluster(manifest(stages, **SPEC), faults, unlimited_kills=unlimited_kills)
+    first = ExploredCluster(manifest(stages, **SPEC, **spec), faults, unlimited_kills=unlimited_kills)
     waiting = deque([(first.snapshot(), ("start",))])
     seen, ending = {first.key()}, set[str]()
     while waiting:
@@ -75,6 +76,13 @@ def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
     """One fault, and any kills of the operator: the job ends, and pods of at most one attempt ever run."""
     faults = (fault, fault) if fault == "toggle" else (fault,)  # suspend, then resume
     assert explore("g", faults, attempts=1, unlimited_kills=True) > 100
+
+
+@pytest.mark.parametrize("fault", ["preempt", "crash", "lose", "stick", "secret", "toggle"])
+def test_decide_queued_job_never_runs_without_quota(fault: str) -> None:
+    """With Kueue: an attempt is created only with an admitted Workload, its pods keep one, and the job ends."""
+    faults = (fault, fault) if fault == "toggle" else (fault,)
+    assert explore("g", faults, attempts=1, unlimited_kills=False, queueName="team") > 50
 
 
 @pytest.mark.slow

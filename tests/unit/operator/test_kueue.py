@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
+from rstar2_operator import names
 from rstar2_operator.decide.kueue import request
 from rstar2_operator.observed import timestamp
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds
 
-ADMITTED = {"type": "Admitted", "status": "True", "reason": "Admitted", "message": ""}
+ADMITTED = [
+    {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    for kind in ("QuotaReserved", "Admitted")
+]
+CONSUME = "autoscaling.x-k8s.io/consume-provisioning-request"
 
 
 def queued(stages: str = "g", **spec: Any) -> SimulatedCluster:
@@ -29,7 +34,8 @@ def admit(cluster: SimulatedCluster, **flavors: str) -> None:
     body = workload(cluster)
     sets = body["spec"]["podSets"]
     assigned = [{"name": each["name"], "count": each["count"], "flavors": flavors} for each in sets]
-    body["status"] = {"conditions": [ADMITTED], "admission": {"podSetAssignments": assigned}}
+    own = [each for each in body.get("status", {}).get("conditions", ()) if each["type"] == "PodsReady"]
+    body["status"] = {"conditions": [*ADMITTED, *own], "admission": {"podSetAssignments": assigned}}
     cluster.round()
 
 
@@ -37,7 +43,14 @@ def evict(cluster: SimulatedCluster, **status: Any) -> None:
     """Act as Kueue: evict the Workload, which keeps its admission."""
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "Preempted by job big."}
     body = workload(cluster)
-    body["status"] |= {"conditions": [ADMITTED, evicted], **status}
+    own = [each for each in body["status"]["conditions"] if each["type"] == "PodsReady"]
+    body["status"] |= {"conditions": [*ADMITTED, evicted, *own], **status}
+
+
+def conditions(cluster: SimulatedCluster) -> dict[str, tuple[str, str]]:
+    """Return type -> status and reason of the Workload's conditions."""
+    rows = workload(cluster).get("status", {}).get("conditions", ())
+    return {each["type"]: (each["status"], each["reason"]) for each in rows}
 
 
 def pod_sets(cluster: SimulatedCluster) -> dict[str, int]:
@@ -87,7 +100,7 @@ def test_kueue_stage_with_other_pods_gets_its_own_workload() -> None:
 
 
 def test_kueue_eviction_suspends_and_queues_again() -> None:
-    """After an eviction the orchestrator writes a checkpoint; a new Workload queues; the next attempt resumes."""
+    """After an eviction the orchestrator writes a checkpoint; the Workload, with its age, queues; the job resumes."""
     cluster = queued()
     admit(cluster)
     first = workload(cluster)["metadata"]["uid"]
@@ -97,7 +110,11 @@ def test_kueue_eviction_suspends_and_queues_again() -> None:
     assert workload(cluster)["metadata"]["uid"] == first  # its pods still hold the quota
     cluster.finish_job("demo-g0-1", 75)
     assert cluster.round().reason == "Queued"
-    assert workload(cluster)["metadata"]["uid"] != first and cluster.running() == []
+    assert workload(cluster)["metadata"]["uid"] == first and cluster.running() == []
+    assert "admission" not in workload(cluster)["status"]
+    assert conditions(cluster)["QuotaReserved"] == ("False", "Pending")
+    assert conditions(cluster)["Requeued"] == ("True", "Preempted")
+    assert conditions(cluster)["PodsReady"] == ("False", "WaitForStart")
     admit(cluster)
     assert cluster.running() == ["demo-g0-2"]
     assert cluster.job["status"]["restarts"] == 0
@@ -113,9 +130,79 @@ def test_kueue_eviction_waits_for_kueues_backoff() -> None:
     cluster.finish_job("demo-g0-1", 75)
     plan = cluster.round()
     assert plan.wake_at == cluster.now + 60 and workload(cluster)["metadata"]["uid"] == first
+    assert workload(cluster)["status"]["requeueState"]["count"] == 1
     cluster.now += 60
     cluster.round()
-    assert workload(cluster)["metadata"]["uid"] != first
+    assert workload(cluster)["metadata"]["uid"] == first
+
+
+def run_engines(cluster: SimulatedCluster) -> None:
+    """Let the pods of the Deployments and of Redis run."""
+    for role, count in pod_sets(cluster).items():
+        for index in range(count if role != "trainer" else 0):
+            own = {**names.labels("demo", role), names.OF_JOB_LABEL: ""}
+            meta = {"name": f"demo-{role}-{index}", "labels": own, "creationTimestamp": timestamp(cluster.now)}
+            scheduled = {"type": "PodScheduled", "status": "True"}
+            status = {"phase": "Running", "conditions": [scheduled]}
+            cluster.pods[meta["name"]] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": status}
+
+
+def test_kueue_workload_reports_running_pods() -> None:
+    """PodsReady is True when every admitted pod runs; without it Kueue evicts the job after its timeout."""
+    cluster = queued()
+    admit(cluster)
+    assert conditions(cluster)["PodsReady"] == ("False", "WaitForStart")
+    run_engines(cluster)
+    cluster.round()
+    assert conditions(cluster)["PodsReady"] == ("True", "Started")
+    cluster.finish_job("demo-g0-1", 1)
+    cluster.reconcile()
+    assert conditions(cluster)["PodsReady"] == ("False", "WaitForRecovery")
+    cluster.now += 3600
+    cluster.round(5)
+    assert "demo-g0-2" in cluster.running()
+    assert conditions(cluster)["PodsReady"] == ("True", "Recovered")
+
+
+@pytest.mark.parametrize("stages", ["s", "g"])
+@pytest.mark.parametrize("cause", ["Stuck", "NodeLost", "secret", "crash"])
+def test_kueue_restart_keeps_the_workload(stages: str, cause: str) -> None:
+    """A restart for any cause keeps quota and place: the Workload stays, and the next attempt starts with it."""
+    cluster = queued(stages)
+    admit(cluster)
+    first, stage = workload(cluster)["metadata"]["uid"], f"{stages}0"
+    if cause == "crash":
+        cluster.finish_job(f"demo-{stage}-1", 1)
+    elif cause == "secret":
+        del cluster.children["Secret", "demo-secrets"]
+    else:  # as the status has it after the policy has ended the attempt
+        ended = {"attempt": 1, "action": "RestartStage", "reason": cause, "message": cause, "disruptions": 0}
+        next(each for each in cluster.job["status"]["stages"] if each["name"] == stage)["ended"] = ended
+    for _ in range(8):
+        cluster.now += 400
+        cluster.reconcile()
+        assert workload(cluster)["metadata"]["uid"] == first
+        cluster.settle()
+        cluster.terminate()
+    assert f"demo-{stage}-2" in cluster.running()
+
+
+def test_kueue_admission_places_and_labels_the_pods() -> None:
+    """Labels and annotations of an admission check, and the gate of an assigned topology, reach the pods."""
+    cluster = queued("s")
+    topology = {"levels": ["kubernetes.io/hostname"]}
+    admission = {"name": "trainer", "count": 2, "flavors": {}, "topologyAssignment": topology}
+    update = {"name": "trainer", "labels": {"pool": "dws"}, "annotations": {CONSUME: "demo"}}
+    checks = [{"name": "dws", "state": "Ready", "podSetUpdates": [update]}]
+    status = {"conditions": ADMITTED, "admission": {"podSetAssignments": [admission]}, "admissionChecks": checks}
+    workload(cluster)["status"] = status
+    cluster.round()
+    template = cluster.children["Job", "demo-s0-1"]["spec"]["template"]
+    assert template["metadata"]["labels"]["pool"] == "dws"
+    assert template["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "trainer"
+    annotations = template["metadata"]["annotations"]
+    assert annotations | {CONSUME: "demo", "kueue.x-k8s.io/workload": "demo-s0"} == annotations
+    assert template["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/topology"}]
 
 
 def test_kueue_deactivated_workload_is_kept() -> None:
@@ -175,13 +262,14 @@ def test_kueue_engines_are_limited_to_the_admitted_number() -> None:
         assert cluster.children["Deployment", "demo-rollout"]["spec"]["replicas"] == expected
 
 
-def test_kueue_finished_job_has_no_workload() -> None:
-    """The quota is returned when the last stage has ended."""
+def test_kueue_finished_job_finishes_its_workload() -> None:
+    """The quota is returned when the last stage has ended, by the condition that Kueue's tools show."""
     cluster = queued("s")
     admit(cluster)
     cluster.finish_stage("s0")
     cluster.round()
-    assert kinds(cluster, "Workload") == []
+    assert conditions(cluster)["Finished"] == ("True", "Succeeded")
+    assert kinds(cluster, "Workload") == ["demo-s0"]
 
 
 def test_kueue_request_ignores_what_needs_no_quota() -> None:
