@@ -226,9 +226,9 @@ def test_conditions_time_changes_only_with_the_status() -> None:
 
 
 def test_decide_reads_no_transition_time() -> None:
-    """Policies read timers from fields of the status; only the writer of conditions knows their times."""
+    """Policies read timers from fields of the status; only the two writers of conditions know their times."""
     readers = {path.name for path in DECIDE.glob("*.py") if "lastTransitionTime" in path.read_text("utf-8")}
-    assert readers == {"conditions.py"}
+    assert readers == {"conditions.py", "workload_status.py"}
 
 
 def test_timers_follow_suspension() -> None:

@@ -140,7 +140,7 @@ def run_engines(cluster: SimulatedCluster) -> None:
     """Let the pods of the Deployments and of Redis run."""
     for role, count in pod_sets(cluster).items():
         for index in range(count if role != "trainer" else 0):
-            own = {**names.labels("demo", role), names.OF_JOB_LABEL: ""}
+            own = {**names.labels("demo", role), names.BATCH_JOB_LABEL: ""}
             meta = {"name": f"demo-{role}-{index}", "labels": own, "creationTimestamp": timestamp(cluster.now)}
             scheduled = {"type": "PodScheduled", "status": "True"}
             status = {"phase": "Running", "conditions": [scheduled]}
