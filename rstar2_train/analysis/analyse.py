@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.progress import Progress
 
 from rstar2_train.analysis import pages, sources
 from rstar2_train.analysis.gather import FileReader
@@ -27,6 +25,8 @@ from rstar2_train.tracking.traces import Decode
 from rstar2_train.utils.numbers import mean
 
 TOKENIZER = "tokenizer.json"
+StartProgress = Callable[[int], Callable[[], None]]
+"""Called with the number of trajectories; returns a function that counts one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class AnalysisRequest:
     """Folder with tokenizer.json; None: the tokenizer of the job."""
 
 
-def analyse(state: JobState, request: AnalysisRequest, progress: Progress) -> dict[str, Any]:
+def analyse(state: JobState, request: AnalysisRequest, start_progress: StartProgress) -> dict[str, Any]:
     """Write the pages and return the content of `summary.json`.
 
     Raises:
@@ -72,9 +72,9 @@ def analyse(state: JobState, request: AnalysisRequest, progress: Progress) -> di
         scorer = Scorer(model, cache=state.entropies, temperature=sampling_temperature(job, scored) or 1.0)
     with atomic_folder(request.out) as folder:
         reader = FileReader(selection=selection, decode=decode, scorer=scorer, data=ViewerData(folder / "data"))
-        task = progress.add_task("trajectories", total=sum(len(members) for _, members in rows))
+        advance = start_progress(sum(len(members) for _, members in rows))
         for file in files:
-            reader.read(file, on_row=lambda: progress.advance(task))
+            reader.read(file, on_row=advance)
         entropy = None
         if scored is not None and scorer is not None:
             entropy = reader.figures.entropy.summary() | {

@@ -60,6 +60,11 @@ class StageState:
         return self.root / "evaluation.json"
 
     @property
+    def evaluation_page(self) -> Path:
+        """The same results for a browser."""
+        return self.root / "evaluation.html"
+
+    @property
     def evaluation_trajectories(self) -> Path:
         """Trajectories of that measurement."""
         return self.root / "evaluation"
@@ -73,6 +78,11 @@ class StageState:
     def kept_file(self) -> Path:
         """Problems that a Filter stage kept."""
         return self.root / "kept.jsonl"
+
+    @property
+    def filter_report_file(self) -> Path:
+        """How often each problem of a Filter stage was solved."""
+        return self.root / "kept.report.json"
 
     def attempt(self) -> AttemptRecord | None:
         """Return the current attempt, None before the first."""

@@ -6,7 +6,8 @@
 
 - `main`: assembles the parser and calls the subcommand.
 - `common`: what all subcommands share: parsers, error messages, tables.
-- `evaluation_options`: options, progress bar and exit codes of `eval` and `filter`.
+- `evaluation_options`: options and exit codes of `eval` and `filter`.
+- `evaluation_tables`, `data_tables`, `check_view`: what `eval`, `filter`, `data` and `env check` print.
 
 Modules import heavy libraries only in `main`, so that `rstar2 --help` starts fast.
 """

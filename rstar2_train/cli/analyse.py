@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, progress_bar, unknown_job
@@ -76,7 +77,12 @@ def main(args: argparse.Namespace) -> int:
     )
     try:
         with progress_bar() as bar:
-            summary = analyse(state, request, bar)
+
+            def start(total: int) -> Callable[[], None]:
+                task = bar.add_task("trajectories", total=total)
+                return lambda: bar.advance(task)
+
+            summary = analyse(state, request, start)
     except (AnalysisError, TrajectoryStoreError) as error:
         return fail(NAME, str(error))
     except OSError as error:

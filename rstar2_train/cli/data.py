@@ -180,9 +180,9 @@ def _decontaminate(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
+    from rstar2_train.cli.data_tables import column_table, inspection_lines
     from rstar2_train.data.prepare.files import find_data_files
     from rstar2_train.data.prepare.inspect import inspect_rows
-    from rstar2_train.data.prepare.render import column_table, inspection_lines
 
     has_layout = args.source.partition("=")[0] in LAYOUTS
     layout, files = _layout_and_files(args.source) if has_layout else (None, tuple(find_data_files(args.source)))
@@ -211,8 +211,8 @@ def _layout_and_files(source: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
 
 def _print(prepared: PreparedDataset) -> None:
     """Print the table of removals and the paths of the files."""
+    from rstar2_train.cli.data_tables import removal_table
     from rstar2_train.data.prepare.pipeline import REPORT
-    from rstar2_train.data.prepare.render import removal_table
 
     table_console(width=WIDTH).print(removal_table(prepared.report))
     print(f"{prepared.file}{' (existing result of the same input)' if prepared.reused else ''}")

@@ -48,13 +48,13 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the check; return the exit code."""
+    from rstar2_train.cli.check_view import render_check
     from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
     from rstar2_train.judge.types import JudgeUnavailable
-    from rstar2_train.launch.evaluation.check_view import render_check
     from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check, run_check
-    from rstar2_train.launch.external import ExternalServices
     from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path
+    from rstar2_train.launch.local.services import RunningServices
     from rstar2_train.rollout.collector import PromptTooLong
     from rstar2_train.utils.supervisor import ChildFailed, StopRequested
 
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
                 stage=args.stage,
                 data=args.data,
                 script=args.script,
-                external=ExternalServices.from_options(endpoint=args.endpoint, judge=args.judge),
+                running=RunningServices.from_options(endpoint=args.endpoint, judge=args.judge),
                 model=args.model,
                 tokenizer=args.tokenizer,
                 state=args.state,

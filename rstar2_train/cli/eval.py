@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 from rstar2_train.cli.evaluation_options import EPILOG as SHARED_EPILOG
-from rstar2_train.cli.evaluation_options import ProgressBar, add_options, run_command, sampling_exit_code
+from rstar2_train.cli.evaluation_options import add_options, print_note, run_command, sampling_exit_code
 
 if TYPE_CHECKING:
-    from rstar2_train.launch.evaluation.plan import EvalRequest
+    from rich.console import Console
+
+    from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 
 NAME = "eval"
 DESCRIPTION = """Measure a model on benchmark files, with the agent loop, the tools and the scoring of training: pass@1
@@ -57,17 +59,16 @@ def main(args: argparse.Namespace) -> int:
     return run_command(NAME, args, partial(_evaluate, args))
 
 
-def _evaluate(args: argparse.Namespace, request: EvalRequest, bar: ProgressBar) -> int:
-    from rstar2_train.evaluation.result import ResultTable
+def _evaluate(args: argparse.Namespace, request: EvalRequest, console: Console) -> int:
+    from rstar2_train.cli.evaluation_tables import EvaluationTables
     from rstar2_train.launch.evaluation import evaluate as flow
 
     evaluation = flow.plan_evaluation(request, args.benchmark, data=args.data)
-    bar.notify(evaluation.plan.note)
+    print_note(console, evaluation.plan.note)
     out = args.out or evaluation.out
     flow.check_out(out)
-    with bar as progress:
-        result = flow.evaluate(evaluation, progress, out=out)
-    table_console().print(ResultTable(result))
+    result = flow.evaluate(evaluation, console, out=out)
+    table_console().print(EvaluationTables(result))
     print(f"report   {out / flow.PAGE}\nfigures  {out / flow.REPORT}\nsamples  {out / flow.TRAJECTORIES}")
     if args.mlflow:
         print(f"Sending figures and report to {args.mlflow} ...", flush=True)
@@ -79,4 +80,4 @@ def _evaluate(args: argparse.Namespace, request: EvalRequest, bar: ProgressBar) 
             )
         if shipped.rejection_message:
             return fail(NAME, shipped.rejection_message)
-    return sampling_exit_code(NAME, lost=result.overall.excluded)
+    return sampling_exit_code(NAME, lost=result.excluded)

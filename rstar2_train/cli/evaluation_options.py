@@ -1,26 +1,23 @@
-"""Common parts of `rstar2 eval` and `rstar2 filter`: options, progress bar, errors and exit codes."""
+"""Common parts of `rstar2 eval` and `rstar2 filter`: options, errors and exit codes."""
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.cli.common import fail, progress_bar
+from rich.console import Console
+
+from rstar2_train.cli.common import fail
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.options import ACCELERATORS, count
 
 if TYPE_CHECKING:
-    from rstar2_train.evaluation.sample_result import SampleResult
-    from rstar2_train.launch.evaluation.plan import EvalRequest
-    from rstar2_train.launch.evaluation.runner import ProgressSink
+    from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 
 SETTINGS = ("samples", "temperature", "top_p", "max_response_tokens", "max_turns", "seed")
 """Options of both commands that replace a stage's settings."""
-LINE_SECONDS = 30.0
-"""Interval of progress lines if stderr is not a terminal."""
 EPILOG = f"""
 
 Without --endpoint the command starts an engine, without --judge a judge, and stops them at the end. The tokens of
@@ -64,24 +61,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_command(
     name: str,
     args: argparse.Namespace,
-    work: Callable[[EvalRequest, ProgressBar], int],
+    work: Callable[[EvalRequest, Console], int],
     *,
     own: Sequence[str] = (),
 ) -> int:
     """Run the work of the command `name`; print its errors and return its exit code.
 
-    `own`: further options of the command that replace a stage's settings.
+    `work`: takes the options, and the console of progress and notes. `own`: further options of the command that replace
+    a stage's settings.
     """
     from rstar2_train.api.contracts import ExitCode
-    from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
-    from rstar2_train.judge.types import JudgeUnavailable
-    from rstar2_train.launch.evaluation.plan import EvalRequest
-    from rstar2_train.launch.evaluation.runner import TooManyLost
-    from rstar2_train.launch.external import ExternalServices
+    from rstar2_train.launch.evaluation.measure import MeasurementFailed
+    from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
     from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path
-    from rstar2_train.rollout.collector import PromptTooLong
-    from rstar2_train.utils.supervisor import ChildFailed, StopRequested
+    from rstar2_train.launch.local.services import RunningServices
+    from rstar2_train.utils.supervisor import StopRequested
 
     if not args.model and not args.endpoint:
         return fail(name, "pass --model FOLDER or --endpoint URL")
@@ -89,24 +84,30 @@ def run_command(
     try:
         request = EvalRequest(
             model=args.model,
-            external=ExternalServices.from_options(endpoint=args.endpoint, judge=args.judge),
+            running=RunningServices.from_options(endpoint=args.endpoint, judge=args.judge),
             tokenizer=args.tokenizer,
             manifest=args.manifest,
             settings={option: getattr(args, option) for option in (*SETTINGS, *own)},
             accelerator=ACCELERATORS[args.accelerator] if args.accelerator else None,
             state=args.state,
         )
-        return work(request, ProgressBar())
-    except (PreflightError, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable, PromptTooLong) as error:
+        return work(request, Console(stderr=True))
+    except PreflightError as error:
         return fail(name, str(error))
     except OSError as error:
         return fail(name, f"{error.filename or args.state}: {error.strerror or error}")
-    except TooManyLost as error:
-        fail(name, f"{error}\nNo report was written. Run the same command to retry the lost samples.")
-        return ExitCode.RETRYABLE
+    except MeasurementFailed as error:
+        fail(name, str(error))
+        return error.code
     except (StopRequested, KeyboardInterrupt):
         fail(name, "Stopped. Finished samples are saved; run the same command to resume.")
         return ExitCode.SUSPENDED
+
+
+def print_note(console: Console, note: str) -> None:
+    """Print a note of a plan; nothing if it is empty."""
+    if note:
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def sampling_exit_code(name: str, *, lost: int) -> int:
@@ -117,45 +118,3 @@ def sampling_exit_code(name: str, *, lost: int) -> int:
         return ExitCode.DONE
     fail(name, f"{lost} samples were lost to infrastructure failures. Run the same command to retry them.")
     return ExitCode.RETRYABLE
-
-
-class ProgressBar:
-    """A progress bar with messages above it; without a terminal, one line per LINE_SECONDS. A context manager."""
-
-    def __init__(self) -> None:
-        self._bar = progress_bar()
-        self._task = self._bar.add_task("samples", total=None, visible=False)
-        self._finished = self._correct = self._lost = 0
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> ProgressSink:
-        from rstar2_train.launch.evaluation.runner import ProgressSink
-
-        self._bar.start()
-        return ProgressSink(self.notify, self._start, self._advance)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def notify(self, message: str) -> None:
-        """Print a message above the bar; nothing if it is empty."""
-        if message:
-            self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
-
-    def _start(self, finished: int, total: int) -> None:
-        if finished:
-            self.notify(f"Resuming: {finished} of {total} samples already done")
-        self._bar.update(self._task, total=total, completed=finished, visible=True)
-
-    def _advance(self, result: SampleResult) -> None:
-        self._finished += 1
-        self._correct += result.correct
-        self._lost += result.failed
-        valid = self._finished - self._lost
-        description = f"samples, {self._correct / valid:.0%} correct" if valid else "samples"
-        description += f", {self._lost} lost" if self._lost else ""
-        self._bar.update(self._task, advance=1, description=description)
-        if not self._bar.console.is_terminal and time.monotonic() - self._last_line >= LINE_SECONDS:
-            self._last_line = time.monotonic()
-            task = self._bar.tasks[self._task]
-            self.notify(f"{task.completed:.0f} of {task.total:.0f} {description}")

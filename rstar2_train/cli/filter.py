@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 from rstar2_train.cli.evaluation_options import EPILOG as SHARED_EPILOG
-from rstar2_train.cli.evaluation_options import ProgressBar, add_options, run_command, sampling_exit_code
+from rstar2_train.cli.evaluation_options import add_options, print_note, run_command, sampling_exit_code
 from rstar2_train.utils.options import count
 
 if TYPE_CHECKING:
-    from rstar2_train.launch.evaluation.plan import EvalRequest
+    from rich.console import Console
+
+    from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 
 NAME = "filter"
 DESCRIPTION = """Sample each problem of a file several times, and write the problems that the model does not always
@@ -52,17 +54,16 @@ def main(args: argparse.Namespace) -> int:
     return run_command(NAME, args, partial(_filter, args), own=["drop_solved"])
 
 
-def _filter(args: argparse.Namespace, request: EvalRequest, bar: ProgressBar) -> int:
-    from rstar2_train.evaluation.difficulty import filter_table
+def _filter(args: argparse.Namespace, request: EvalRequest, console: Console) -> int:
+    from rstar2_train.cli.evaluation_tables import filter_table
     from rstar2_train.launch.evaluation import filter as flow
 
     filtering = flow.plan_filtering(request, args.problems)
-    bar.notify(filtering.plan.note)
+    print_note(console, filtering.plan.note)
     out = flow.kept_path(args.out, default=filtering.out)
     if out.exists() and out.samefile(args.problems):
         return fail(NAME, f"--out {out} is the input file. Pass a different --out.")
-    with bar as progress:
-        report = flow.run_filter(filtering, progress, out=out)
+    report = flow.run_filter(filtering, console, out=out)
     table_console().print(filter_table(report))
     if not report.kept:
         return fail(

@@ -18,7 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from rstar2_train.cli.common import table_console
-from rstar2_train.cli.job_story import ROLE_LABEL, STAGE_LABEL, Story, checkpoints, engine_figures, event_rows, story
+from rstar2_train.cli.job_timeline import (
+    ROLE_LABEL,
+    STAGE_LABEL,
+    Timeline,
+    checkpoints,
+    engine_figures,
+    event_rows,
+    timeline,
+)
 from rstar2_train.cli.plan import add_plan_options, print_plan
 
 PROGRAM = "kubectl rstar2"
@@ -180,39 +188,39 @@ def _print_rows(options: argparse.Namespace, rows: list[dict[str, Any]], empty: 
 def _status(kubectl: Kubectl, options: argparse.Namespace) -> int:
     last = None
     while True:
-        stories = _stories(kubectl, options.job)
-        if stories != last:
+        timelines = _timelines(kubectl, options.job)
+        if timelines != last:
             if not _as_table(options):
-                values = [each.as_json() for each in stories]
+                values = [each.as_json() for each in timelines]
                 print(json.dumps(values[0] if options.job else values, indent=None if options.watch else 2), flush=True)
             else:
                 console = table_console()
                 if options.watch and sys.stdout.isatty():
                     console.clear()
-                print_stories(console, stories, details=bool(options.job))
+                print_timelines(console, timelines, details=bool(options.job))
         if not options.watch:
             return 0
-        last = stories
+        last = timelines
         time.sleep(WATCH_SECONDS)
 
 
-def _stories(kubectl: Kubectl, name: str | None) -> list[Story]:
+def _timelines(kubectl: Kubectl, name: str | None) -> list[Timeline]:
     if name is None:
-        return [story(job) for job in kubectl.get(KIND)]
-    return [story(kubectl.get(KIND, name), kubectl.get("pods", "-l", f"{JOB_LABEL}={name}"))]
+        return [timeline(job) for job in kubectl.get(KIND)]
+    return [timeline(kubectl.get(KIND, name), kubectl.get("pods", "-l", f"{JOB_LABEL}={name}"))]
 
 
-def print_stories(console: Console, stories: Sequence[Story], *, details: bool) -> None:
-    """Print the jobs: a table, or with `details` all of each story."""
+def print_timelines(console: Console, timelines: Sequence[Timeline], *, details: bool) -> None:
+    """Print the jobs: a table, or with `details` all of each timeline."""
     if not details:
         table = Table(box=None, header_style="bold")
         for name in ("NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
             table.add_column(name)
-        for each in stories:
+        for each in timelines:
             table.add_row(each.name, _coloured(each.phase), each.progress, str(each.restarts), each.message)
-        console.print(table if stories else "No AgenticRLJob in this namespace.")
+        console.print(table if timelines else "No AgenticRLJob in this namespace.")
         return
-    for each in stories:
+    for each in timelines:
         left = f", {each.remaining} left in the stage" if each.remaining else ""
         console.print(f"[bold]{each.namespace}/{each.name}[/bold]  {_coloured(each.phase)}  {each.progress}{left}")
         console.print(each.message, markup=False)

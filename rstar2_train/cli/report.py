@@ -21,7 +21,8 @@ def add_arguments(commands: Subparsers) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
     from rstar2_train.api.state_dir import JobState
-    from rstar2_train.evaluation.job_report import build_report, slice_table, stage_table
+    from rstar2_train.evaluation.job_report import build_report
+    from rstar2_train.launch.report_tables import ReportTables
 
     state = JobState(args.state / args.job)
     if not state.job_file.exists():
@@ -30,9 +31,5 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.model_dump(mode="json"), indent=1))
         return 0
-    console = table_console()
-    console.print(stage_table(report, width=console.width))
-    slices = slice_table(report)
-    if slices is not None:
-        console.print(slices)
+    table_console().print(ReportTables(report))
     return 0

@@ -90,9 +90,9 @@ def add_arguments(commands: Subparsers) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve the model; return the exit code."""
     from rstar2_train.api.roles import AcceleratorSpec
-    from rstar2_train.launch.external import ExternalServices
     from rstar2_train.launch.local.preflight import PreflightError, vendor
     from rstar2_train.launch.local.run import add_tools_to_path
+    from rstar2_train.launch.local.services import RunningServices
     from rstar2_train.rollout.chat_format import ChatFormatError
     from rstar2_train.serving.model import adjusted, find
     from rstar2_train.serving.server import EndpointSettings
@@ -133,7 +133,7 @@ def main(args: argparse.Namespace) -> int:
             judge_patience=args.judge_patience,
             grace=args.grace,
         )
-        external = ExternalServices.from_options(endpoint=args.endpoint, judge=args.judge)
+        external = RunningServices.from_options(endpoint=args.endpoint, judge=args.judge)
         local = [part for part, url in (("engine", external.engine), ("judge and Redis", external.judge)) if not url]
         console.print(
             f"Starting {', '.join(local) or 'the endpoint'} for {model.folder} ...", style="dim", highlight=False

@@ -1,26 +1,23 @@
 """Selects problems by difficulty: a filter drops problems that a model solves too often to learn from (paper §4.3).
 
-Shared by the Filter stage and `rstar2 filter`: the same samples give the same file, byte for byte. Pure.
+The Filter stage writes the kept problems and the report; `rstar2 filter` runs that stage. The same samples give the
+same file, byte for byte.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
+from rstar2_train.api.state_dir import StageState
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.records import RecordModel
+from rstar2_train.evaluation.records import RecordModel, write_record
 from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.utils.files import write_atomically
 
 SEED_NAME = "filter"
 """Second part of the seed of every filter, after the job's seed."""
-BAR = 32
-"""Length of the table's longest bar, in characters."""
 
 
 class SolveCounts(RecordModel):
@@ -36,14 +33,14 @@ class SolveCounts(RecordModel):
 
 
 class FilterReport(RecordModel):
-    """The report of a filter: the JSON file next to the kept problems. Counts are numbers of problems by default."""
+    """The report of a filter, next to the kept problems. Counts are numbers of problems by default."""
 
     format: int = 1
     """Version of this file."""
     model: str
     """Folder of the model, or its name at the endpoint."""
     endpoint: str | None
-    """URL of the endpoint that served the model; null: this command served it."""
+    """URL of the endpoint that served the model; null: engines of the job."""
     file: str
     """File of the filtered problems."""
     settings: dict[str, Any]
@@ -62,6 +59,48 @@ class FilterReport(RecordModel):
     """Wall time of the sampling in the last run, in seconds."""
     counts: list[SolveCounts]
     """Every problem, in the order of the file."""
+
+
+def build_filter_report(
+    problems: Sequence[Problem],
+    rows: Sequence[SampleResult],
+    *,
+    model: str,
+    endpoint: str | None,
+    file: str,
+    settings: dict[str, Any],
+    samples: int,
+    drop_solved: int,
+    seconds: float,
+) -> FilterReport:
+    """Return the report of `rows`: every sample of every problem, with the lost ones. Pure."""
+    counts = count_solved(problems, rows, drop_solved=drop_solved)
+    kept = sum(count.kept for count in counts)
+    return FilterReport(
+        model=model,
+        endpoint=endpoint,
+        file=file,
+        settings=settings,
+        samples_per_problem=samples,
+        drop_solved=drop_solved,
+        problems=len(problems),
+        kept=kept,
+        dropped=len(problems) - kept,
+        excluded=sum(row.failed for row in rows),
+        histogram=histogram(counts, samples=samples),
+        seconds=round(seconds, 3),
+        counts=counts,
+    )
+
+
+def save_filter(folder: StageState, report: FilterReport, problems: Sequence[Problem]) -> None:
+    """Write the report and the kept problems; without kept problems, the report alone."""
+    write_record(folder.filter_report_file, report)
+    kept = kept_problems(problems, report.counts)
+    if kept:
+        write_atomically(folder.kept_file, problems_to_jsonl(kept))
+    else:
+        folder.kept_file.unlink(missing_ok=True)
 
 
 def count_solved(problems: Sequence[Problem], rows: Iterable[SampleResult], *, drop_solved: int) -> list[SolveCounts]:
@@ -97,29 +136,3 @@ def histogram(counts: Iterable[SolveCounts], *, samples: int) -> dict[int, int]:
 def problems_to_jsonl(problems: Iterable[Problem]) -> str:
     """Return the problems as JSON Lines, the format of `grpo.data`."""
     return "".join(json.dumps(problem.to_row()) + "\n" for problem in problems)
-
-
-def filter_table(report: FilterReport) -> Table:
-    """Return the table of the terminal, with one row per number of solved samples."""
-    table = Table(
-        title=Text(f"{report.model}: {report.kept} of {report.problems} problems kept, {report.dropped} dropped"),
-        title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False,
-    )  # fmt: skip
-    table.add_column(f"solved\nof {report.samples_per_problem}", justify="right", no_wrap=True)
-    table.add_column("problems", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for times, number in report.histogram.items():
-        dropped = times >= report.drop_solved
-        style = "red" if dropped else "green"
-        bar = Text(_bar(number, report.histogram), style=style)
-        table.add_row(
-            str(times), str(number), f"{number / report.problems:.1%}", bar, "dropped" if dropped and number else ""
-        )
-    return table
-
-
-def _bar(number: int, counts: Mapping[int, int]) -> str:
-    """Return a bar proportional to `number`, rounded up, so that a single problem is visible."""
-    return "█" * -(-BAR * number // max(1, *counts.values()))

@@ -1,4 +1,4 @@
-"""The HTML report of `rstar2 eval`: one self-contained file that needs no server. Pure.
+"""The HTML page of an evaluation: one self-contained file that needs no server. Pure.
 
 Texts of models and benchmark files are untrusted: Jinja escapes them, and the page's Content-Security-Policy forbids
 scripts and external resources.
@@ -9,21 +9,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from rstar2_train.evaluation.bfcl import leaderboard_rows
-from rstar2_train.evaluation.result import EvaluationResult, benchmark_rows, format_number
+from rstar2_train.evaluation.records import Evaluation
+from rstar2_train.evaluation.result import benchmark_rows, format_number
 from rstar2_train.rewards.instructions import describe_instructions, holds_instructions
 from rstar2_train.utils.html import render_template
 
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 
 
-def render_page(result: EvaluationResult) -> str:
+def render_page(result: Evaluation) -> str:
     """Return the page. The same result gives the same text."""
     return render_template(
         TEMPLATE,
         result=result,
         rows=benchmark_rows(result),
-        leaderboard=leaderboard_rows(result.overall.bfcl) if result.overall.bfcl else [],
-        powers=sorted(result.overall.pass_at_k),
+        leaderboard=leaderboard_rows(result.bfcl) if result.bfcl else [],
+        powers=sorted(result.pass_at_k),
         number=format_number,
         expected=_expected,
     )

@@ -1,4 +1,4 @@
-"""The report of a job: one row per stage with its effect on the held-out set, as JSON and as a table.
+"""The report of a job: one row per stage with its effect on the held-out set.
 
 Built from `stages/<stage>/{evaluation,outcome,attempt}.json` in the job's state directory.
 """
@@ -6,21 +6,23 @@ Built from `stages/<stage>/{evaluation,outcome,attempt}.json` in the job's state
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.evaluation.records import Evaluation, JobReport, StageReport, read_evaluation, write_record
+from rstar2_train.evaluation.records import (
+    Evaluation,
+    Figures,
+    JobReport,
+    SliceMetrics,
+    StageReport,
+    read_evaluation,
+    write_record,
+)
 
 REPORT = "report.json"
-WIDE = 112
-"""Minimum terminal width, in characters, for all columns of the table."""
 
 
 def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> JobReport:
@@ -61,63 +63,6 @@ def are_comparable(first: Evaluation, second: Evaluation) -> bool:
     return conditions(first) == conditions(second)
 
 
-def stage_table(report: JobReport, *, width: int = WIDE) -> Table:
-    """Return the table of stages: pass@1 before and after each stage, its change, tool errors, length, truncation.
-
-    A terminal of fewer than `WIDE` columns shows the most important columns only.
-    """
-    table = _table(f"{report.job}: seed {report.seed}, {format_duration(report.seconds)}")
-    columns: list[tuple[str, bool, Callable[[StageReport], str | Text]]] = [
-        ("stage", True, lambda row: row.name),
-        ("type", False, lambda row: row.type),
-        ("steps", True, lambda row: "-" if row.steps is None else str(row.steps)),
-        ("attempts", False, lambda row: str(row.attempts)),
-        ("T", False, lambda row: "-" if row.temperature is None else f"{row.temperature:g}"),
-        ("pass@1\nbefore → after", True, lambda r: _before_after(r.pass_at_1_before, r.pass_at_1, r.pass_at_1_se)),
-        ("change", True, lambda row: _change(row.pass_at_1_before, row.pass_at_1)),
-        ("tool errors\nin correct", True, lambda row: _percent(row.tool_error_ratio_correct)),
-        ("mean\ntokens", False, lambda row: "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}"),
-        ("truncated", False, lambda row: _percent(row.truncated)),
-        ("outcome", False, _outcome),
-    ]
-    visible = [column for column in columns if column[1] or width >= WIDE]
-    for header, _, _ in visible:
-        is_text = header in ("stage", "type", "outcome")
-        table.add_column(header, justify="left" if is_text else "right", no_wrap=header != "outcome", overflow="fold")
-    for row in report.stages:
-        table.add_row(*(cell(row) for _, _, cell in visible))
-    return table
-
-
-def slice_table(report: JobReport) -> Table | None:
-    """Return the table of pass@1 per slice, and of hard problems, after each stage; None without slices."""
-    names = sorted({name for row in report.stages for name in row.slices})
-    hard = any(row.hard_pass_at_1 is not None for row in report.stages)
-    if not names and not hard:
-        return None
-    table = _table("pass@1 by slice (± standard error)")
-    table.add_column("stage", no_wrap=True)
-    for name in [*names, *(["hard"] if hard else [])]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in report.stages:
-        if row.pass_at_1 is not None:
-            cells = [row.slices.get(name) for name in names]
-            scores = [_score(cell.pass_at_1, cell.pass_at_1_se) if cell else "-" for cell in cells]
-            table.add_row(row.name, *scores, *([_score(row.hard_pass_at_1, row.hard_pass_at_1_se)] if hard else []))
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-
-
 def format_duration(seconds: float) -> str:
     """Return seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
     total = int(seconds)
@@ -154,43 +99,26 @@ def _stage_report(stage: Stage, folder: Path, evaluation: Evaluation | None, ear
     return row.model_copy(
         update={name: getattr(evaluation, name) for name in shared}
         | {
+            "benchmarks": _scores(evaluation.benchmarks),
             "pass_at_1_before": before.pass_at_1 if before else None,
             "hard_pass_at_1_before": before.hard_pass_at_1 if before else None,
         }
     )
 
 
+def _scores(benchmarks: Mapping[str, Figures]) -> dict[str, SliceMetrics]:
+    return {
+        name: SliceMetrics(
+            problems=figures.problems,
+            samples=figures.samples,
+            pass_at_1=figures.pass_at_1,
+            pass_at_1_se=figures.pass_at_1_se,
+        )
+        for name, figures in benchmarks.items()
+        if figures.pass_at_1 is not None
+    }
+
+
 def _attempts(folder: Path) -> int:
     path = folder / "attempt.json"
     return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0
-
-
-def _score(value: float | None, error: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if error is None else f"{value:.3f} ±{error:.3f}"
-
-
-def _before_after(before: float | None, after: float | None, error: float | None) -> str:
-    if after is None:
-        return "-"
-    return f"{'-' if before is None else f'{before:.3f}'} → {_score(after, error)}"
-
-
-def _change(before: float | None, after: float | None) -> Text:
-    if before is None or after is None:
-        return Text("-")
-    change = after - before
-    return Text(f"{change:+.3f}", style="green" if change > 0 else "red" if change < 0 else "")
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def _outcome(row: StageReport) -> str:
-    if row.outcome is None:
-        return "running" if row.attempts else "not started"
-    if row.outcome == "completed":
-        return "done"
-    return row.outcome if row.outcome == "suspended" else f"{row.outcome}: {row.reason}"

@@ -1,6 +1,6 @@
 """The file of finished samples of a measurement, so that no sample is generated twice after a restart.
 
-A file belongs to one model with one set of settings (`cache_key`). The key of a sample covers the problem's prompt
+A file belongs to one model with one set of settings (`settings.py`). The key of a sample covers the problem's prompt
 tokens, its answer and the sample number (`sample_cache_key`). Thus a larger measurement, with more benchmarks or
 samples, reuses the samples of a smaller one, and a changed problem is sampled again. `sampling.py` generates the
 missing samples.
@@ -11,71 +11,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from rstar2_train.api.job import JobSpec
-from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tools.sandbox_program import read_sources
-from rstar2_train.tools.toolset import load_tool
 from rstar2_train.tracking.journal import Event, Journal, read_entries, read_event
-
-FORMAT = 2
-"""Version of the lines of the file and of the keys."""
-
-
-def sampling_settings(spec: JobSpec, sampling: Sampling, *, seed_name: str) -> dict[str, Any]:
-    """Return all settings of a job, except the model, that affect the samples of a prompt, as JSON values.
-
-    `seed_name`: second part of the seed of every request, after the job's seed.
-    """
-    rollout = spec.rollout
-    return {
-        "seed": spec.seed,
-        "seed_name": seed_name,
-        **sampling.model_dump(by_alias=False),
-        "tool": rollout.tool,
-        **_task_settings(spec),
-        "tool_response_tokens": rollout.tool_response_tokens,
-        "max_calls_per_turn": rollout.max_calls_per_turn,
-        "tool_limits": JudgeLimits.from_spec(spec.judge.limits).model_dump(by_alias=False),
-    }
-
-
-def _task_settings(spec: JobSpec) -> dict[str, Any]:
-    """Return the settings of a job with its own tools or rewards: the content of the users' files, not their paths."""
-    settings: dict[str, Any] = {}
-    if spec.tools:
-        settings["tools"] = [tool.model_dump(by_alias=False, exclude={"source"}) for tool in spec.tools]
-        settings["tool_programs"] = [load_tool(tool).program for tool in spec.tools if not tool.server]
-    if spec.mcp_servers:
-        settings["mcp_servers"] = [server.model_dump(by_alias=False) for server in spec.mcp_servers]
-    if spec.environments:
-        settings["environments"] = [environment.model_dump(by_alias=False) for environment in spec.environments]
-    if spec.agent:
-        settings["agent"] = spec.agent.model_dump(by_alias=False, exclude={"seconds", "episodes"})
-    if spec.rewards:
-        settings["rewards"] = [reward.model_dump(by_alias=False, exclude={"source"}) for reward in spec.rewards]
-        settings["checkers"] = [read_sources(Path(reward.source))[1] for reward in spec.rewards if reward.source]
-    return settings
-
-
-def cache_key(settings: Mapping[str, Any]) -> str:
-    """Return the cache key of a (model, settings) pair.
-
-    `settings`: JSON values of everything that affects the samples of a prompt: the model's fingerprint and
-    `sampling_settings`.
-    """
-    text = json.dumps({"format": FORMAT, **settings}, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def sample_cache_key(prompt_id: str, prompt_ids: Sequence[int], gold: str, sample: int) -> str:

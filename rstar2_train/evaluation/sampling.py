@@ -1,7 +1,6 @@
 """Generates the missing samples of a measurement and saves each one as it finishes.
 
-Shared by `rstar2 eval`, `rstar2 filter` and the stages Filter and Evaluate. They differ in the `SampleStore` that saves
-the samples and in the use of the results.
+Shared by the stages Filter and Evaluate and by validation runs.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
@@ -38,40 +36,29 @@ class SampleRequest:
         return [(problem, sample) for problem in self.problems for sample in range(self.samples)]
 
 
-class SampleStore(Protocol):
-    """Saves samples as they finish: `sample_cache.SampleCache`, or the slices of a Filter stage."""
-
-    def load(self, request: SampleRequest) -> dict[SampleKey, SampleResult]:
-        """Return the saved samples of the request."""
-        ...
-
-    def add(self, trajectory: Trajectory) -> SampleResult:
-        """Save a finished sample and return its result."""
-        ...
-
-
 async def sample_missing(
     request: SampleRequest,
     *,
     saved: Mapping[SampleKey, SampleResult],
-    store: SampleStore,
+    save: Callable[[Trajectory], SampleResult],
     context: RolloutContext,
     on_sample: Callable[[SampleResult], None],
 ) -> list[SampleResult]:
     """Sample the pairs of `request` that are not in `saved`, and return the results of all pairs in request order.
 
-    `saved`: the return value of `store.load(request)`. `on_sample`: called with each new sample after `store` saved it.
+    `saved`: the samples that exist. `save`: saves a finished trajectory and returns its result (`SampleCache.add`).
+    `on_sample`: called with each new sample after it is saved.
     A trajectory is released as soon as it is saved. Raises as `collect_trajectories` does, and OSError when a sample
     cannot be saved.
     """
     results = dict(saved)
 
-    def save(trajectory: Trajectory) -> None:
-        results[trajectory.prompt_id, trajectory.sample] = result = store.add(trajectory)
+    def on_done(trajectory: Trajectory) -> None:
+        results[trajectory.prompt_id, trajectory.sample] = result = save(trajectory)
         on_sample(result)
 
     missing = [(problem, sample) for problem, sample in request.pairs if (problem.id, sample) not in saved]
-    await collect_trajectories(missing, prompts=request.prompts, context=context, on_done=save)
+    await collect_trajectories(missing, prompts=request.prompts, context=context, on_done=on_done)
     return [results[problem.id, sample] for problem, sample in request.pairs]
 
 

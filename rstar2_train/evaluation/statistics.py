@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.bfcl import is_bfcl, leaderboard_metrics
 from rstar2_train.evaluation.ifeval import instruction_metrics
-from rstar2_train.evaluation.records import Evaluation, SliceMetrics
+from rstar2_train.evaluation.records import Evaluation, Figures, SliceMetrics
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.utils.numbers import mean, ratio
 
+NORMAL_95 = 1.959964
+"""Half width of a 95 % confidence interval, in standard errors."""
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row")
 
@@ -28,35 +29,21 @@ class MeanWithError(NamedTuple):
     value: float | None
     error: float | None
 
+    @property
+    def confidence(self) -> tuple[float, float] | None:
+        """The 95 % interval: mean ± 1.96 standard errors, within 0..1; None without a standard error."""
+        if self.value is None or self.error is None:
+            return None
+        return max(0.0, self.value - NORMAL_95 * self.error), min(1.0, self.value + NORMAL_95 * self.error)
 
-def measure(
-    rows: Sequence[SampleResult],
-    *,
-    stage: str,
-    sampling: Sampling,
-    seconds: float,
-    attempt: int = 1,
-    step: int | None = None,
-    benchmarks: Mapping[str, str] | None = None,
-) -> Evaluation:
-    """Return all figures of one measurement.
 
-    `rows`: every sample of every problem, with the lost ones. `benchmarks`: prompt id -> benchmark, in an Evaluate
-    stage. `seconds`: wall time of the sampling.
-    """
+def measure(rows: Sequence[SampleResult]) -> Figures:
+    """Return all figures of the samples. `rows`: every sample of every problem, with the lost ones."""
     valid = [row for row in rows if not row.failed]
     correct = [row for row in valid if row.correct]
     overall = pass_at_1(valid)
     hard = pass_at_1([row for row in valid if row.hard])
-    names = benchmarks or {}
-    return Evaluation(
-        stage=stage,
-        attempt=attempt,
-        step=step,
-        temperature=sampling.temperature,
-        max_response_tokens=sampling.max_response_tokens,
-        max_turns=sampling.max_turns,
-        seconds=round(seconds, 3),
+    return Figures(
         problems=len({row.prompt_id for row in rows}),
         samples=len(valid),
         excluded=len(rows) - len(valid),
@@ -64,6 +51,7 @@ def measure(
         problem_set=problem_set(rows),
         pass_at_1=overall.value,
         pass_at_1_se=overall.error,
+        confidence=overall.confidence,
         pass_at_k=_pass_at_powers(valid),
         hard_pass_at_1=hard.value,
         hard_pass_at_1_se=hard.error,
@@ -75,7 +63,6 @@ def measure(
         truncated=mean([row.truncated for row in valid]),
         no_answer=mean([row.verdict == "no_answer" for row in valid]),
         slices=_by(valid, lambda row: row.slice),
-        benchmarks=_by(valid, lambda row: names.get(row.prompt_id, "")),
         instructions=instruction_metrics(valid),
         bfcl=leaderboard_metrics(_by([row for row in valid if is_bfcl(row)], lambda row: row.slice)),
     )
@@ -85,21 +72,28 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     """Return the metrics for tracking: `evaluation/<figure>`, and pass@1 as `evaluation_slices/<name>` and
     `evaluation_benchmarks/<name>`.
     """
+    values = {"seconds": evaluation.seconds, **figure_metrics(evaluation)}
+    metrics: dict[str, float | None] = {f"evaluation/{name}": value for name, value in values.items()}
+    metrics |= {f"evaluation_slices/{name}": part.pass_at_1 for name, part in evaluation.slices.items()}
+    metrics |= {f"evaluation_benchmarks/{name}": part.pass_at_1 for name, part in evaluation.benchmarks.items()}
+    return {name: float(value) for name, value in metrics.items() if value is not None}
+
+
+def figure_metrics(figures: Figures) -> dict[str, float]:
+    """Return the figures for tracking, by name; unknown ones are omitted."""
     names = (
         "pass_at_1", "pass_at_1_se", "hard_pass_at_1", "hard_pass_at_1_se", "tool_error_ratio",
         "tool_error_ratio_correct", "calls_per_sample", "turns", "mean_tokens", "truncated", "no_answer", "excluded",
-        "undecided", "seconds",
+        "undecided",
     )  # fmt: skip
-    values: dict[str, float | None] = {f"evaluation/{name}": getattr(evaluation, name) for name in names}
-    values |= {f"evaluation/pass_at_{k}": value for k, value in evaluation.pass_at_k.items()}
-    values |= {f"evaluation_slices/{name}": part.pass_at_1 for name, part in evaluation.slices.items()}
-    values |= {f"evaluation_benchmarks/{name}": part.pass_at_1 for name, part in evaluation.benchmarks.items()}
-    if evaluation.instructions is not None:
+    values: dict[str, float | None] = {name: getattr(figures, name) for name in names}
+    values |= {f"pass_at_{k}": value for k, value in figures.pass_at_k.items()}
+    if figures.instructions is not None:
         for name in ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose"):
-            values[f"evaluation/{name}"] = getattr(evaluation.instructions, name)
-    if evaluation.bfcl is not None:
+            values[name] = getattr(figures.instructions, name)
+    if figures.bfcl is not None:
         for name in ("simple", "non_live", "live", "irrelevance"):
-            values[f"evaluation/bfcl_{name}"] = getattr(evaluation.bfcl, name)
+            values[f"bfcl_{name}"] = getattr(figures.bfcl, name)
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

@@ -1,11 +1,12 @@
 """Commands that start processes around an orchestrator or an engine.
 
 - `local`: `rstar2 run`: a whole job on one machine, and the child processes that the others share.
-- `evaluation`: `rstar2 eval` and `filter`: sample a model without a job.
-- `external`: engines and judges that run already.
+- `evaluation`: `rstar2 eval` and `filter`, which run a job of one stage, and `rstar2 env check`.
+- `running_services`: engines and judges that run already.
 - `model_folder`: checks of a model folder.
 - `pod`: the programs in a job's pods, which the operator starts.
+- `report_tables`, `tables`: the tables of a job's report, and tables that fit any terminal.
 
-    cli -> local.run, evaluation.{evaluate,filter} -> local.services -> Supervisor -> orchestrator, engines, judge
+    cli -> evaluation.{evaluate,filter} -> local.run -> local.services -> Supervisor -> orchestrator, engines, judge
     operator -> Job -> `python -m rstar2_train.launch.pod` -> Ray, orchestrator
 """

@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--stage", required=True, help="name of the stage to run")
     arguments.add_argument("--attempt", type=int, required=True, help="number of this attempt, as in attempt.json")
     arguments.add_argument("--engine", action="append", default=[], help="base URL of a vLLM engine; repeatable")
+    arguments.add_argument("--served-model", default="", metavar="NAME", help="model of an engine of another project")
+    arguments.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer; default: that of the model")
+    arguments.add_argument("--keep-samples", action="store_true", help="keep the samples of a finished measurement")
     arguments.add_argument("--engines", default="", metavar="HOST:PORT", help="discover engines by this DNS name")
     arguments.add_argument("--judge", default="", help="base URL of the judge API")
     arguments.add_argument(
@@ -89,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     tracker = Tracker.for_job(job, state.root)
     endpoints = Endpoints(
         engines=tuple(options.engine),
+        served_model=options.served_model,
         engine_service=options.engines,
         judge=options.judge,
         environments=tuple(options.environment),
@@ -96,7 +100,17 @@ def main(argv: list[str] | None = None) -> int:
         ray=options.ray,
         share_device=options.share_device,
     )
-    return run_fast(_run_attempt(StageContext(job, stage, options.attempt, state, endpoints, tracker)))
+    ctx = StageContext(
+        job,
+        stage,
+        options.attempt,
+        state,
+        endpoints,
+        tracker,
+        tokenizer=options.tokenizer,
+        keep_samples=options.keep_samples,
+    )
+    return run_fast(_run_attempt(ctx))
 
 
 async def _run_attempt(ctx: StageContext) -> int:
@@ -113,7 +127,7 @@ async def _run_attempt(ctx: StageContext) -> int:
     if outcome.reason == "StaleAttempt":  # the files belong to the newer attempt
         return ExitCode.RETRYABLE
     write_model(ctx.folder.outcome_file, outcome)
-    if outcome.ended_well:
+    if outcome.ended_well and not ctx.keep_samples:
         shutil.rmtree(ctx.folder.samples, ignore_errors=True)  # needed only to resume
     ctx.report(phase="Finished")
     log.info("%s: %s (%s) %s", stage.name, outcome.outcome, outcome.reason, outcome.message)

@@ -44,6 +44,8 @@ class Endpoints:
 
     engines: tuple[str, ...] = ()
     """Base URLs of vLLM engines."""
+    served_model: str = ""
+    """Name under which an engine of another project serves the model; empty: engines of the job."""
     engine_service: str = ""
     """`HOST:PORT` whose addresses are engines too, looked up periodically; empty: only `engines`."""
     judge: str = ""
@@ -68,6 +70,10 @@ class StageContext:
     state: JobState
     endpoints: Endpoints
     tracker: Tracker
+    tokenizer: Path | None = None
+    """Folder of the tokenizer; None: that of the model."""
+    keep_samples: bool = False
+    """Whether the samples of a finished measurement are kept, so that a larger one reuses them."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by SIGTERM and SIGINT: write a checkpoint, then exit as suspended."""
     progress: Progress = field(init=False)

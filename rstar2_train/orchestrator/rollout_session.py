@@ -20,10 +20,13 @@ from rstar2_train.api.contracts import Reason, StageFailed
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
+from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.sampling import SampleRequest, SampleStore, sample_missing, too_many_lost
+from rstar2_train.evaluation.sampling import SampleRequest, sample_missing, too_many_lost
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
-from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.openai_client import OpenAIClient
+from rstar2_train.inference.pool import Connect, EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
@@ -71,11 +74,14 @@ class RolloutSession:
             split_address(service)
         self._ctx = ctx
         self._chat_format = chat_format
+        served = ctx.endpoints.served_model
+        self._connect: Connect = partial(OpenAIClient, model=served) if served else EngineClient
         self._pool = EnginePool(
             ctx.endpoints.engines,
             token=read_secret(ENGINE_TOKEN) or "",
             find=partial(_find_engines, service) if service else None,
             admission=spec.rollout.admission,
+            connect=self._connect,
             times=PoolTimes(load=spec.rollout.weight_timeout_seconds),
         )
         try:
@@ -176,9 +182,10 @@ class RolloutSession:
     async def push_folder(self, folder: Path, version: str) -> None:
         """Load the model in `folder` into the engines as `version`; on return at least one engine has confirmed it.
 
-        Raises SuspendRequested on a stop request, StageFailed when no engine is available or the model is rejected.
+        An engine of another project has loaded its model already, whose name is the version. Raises SuspendRequested
+        on a stop request, StageFailed when no engine is available or the model is rejected.
         """
-        await self._push(FolderUpdate.make(folder, version))
+        await self._push(FolderUpdate.make(folder, self._ctx.endpoints.served_model or version))
 
     async def _push(self, update: WeightUpdate) -> None:
         await self._ctx.device.to_engines()
@@ -202,6 +209,7 @@ class RolloutSession:
             judge_url=self._ctx.endpoints.judge,
             judge_token=read_secret(JUDGE_TOKEN),
             judge_patience=self._pool.times.patience,
+            connect=self._connect,
         )
         return RolloutWorkers(count, self._pool, setup)
 
@@ -273,29 +281,34 @@ class RolloutSession:
         samples: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
-        store: SampleStore,
+        cache: SampleCache,
+        on_sample: Callable[[SampleResult], None] = lambda _: None,
     ) -> list[SampleResult]:
-        """Return `samples` samples per problem, in order. Samples that `store` lacks are generated and saved there.
+        """Return `samples` samples per problem, in order. Samples that `cache` lacks are generated and saved there.
 
         A prompt that leaves no space for the response is wrong: its samples are truncated before their first turn.
-        Raises SuspendRequested on a stop request, StageFailed when too many samples are lost, and OSError when the disk
-        is full; finished samples stay saved.
+        `on_sample`: called with each result, also those that `cache` has. Raises SuspendRequested on a stop request,
+        StageFailed when too many samples are lost, and OSError when the disk is full; finished samples stay saved.
         """
         prompts = await tokenise_prompts(problems, self._chat_format)
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         context = self._rollout_context(sampling, seed)
-        saved = await asyncio.to_thread(store.load, request)
-        saved |= truncate_long(request, saved, store, context)
-        count = self._progress_counter(len(saved), len(problems) * samples, every=samples)
+        saved = await asyncio.to_thread(cache.load, request)
+        saved |= truncate_long(request, saved, cache.add, context)
+        for result in saved.values():
+            on_sample(result)
+        self._ctx.report_rollouts(len(saved), len(request.pairs))
+        count = self._progress_counter(len(saved), len(request.pairs), every=samples)
 
-        def on_sample(_: SampleResult) -> None:
+        def on_new_sample(result: SampleResult) -> None:
             self._ctx.check_current()
+            on_sample(result)
             count()
 
         await self._ctx.device.to_engines()
         await self._check_sandbox()
         results = await self._unless_stopped(
-            sample_missing(request, saved=saved, store=store, context=context, on_sample=on_sample)
+            sample_missing(request, saved=saved, save=cache.add, context=context, on_sample=on_new_sample)
         )
         _check_lost(results)
         return results

@@ -23,14 +23,15 @@ from rstar2_train.utils.files import write_atomically
 
 
 def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
-    """Return the job's chat format on the tokenizer in `model`. Raises StageFailed when it cannot be used."""
+    """Return the job's chat format on the attempt's tokenizer, by default that in `model`. Raises StageFailed."""
     try:
         tools = None  # a stage that samples nothing needs no servers
         if ctx.stage.needs_engines:
             tools = job_toolset(ctx.job.spec, ctx.endpoints.environments)
-        chat_format = ChatFormat.load(model, ctx.job.spec.model, tools=tools)
+        folder, spec = ctx.tokenizer or model, ctx.job.spec.model
+        chat_format = ChatFormat.load(folder, spec, tools=tools)
         if chat_format.template.uses_date:
-            chat_format = ChatFormat.load(model, ctx.job.spec.model, tools=tools, date=chat_date(ctx.state))
+            chat_format = ChatFormat.load(folder, spec, tools=tools, date=chat_date(ctx.state))
         return chat_format
     except (ChatFormatError, SourceError) as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error

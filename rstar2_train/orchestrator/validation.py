@@ -15,18 +15,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import Sampling, Stage
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.evaluation.benchmarks import SEED_NAME
-from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
-from rstar2_train.evaluation.records import write_evaluation
-from rstar2_train.evaluation.sample_cache import SampleCache, cache_key, sampling_settings
-from rstar2_train.evaluation.statistics import evaluation_metrics, measure
+from rstar2_train.evaluation.evaluation_files import save_evaluation
+from rstar2_train.evaluation.model_fingerprint import ModelIncomplete
+from rstar2_train.evaluation.result import build_evaluation
+from rstar2_train.evaluation.sample_cache import SampleCache
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.settings import endpoint_identity, folder_identity, sample_file, sampling_settings
+from rstar2_train.evaluation.statistics import evaluation_metrics
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.rollout_session import RolloutSession
-from rstar2_train.rollout import trajectory_store
 
 log = logging.getLogger(__name__)
 
@@ -72,40 +75,67 @@ async def run_validation(ctx: StageContext, rollouts: RolloutSession, stage: Sta
 
 
 async def run_evaluation(ctx: StageContext, rollouts: RolloutSession, run: EvaluationRun) -> None:
-    """Sample and score the problems; write the stage's `evaluation.json` and its trajectories.
+    """Sample and score the problems; write the stage's `evaluation.json`, its page and its trajectories.
 
     Samples that an earlier attempt saved are used. Raises SuspendRequested or StageFailed.
     """
     ctx.report(phase="Evaluating")
     started = time.monotonic()
-    folder, spec = ctx.state.stage(run.stage.name), ctx.job.spec
-    settings = {
-        "model": await asyncio.to_thread(_content_hash, run.model),
-        "engine_args": dict(spec.rollout.engine_args),
-        **sampling_settings(spec, run.sampling, seed_name=SEED_NAME),
-    }
-    with SampleCache(folder.samples / f"{cache_key(settings)}.jsonl") as cache:
+    folder = ctx.state.stage(run.stage.name)
+    settings = await measured_settings(ctx, run.model, run.sampling, seed_name=SEED_NAME)
+    correct, valid = 0, 0
+
+    def on_sample(result: SampleResult) -> None:
+        nonlocal correct, valid
+        correct, valid = correct + result.correct, valid + (not result.failed)
+        ctx.progress = ctx.progress.model_copy(update={"metrics": {"correct_so_far": correct / max(1, valid)}})
+
+    with SampleCache(sample_file(folder, settings)) as cache:
         results = await rollouts.measure(
-            run.problems, samples=run.samples, sampling=run.sampling, seed=(ctx.seed, SEED_NAME), store=cache
+            run.problems,
+            samples=run.samples,
+            sampling=run.sampling,
+            seed=(ctx.seed, SEED_NAME),
+            cache=cache,
+            on_sample=on_sample,
         )
         lost = sum(result.failed for result in results)
         if lost:
             log.warning("excluded %d of %d evaluation samples: lost to infrastructure", lost, len(results))
         ctx.check_current()
-        await asyncio.to_thread(trajectory_store.write, folder.evaluation_trajectories, cache.trajectories())
-    evaluation = measure(
-        results,
-        stage=run.stage.name,
-        sampling=run.sampling,
-        seconds=time.monotonic() - started,
-        attempt=ctx.attempt,
-        step=run.step,
-        benchmarks=run.benchmarks,
-    )
-    write_evaluation(folder.evaluation_file, evaluation)
+        evaluation = build_evaluation(
+            results,
+            stage=run.stage.name,
+            attempt=ctx.attempt,
+            step=run.step,
+            model=ctx.endpoints.served_model or str(run.model),
+            endpoint=ctx.endpoints.engines[0] if ctx.endpoints.served_model else None,
+            settings=settings,
+            samples=run.samples,
+            sampling=run.sampling,
+            seconds=time.monotonic() - started,
+            benchmarks=run.benchmarks,
+        )
+        await asyncio.to_thread(save_evaluation, folder, evaluation, cache.trajectories())
     ctx.tracker.log_metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
     if run.stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
         ctx.report(metrics=ctx.progress.metrics | {"pass_at_1": evaluation.pass_at_1})
+
+
+async def measured_settings(ctx: StageContext, model: Path, sampling: Sampling, *, seed_name: str) -> dict[str, Any]:
+    """Return everything that determines the samples of a measurement, except the prompts. Raises StageFailed.
+
+    `model`: folder that the engines serve, unless an engine of another project serves the model.
+    """
+    spec, served = ctx.job.spec, ctx.endpoints.served_model
+    if served:
+        identity = endpoint_identity(served, ctx.endpoints.engines[0])
+    else:
+        try:
+            identity = await asyncio.to_thread(folder_identity, model, spec.rollout)
+        except ModelIncomplete as error:
+            raise StageFailed("BadConfiguration", str(error), retryable=False) from error
+    return identity | sampling_settings(spec, sampling, seed_name=seed_name)
 
 
 def load_problems(file: str) -> list[Problem]:
@@ -114,10 +144,3 @@ def load_problems(file: str) -> list[Problem]:
         return list(read_problems(Path(file)))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
-
-
-def _content_hash(model: Path) -> str:
-    try:
-        return fingerprint(model)
-    except ModelIncomplete as error:
-        raise StageFailed("BadConfiguration", str(error), retryable=False) from error

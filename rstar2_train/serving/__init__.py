@@ -1,6 +1,6 @@
 """`rstar2 serve` and `rstar2 chat`: a model with its tool behind an OpenAI-compatible endpoint.
 
-    cli/serve.py -> model.find -> stack.run -> Supervisor: engine, judge, Redis (or launch/external.py)
+    cli/serve.py -> model.find -> stack.run -> Supervisor: engine, judge, Redis (or launch/running_services.py)
                                      |
     client -> app -> request.ChatRequest -> completion.Completion -> rollout.Agent -> engine_client -> engine
                                                                         `-> judge_timeout -> judge

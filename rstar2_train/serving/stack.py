@@ -1,8 +1,8 @@
 """The processes of a served model: Redis, judge and engine as child processes, and the endpoint in this process.
 
 Counterpart of `launch/local/run.py`: the same children (`launch/local/services.py`) under the same Supervisor. An
-engine or judge that runs already (`launch/external.py`) replaces a child. All children stop with the endpoint. After
-the failure of a child its logs stay on disk.
+engine or judge that runs already (`launch/running_services.py`) replaces a child. All children stop with the endpoint.
+After the failure of a child its logs stay on disk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.server import SERVED_NAME
-from rstar2_train.launch.external import ExternalServices, check_judge, find_model
 from rstar2_train.launch.local import preflight
-from rstar2_train.launch.local.services import Services
+from rstar2_train.launch.local.services import RunningServices, Services
+from rstar2_train.launch.running_services import check_judge, find_model
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.serving.server import EndpointSettings, ServiceUrls, listener, make_server, server_context
 from rstar2_train.utils.auth import SERVE_TOKEN, check_bind
@@ -27,7 +27,7 @@ from rstar2_train.utils.supervisor import Supervisor, gather_or_cancel, temporar
 def run(
     model: ServingModel,
     endpoint: EndpointSettings,
-    external: ExternalServices,
+    external: RunningServices,
     *,
     notify: Callable[[str], None],
     on_ready: Callable[[str], None],
@@ -50,7 +50,7 @@ class _ServingStack:
         self,
         model: ServingModel,
         endpoint: EndpointSettings,
-        external: ExternalServices,
+        external: RunningServices,
         folder: Path,
         notify: Callable[[str], None],
     ) -> None:

@@ -19,5 +19,6 @@ Modules:
 - `engine`    one engine over time: batches, KV cache, preemption
 - `run`       the event loop of a simulation
 - `bound`     a lower bound of the makespan
+- `makespan`  that bound for trajectories that engines have sampled
 - `picture`   the engines over time as SVG
 """

@@ -150,12 +150,22 @@ async def finish(process: asyncio.subprocess.Process, *, code: int = 0) -> str:
 
 async def kill_at(process: asyncio.subprocess.Process, files: str, *, folder: Path, samples: int) -> None:
     """Kill the process with SIGKILL when `samples` samples are on disk, while it and its children run."""
+    await _wait_for_samples(process, files, folder=folder, samples=samples)
+    process.kill()
+    await process.communicate()
+
+
+async def stop_at(process: asyncio.subprocess.Process, files: str, *, folder: Path, samples: int) -> None:
+    """Send SIGTERM to the process when `samples` samples are on disk."""
+    await _wait_for_samples(process, files, folder=folder, samples=samples)
+    process.terminate()
+
+
+async def _wait_for_samples(process: asyncio.subprocess.Process, files: str, *, folder: Path, samples: int) -> None:
     while len(saved(folder, files)) < samples:
         assert process.returncode is None, (await process.communicate())[0].decode()
         await asyncio.sleep(0.1)
     assert running(folder)
-    process.kill()
-    await process.communicate()
 
 
 def saved(folder: Path, files: str) -> list[tuple[str, int]]:

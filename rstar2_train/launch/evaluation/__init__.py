@@ -1,10 +1,13 @@
-"""`rstar2 eval` and `rstar2 filter`: sample a model without a job.
+"""`rstar2 eval` and `rstar2 filter`: run a job of one stage. `rstar2 env check`: one row through the agent loop.
 
-- `evaluate`, `filter`: the two commands: their input, and the figures that they compute from the samples.
-- `plan`: all decisions before a process starts.
+- `evaluate`, `filter`: the two commands: their input, and their reports.
+- `one_stage_job`: all decisions before a process starts.
+- `settings`: a manifest's settings, replaced by options of the command line.
 - `model`: the model folder or endpoint.
-- `runner`: starts the services and generates the missing samples.
+- `measure`: runs the job, unless all samples exist.
+- `task_check`: `rstar2 env check`.
 
-    cli/eval.py   -> evaluate -+-> plan -> model
-    cli/filter.py -> filter ---+-> runner -> local.services, evaluation.sampling
+    cli/eval.py   -> evaluate -+-> one_stage_job -> settings, model
+    cli/filter.py -> filter ---+-> measure -> local.run -> orchestrator (Evaluate or Filter stage)
+    cli/env.py    -> task_check -> settings, model
 """

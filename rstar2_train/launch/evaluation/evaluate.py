@@ -1,10 +1,11 @@
 """`rstar2 eval`: from benchmark files to the report.
 
-cli/eval.py -> plan_evaluation (plan.py) -> evaluate (runner.py) -> report files -> track (MLflow)
+cli/eval.py -> plan_evaluation (one_stage_job.py) -> evaluate (measure.py) -> report files -> track (MLflow)
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,21 +13,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
+from rich.console import Console
 
 from rstar2_train.api.stages import BenchmarkSpec, EvaluateStage, Sampling, Stage
 from rstar2_train.data.problems import DataError
 from rstar2_train.evaluation.benchmarks import SEED_NAME, parse_benchmarks, read_benchmarks
-from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.records import write_record
-from rstar2_train.evaluation.result import EvaluationResult, build_result
-from rstar2_train.evaluation.statistics import evaluation_metrics
-from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
-from rstar2_train.launch.evaluation.runner import ProgressSink, run_plan
+from rstar2_train.evaluation.evaluation_files import save_evaluation
+from rstar2_train.evaluation.records import Evaluation, read_evaluation
+from rstar2_train.evaluation.result import build_evaluation
+from rstar2_train.evaluation.sample_cache import SampleCache
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.statistics import evaluation_metrics, figure_metrics
+from rstar2_train.launch.evaluation.measure import measured
+from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_plan
+from rstar2_train.launch.evaluation.settings import adjusted, base_job
 from rstar2_train.launch.local.preflight import PreflightError
-from rstar2_train.rollout import trajectory_store
 from rstar2_train.tracking.shipper import ShippingProgress, ship
 from rstar2_train.tracking.tracker import JOB, Tracker
-from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_evaluations"
 """Folder of the evaluations in the folder of all jobs."""
@@ -41,7 +44,7 @@ MLFLOW_SECONDS = 60.0
 class EvaluationPlan:
     """A planned evaluation."""
 
-    plan: SamplingPlan
+    plan: OneStageJob
     benchmarks: dict[str, str]
     """Benchmark by problem id."""
 
@@ -86,30 +89,37 @@ def plan_evaluation(request: EvalRequest, benchmarks: Sequence[str], *, data: Pa
     return EvaluationPlan(make_plan(request, base, task), {problem.id: name for name, problem in problems})
 
 
-def evaluate(evaluation: EvaluationPlan, progress: ProgressSink, *, out: Path) -> EvaluationResult:
+def evaluate(evaluation: EvaluationPlan, console: Console, *, out: Path) -> Evaluation:
     """Generate the missing samples, compute all figures and write the report into `out`.
 
-    An older report is replaced only when the new one is complete. Raises as `runner.run_plan` does.
+    An older report is replaced only when the new one is complete. Raises as `measure.measured` does.
     """
     plan = evaluation.plan
-    with run_plan(plan, progress, with_trajectories=True) as sampled:
-        result = build_result(
-            sampled.rows,
-            benchmarks=evaluation.benchmarks,
+
+    def save(rows: Sequence[SampleResult], cache: SampleCache) -> None:
+        result = build_evaluation(
+            rows,
+            stage=plan.stage.name,
             model=plan.model,
-            endpoint=plan.external.engine or None,
+            endpoint=plan.running.engine or None,
             settings=plan.settings,
             samples=plan.samples,
             sampling=plan.sampling,
-            seconds=sampled.seconds,
+            seconds=0.0,
+            benchmarks=evaluation.benchmarks,
         )
-        with _staging_folder(out) as new:
-            trajectory_store.write(new / TRAJECTORIES, sampled.samples.trajectories())
-            write_atomically(new / PAGE, render_page(result))
-            write_record(new / REPORT, result)
-            for file in (TRAJECTORIES, PAGE, REPORT):
-                (new / file).replace(out / file)
-        return result
+        save_evaluation(plan.folder, result, cache.trajectories())
+
+    with measured(plan, console, save=save, with_trajectories=True) as folder, _staging_folder(out) as new:
+        for source, name in (
+            (folder.evaluation_trajectories, TRAJECTORIES),
+            (folder.evaluation_page, PAGE),
+            (folder.evaluation_file, REPORT),
+        ):
+            shutil.copyfile(source, new / name)
+        for name in (TRAJECTORIES, PAGE, REPORT):
+            (new / name).replace(out / name)
+        return read_evaluation(out / REPORT)
 
 
 def check_out(out: Path) -> None:
@@ -134,20 +144,16 @@ def _staging_folder(out: Path) -> Iterator[Path]:
         raise PreflightError(f"{cause}; samples are saved; fix the folder or pass a different --out") from error
 
 
-def track(result: EvaluationResult, out: Path, *, uri: str, experiment: str, name: str) -> ShippingProgress:
+def track(result: Evaluation, out: Path, *, uri: str, experiment: str, name: str) -> ShippingProgress:
     """Send a report to MLflow as the run `name`: settings, figures, and its files as artifacts.
 
     The journal is in `out`. If the server is unreachable, nothing is raised, and the next call sends the rest.
     """
     tracker = Tracker(out, job=name, uri=uri, experiment=experiment)
     tracker.start_job({"model": result.model, "samples": result.samples_per_problem, **result.settings})
-    values: dict[str, float] = evaluation_metrics(result.overall)
+    values: dict[str, float] = evaluation_metrics(result)
     for benchmark, figures in result.benchmarks.items():
-        values |= {
-            f"{benchmark}/{metric.removeprefix('evaluation/')}": value
-            for metric, value in evaluation_metrics(figures).items()
-            if metric.startswith("evaluation/")
-        }
+        values |= {f"{benchmark}/{metric}": value for metric, value in figure_metrics(figures).items()}
     tracker.log_metrics(JOB, step=0, values=values)
     for file in (REPORT, PAGE, TRAJECTORIES):
         tracker.log_artifact(JOB, out / file)

@@ -1,30 +1,27 @@
 """`rstar2 filter`: from a file of problems to those that are worth training on.
 
-    cli/filter.py -> plan_filtering (plan.py) -> run_filter (runner.py) -> kept problems and a report
+    cli/filter.py -> plan_filtering (one_stage_job.py) -> run_filter (measure.py) -> kept problems and a report
 
-With the same model, file, seed and settings it keeps the problems that a job's Filter stage keeps
-(`orchestrator/stages/filter.py`): the same problem ids get the same random numbers, and `evaluation/difficulty.py`
-decides for both.
+It runs a job with a Filter stage, so it keeps the problems that any job with this model, file, seed and settings keeps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from rstar2_train.api.stages import FilterStage, Sampling, Stage
 from rstar2_train.data.problems import DataError, read_problems
-from rstar2_train.evaluation.difficulty import (
-    SEED_NAME,
-    FilterReport,
-    count_solved,
-    histogram,
-    kept_problems,
-    problems_to_jsonl,
-)
+from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport, build_filter_report, save_filter
 from rstar2_train.evaluation.records import write_record
-from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
-from rstar2_train.launch.evaluation.runner import ProgressSink, run_plan
+from rstar2_train.evaluation.sample_cache import SampleCache
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.launch.evaluation.measure import MeasurementFailed, measured
+from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_plan
+from rstar2_train.launch.evaluation.settings import adjusted, base_job
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.utils.files import write_atomically
 
@@ -39,7 +36,7 @@ REPORT_SUFFIX = ".report.json"
 class FilterPlan:
     """A planned filter run."""
 
-    plan: SamplingPlan
+    plan: OneStageJob
     file: Path
     drop_solved: int
 
@@ -83,34 +80,42 @@ def plan_filtering(request: EvalRequest, file: Path) -> FilterPlan:
     return FilterPlan(make_plan(request, base, task), file, settings.drop_solved)
 
 
-def run_filter(filtering: FilterPlan, progress: ProgressSink, *, out: Path) -> FilterReport:
+def run_filter(filtering: FilterPlan, console: Console, *, out: Path) -> FilterReport:
     """Generate the missing samples; write the kept problems as `out` and the report next to it.
 
-    If no problem is kept, nothing is written. Raises as `runner.run_plan` does.
+    If no problem is kept, nothing is written. Raises as `measure.measured` does.
     """
     plan = filtering.plan
-    with run_plan(plan, progress, with_trajectories=False) as sampled:
-        counts = count_solved(plan.problems, sampled.rows, drop_solved=filtering.drop_solved)
-        kept = kept_problems(plan.problems, counts)
-        report = FilterReport(
+
+    def save(rows: Sequence[SampleResult], _: SampleCache) -> None:
+        report = build_filter_report(
+            plan.problems,
+            rows,
             model=plan.model,
-            endpoint=plan.external.engine or None,
-            file=str(filtering.file),
+            endpoint=plan.running.engine or None,
+            file=str(filtering.file.resolve()),
             settings=plan.settings,
-            samples_per_problem=plan.samples,
+            samples=plan.samples,
             drop_solved=filtering.drop_solved,
-            problems=len(plan.problems),
-            kept=len(kept),
-            dropped=len(plan.problems) - len(kept),
-            excluded=sum(row.failed for row in sampled.rows),
-            histogram=histogram(counts, samples=plan.samples),
-            seconds=round(sampled.seconds, 3),
-            counts=counts,
+            seconds=0.0,
         )
-        if kept:
-            write_record(report_path(out), report)
-            write_atomically(out, problems_to_jsonl(kept))
-        return report
+        save_filter(plan.folder, report, plan.problems)
+
+    try:
+        with measured(plan, console, save=save, with_trajectories=False) as folder:
+            report = _read_report(folder.filter_report_file)
+            if report.kept:
+                write_record(report_path(out), report)
+                write_atomically(out, folder.kept_file.read_text(encoding="utf-8"))
+            return report
+    except MeasurementFailed as error:
+        if error.outcome is None or error.outcome.reason != "NothingToTrain":
+            raise
+        return _read_report(plan.folder.filter_report_file)
+
+
+def _read_report(file: Path) -> FilterReport:
+    return FilterReport.model_validate_json(file.read_text(encoding="utf-8"))
 
 
 def kept_path(given: Path | None, *, default: Path) -> Path:

@@ -1,6 +1,6 @@
 """The model of `rstar2 eval` and `rstar2 filter`: a folder to serve here, or a model that an endpoint serves already.
 
-Used by `plan.py`: the model's identity for the cache key of the samples, its tokenizer, and its context length.
+`one_stage_job.py` uses its identity for the cache key of the samples, its tokenizer, and its context length.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.roles import RolloutSpec
-from rstar2_train.evaluation.model_fingerprint import fingerprint
+from rstar2_train.evaluation.settings import endpoint_identity, folder_identity
 from rstar2_train.inference.openai_client import ServedModel
-from rstar2_train.launch import external
-from rstar2_train.launch.external import ExternalServices
+from rstar2_train.launch import running_services
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.services import RunningServices
 from rstar2_train.launch.model_folder import context_length, read_config
 
 
@@ -32,11 +32,13 @@ class ResolvedModel:
     context: int | None
     """Longest sequence in tokens; None: unknown."""
     identity: dict[str, Any]
-    """Part of the samples' cache key that identifies the model."""
+    """Settings that identify the model."""
+    root: str = ""
+    """Source that the server of an endpoint loaded."""
 
 
 def resolve_model(
-    name: str, services: ExternalServices, *, tokenizer: Path | None, rollout: RolloutSpec
+    name: str, services: RunningServices, *, tokenizer: Path | None, rollout: RolloutSpec
 ) -> ResolvedModel:
     """Return the model that `--model` and `--endpoint` name. Raises PreflightError.
 
@@ -45,7 +47,7 @@ def resolve_model(
     if services.engine:
         names = [name, str(Path(name).expanduser().resolve())] if name else []
         served = asyncio.run(
-            external.find_model(
+            running_services.find_model(
                 services.engine,
                 token=services.engine_token,
                 names=names,
@@ -53,13 +55,13 @@ def resolve_model(
                 advice="pass one of these names with --model",
             )
         )
-        identity: dict[str, Any] = {"model": served.name, "root": served.root, "endpoint": services.engine}
-        return ResolvedModel(served.name, None, _served_tokenizer(tokenizer, served), served.max_model_len, identity)
+        identity = endpoint_identity(served.name, services.engine)
+        own_tokenizer = _served_tokenizer(tokenizer, served)
+        return ResolvedModel(served.name, None, own_tokenizer, served.max_model_len, identity, served.root)
     folder = Path(name).expanduser().resolve()
     config = read_config(folder, needs_tokenizer=False)
-    identity = {"model": fingerprint(folder), "engine_args": dict(rollout.engine_args)}
     context = _max_model_len(rollout.engine_args) or context_length(config)
-    return ResolvedModel(name, folder, tokenizer or folder, context, identity)
+    return ResolvedModel(name, folder, tokenizer or folder, context, folder_identity(folder, rollout))
 
 
 def _served_tokenizer(given: Path | None, served: ServedModel) -> Path:

@@ -1,6 +1,6 @@
 """`rstar2 env check`: one row of data through the agent loop, the tools, the sandbox and the reward of a job.
 
-    cli/env.py -> plan_check (row, prompt, turns) -> run_check (runner.sampling_context -> collector) -> check_view
+    cli/env.py -> plan_check (row, prompt, turns) -> run_check (judge, collector) -> cli/check_view.py
 
 The model is a script (`rollout/script.py`) or a server that runs already. All other parts are those of training.
 """
@@ -8,28 +8,38 @@ The model is a script (`rollout/script.py`) or a server that runs already. All o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.sources import CLAIM, HUB
 from rstar2_train.api.stages import Sampling, Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.data.sources import resolve, row_check
-from rstar2_train.inference.pool import Connect
+from rstar2_train.inference.openai_client import OpenAIClient
+from rstar2_train.inference.pool import Connect, EnginePool
 from rstar2_train.inference.scripted_client import SCRIPT, ScriptedClient
+from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.launch.evaluation.model import resolve_model
-from rstar2_train.launch.evaluation.plan import SamplingPlan, load_chat_format, read_base_job
-from rstar2_train.launch.evaluation.runner import sampling_context
-from rstar2_train.launch.external import ExternalServices
+from rstar2_train.launch.evaluation.settings import load_chat_format, read_base_job
+from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.services import RunningServices, Services
+from rstar2_train.launch.running_services import check_judge
 from rstar2_train.rewards.task_rewards import TaskRewards
+from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import collect_trajectories
+from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.rollout.script import default_script, read_script
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.sandbox_program import SourceError
@@ -52,7 +62,7 @@ class CheckRequest:
     """File of the row; None: that of the stage."""
     script: Path | None
     """File with the model's turns; None: the default script."""
-    external: ExternalServices
+    running: RunningServices
     """Engine and judge that run already."""
     model: str
     """Name of the model that the engine serves; empty: its only one."""
@@ -66,12 +76,19 @@ class CheckRequest:
 class CheckPlan:
     """The row, the settings and the turns of a check."""
 
-    plan: SamplingPlan
+    job: AgenticRLJob
     problem: Problem
     stage: str
     data: Path
+    sampling: Sampling
+    chat_format: ChatFormat
+    prompt: array[int]
+    running: RunningServices
+    """Engine and judge that run already. Without an engine the model is a script."""
     turns: list[str] | None
     """Turns of the script; None: an engine samples them."""
+    note: str
+    """Message for the user; may be empty."""
 
 
 def plan_check(request: CheckRequest) -> CheckPlan:
@@ -89,35 +106,16 @@ def plan_check(request: CheckRequest) -> CheckPlan:
             raise DataError(f"{folder}: no tokenizer.json: pass --tokenizer FOLDER with the tokenizer of the model")
         chat_format = load_chat_format(folder, job)
         prompt = chat_format.problem_ids(problem)
-        turns = None if request.external.engine else _turns(request, job, problem, chat_format)
+        turns = None if request.running.engine else _turns(request, job, problem, chat_format)
     except (DataError, SourceError, ValueError) as error:
         raise PreflightError(str(error)) from error
     except OSError as error:
         raise PreflightError(f"{error.filename}: {error.strerror}") from error
-    model = (
-        SCRIPT
-        if turns is not None
-        else resolve_model(request.model, request.external, tokenizer=folder, rollout=job.spec.rollout).name
-    )
-    external = request.external
-    if turns is not None:
-        external = ExternalServices(engine=SCRIPT, judge=external.judge, judge_token=external.judge_token)
-    plan = SamplingPlan(
-        job=job,
-        model=model,
-        folder=None,
-        external=external,
-        problems=[problem],
-        samples=1,
-        sampling=sampling,
-        seed=(job.spec.seed, "check"),
-        chat_format=chat_format,
-        prompts={problem.id: prompt},
-        settings={},
-        state=state,
-        note=note,
-    )
-    return CheckPlan(plan, problem, stage, data, turns)
+    running = request.running
+    if turns is None:
+        model = resolve_model(request.model, running, tokenizer=folder, rollout=job.spec.rollout)
+        running = replace(running, model=model.name)
+    return CheckPlan(job, problem, stage, data, sampling, chat_format, prompt, running, turns, note)
 
 
 def run_check(check: CheckPlan, *, notify: Callable[[str], None]) -> Trajectory:
@@ -127,31 +125,69 @@ def run_check(check: CheckPlan, *, notify: Callable[[str], None]) -> Trajectory:
     PromptTooLong or StopRequested.
     """
     with temporary_state("rstar2-check-") as folder:
-        plan = SamplingPlan(**{**vars(check.plan), "state": JobState(folder)})
-        return asyncio.run(_run(plan, _script_client(check), notify))
+        return asyncio.run(_run(check, JobState(folder), notify))
 
 
-async def _run(plan: SamplingPlan, connect: Connect | None, notify: Callable[[str], None]) -> Trajectory:
+async def _run(check: CheckPlan, state: JobState, notify: Callable[[str], None]) -> Trajectory:
     done: list[Trajectory] = []
 
     async def sample(supervisor: Supervisor) -> None:
-        async with sampling_context(plan, supervisor, notify=notify, connect=connect) as context:
+        async with _rollout_context(check, state, supervisor, notify=notify) as context:
             await collect_trajectories(
-                [(plan.problems[0], 0)], prompts=plan.prompts, context=context, on_done=done.append
+                [(check.problem, 0)], prompts={check.problem.id: check.prompt}, context=context, on_done=done.append
             )
 
-    logs, register = plan.state.logs, plan.state.children_file
-    async with Supervisor(logs=logs, register=register, notify=notify) as supervisor:
+    async with Supervisor(logs=state.logs, register=state.children_file, notify=notify) as supervisor:
         await supervisor.run_until_stopped(sample(supervisor))
     return done[0]
 
 
-def _script_client(check: CheckPlan) -> Connect | None:
+@asynccontextmanager
+async def _rollout_context(
+    check: CheckPlan, state: JobState, supervisor: Supervisor, *, notify: Callable[[str], None]
+) -> AsyncIterator[RolloutContext]:
+    """Yield the context of the row's rollout. Raises PreflightError for an unusable judge, tool or checker."""
+    running, spec = check.running, check.job.spec
+    judge_url, judge_token = running.judge, running.judge_token
+    if running.judge:
+        await check_judge(running.judge, token=running.judge_token)
+    elif spec.needs_judge:
+        preflight.check_machine(spec.executor, state)
+        packages = preflight.prepare_packages(spec.judge, state)
+        services = Services.create(spec.executor, state, engines=0, packages=packages)
+        notify(f"Starting judge (logs: {state.logs})")
+        await services.judge.start(supervisor)
+        judge_url, judge_token = services.judge.url, services.judge_token
+    connect, model = _model(check)
+    async with (
+        EnginePool([running.engine or SCRIPT], token=running.engine_token, connect=connect) as pool,
+        JudgeClient(judge_url, token=judge_token or None, patience_seconds=pool.times.patience) as judge,
+        AgentPrograms(spec.agent) if spec.agent else nullcontext() as programs,
+    ):
+        rewards = TaskRewards(spec.rewards)
+        try:
+            if spec.needs_judge:
+                await check_imports(check.chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
+        except SourceError as error:
+            raise PreflightError(str(error)) from error
+        await pool.update_weights(Path(), model)
+        agent = Agent(
+            chat_format=check.chat_format,
+            sampling=check.sampling,
+            rollout=spec.rollout,
+            limits=JudgeLimits.from_spec(spec.judge.limits),
+        )
+        seed = (spec.seed, "check")
+        yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=seed)
+
+
+def _model(check: CheckPlan) -> tuple[Connect, str]:
+    """Return the client's constructor of the engine or the script, and the weight version."""
     if check.turns is None:
-        return None
-    chat_format = check.plan.chat_format
+        return partial(OpenAIClient, model=check.running.model), check.running.model
+    chat_format = check.chat_format
     turns = [[*chat_format.encode(turn), chat_format.end_of_turn_id] for turn in check.turns]
-    return partial(ScriptedClient, turns=turns)
+    return partial(ScriptedClient, turns=turns), SCRIPT
 
 
 def _stages(job: AgenticRLJob) -> Iterator[tuple[Stage, str, Sampling]]:

@@ -78,14 +78,25 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             continue
         source.put(str(path.resolve()))
     errors = find_template_errors(job) | find_invalid_files(job) | missing
-    for index, environment in enumerate(job.spec.environments):
-        if environment.url is None and not environment.command:
-            message = "is required by `rstar2 run`, which starts no image: the command line of the environment's server"
-            errors[f"spec.environments[{index}].command"] = message
-    if job.spec.agent is not None and shutil.which(job.spec.agent.command[0]) is None:
-        errors["spec.agent.command"] = f"no such program: {job.spec.agent.command[0]}"
-    _raise_all([f"{field}: {message}" for field, message in errors.items()])
+    _raise_all([f"{field}: {message}" for field, message in errors.items()] + _missing_programs(job))
     return job
+
+
+def check_programs(job: AgenticRLJob) -> None:
+    """Raise PreflightError unless the servers of the environment and the agent can be started on this machine."""
+    _raise_all(_missing_programs(job))
+
+
+def _missing_programs(job: AgenticRLJob) -> list[str]:
+    errors = [
+        f"spec.environments[{index}].command: is required on one machine, where no image is started: the command line "
+        "of the environment's server"
+        for index, environment in enumerate(job.spec.environments)
+        if environment.url is None and not environment.command
+    ]
+    if job.spec.agent is not None and shutil.which(job.spec.agent.command[0]) is None:
+        errors.append(f"spec.agent.command: no such program: {job.spec.agent.command[0]}")
+    return errors
 
 
 def assign_devices(
@@ -187,6 +198,13 @@ def locked(state: JobState) -> Iterator[None]:
         yield
 
 
+def with_uid(job: AgenticRLJob, state: JobState) -> AgenticRLJob:
+    """Return the job with the UID of its first run in this state folder, a new one before."""
+    earlier = state.job() if state.job_file.exists() else None
+    uid = earlier.metadata.uid if earlier is not None else job.metadata.uid or str(uuid.uuid4())
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
+
+
 def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[AgenticRLJob, list[str]]:
     """Write the resolved job into its state folder, with the UID of its first run.
 
@@ -194,8 +212,7 @@ def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[Ag
     """
     notes = []
     earlier = state.job() if state.job_file.exists() else None
-    uid = earlier.metadata.uid if earlier is not None else job.metadata.uid or str(uuid.uuid4())
-    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
+    job = with_uid(job, state)
     if earlier is not None and earlier.spec != job.spec:
         done = [stage.name for stage in job.spec.stages if state.stage(stage.name).done]
         kept = f" (kept: {', '.join(done)})" if done else ""

@@ -1,9 +1,10 @@
 """`rstar2 run`: the curriculum of a manifest on this machine, with the processes that a cluster would run.
 
 Starts what the next stage needs, runs one orchestrator per stage attempt, applies the failure policy, and stops every
-process at the end. All state is in one folder, so that the same command resumes where the last one stopped.
+process at the end. All state is in one folder, so that the same command resumes where the last one stopped. `rstar2
+eval` and `rstar2 filter` run a job of one stage (`launch/evaluation/measure.py`).
 
-    run -> preflight (manifest, machine, sources) -> _LocalRun.main
+    run -> preflight (manifest, machine, sources) -> LocalRun.main
              |- Supervisor: redis, judge-api, judge-worker, engine-N, tracking      (services.py)
              |- one orchestrator per attempt -> failure policy -> next attempt or next stage
              `- terminal_view.watch, then the report
@@ -19,6 +20,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -28,11 +31,12 @@ from rstar2_train.api.failure_policy import CountedRestarts, FailureDecision, af
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import JobReport, build_report, slice_table, stage_table, write_report
+from rstar2_train.evaluation.job_report import JobReport, build_report, write_report
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.devices import DeviceAssignment
-from rstar2_train.launch.local.services import Services
+from rstar2_train.launch.local.services import NONE_RUNNING, RunningServices, Services
 from rstar2_train.launch.local.terminal_view import watch
+from rstar2_train.launch.report_tables import ReportTables
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
 from rstar2_train.utils.files import write_atomically
@@ -56,71 +60,115 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         console.print(str(warning), style="yellow", highlight=False, markup=False)
     state = JobState((state_root / job.metadata.name).resolve())
     with preflight.locked(state):
-        packages = None
-        preflight.check_machine(job.spec.executor if job.spec.needs_judge else None, state)
-        if job.spec.judge.packages and job.spec.needs_judge:
-            console.print("Preparing the packages of the sandbox ...", style="dim")
-            packages = preflight.prepare_packages(job.spec.judge, state)
-        stop_leftovers(state.children_file)
+        packages = prepare_machine(job, state, console)
         if _pending(job, state):
             console.print("Preparing data and base model ...", style="dim")
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
-        devices = preflight.assign_devices(resolved, pending=_pending(resolved, state))
-        if sentence := devices.shared_use():
-            notes = [*notes, sentence]
-        for note in notes:
+        local = LocalRun(resolved, state, console, packages=packages, title=f"rstar2 run: {job.metadata.name}")
+        for note in (*notes, *local.notes):
             console.print(note, style="yellow", highlight=False, markup=False)
-        return asyncio.run(_LocalRun(resolved, state, console, devices, packages).main())
+        if not _pending(resolved, state):
+            console.print(f"Job {job.metadata.name} is already complete.", style="green")
+        end = asyncio.run(local.main())
+        _conclude(end, resolved, state, console)
+        return {"completed": ExitCode.DONE, "suspended": ExitCode.SUSPENDED}.get(end.ending, 1)
 
 
-class _LocalRun:
-    """One run of a job on this machine."""
+def prepare_machine(
+    job: AgenticRLJob, state: JobState, console: Console, *, running: RunningServices = NONE_RUNNING
+) -> Path | None:
+    """Check the machine, install the sandbox's packages, and stop processes that a killed run left behind.
+
+    Returns the folder of the packages; None without packages. Raises PreflightError.
+    """
+    starts_judge = job.spec.needs_judge and not running.judge
+    preflight.check_machine(job.spec.executor if starts_judge else None, state)
+    packages = None
+    if job.spec.judge.packages and starts_judge:
+        console.print("Preparing the packages of the sandbox ...", style="dim")
+        packages = preflight.prepare_packages(job.spec.judge, state)
+    stop_leftovers(state.children_file)
+    return packages
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The end of a run."""
+
+    ending: Ending
+    report: JobReport
+    failure: str = ""
+    """End of the log of the failed process, then one line with the cause."""
+    outcome: Outcome | None = None
+    """Outcome of the last attempt; None if it has none."""
+
+
+class LocalRun:
+    """One run of a job on this machine. The caller has locked the state folder."""
 
     def __init__(
         self,
         job: AgenticRLJob,
         state: JobState,
         console: Console,
-        devices: DeviceAssignment,
+        *,
         packages: Path | None,
+        title: str,
+        running: RunningServices = NONE_RUNNING,
+        orchestrator_options: Sequence[str] = (),
+        ships: bool = True,
     ) -> None:
+        """Choose devices and ports. Raises PreflightError if the devices do not suffice.
+
+        `packages`: folder of the sandbox's packages. `title`: of the terminal view. `orchestrator_options`: added to
+        the command line of each orchestrator. `ships`: whether the journal is sent to MLflow.
+        """
         self._job = job
-        self._packages = packages
-        self._devices = devices
         self._state = state
         self._console = console
+        self._title = title
+        self._options = orchestrator_options
+        self._ships = ships
         self._started = time.time()
         self._earlier_seconds = state.seconds()
         self._restarts = CountedRestarts()
         self._failure = ""
-
-    async def main(self) -> int:
-        """Run the stages that are not done, then print the report."""
-        pending = _pending(self._job, self._state)
-        ending: Ending = "completed"
-        if pending:
-            ending = await self._run_pending(pending)
-        else:
-            self._console.print(f"Job {self._job.metadata.name} is already complete.", style="green")
-        self._write_seconds()
-        report = build_report(self._state.root, self._job, seconds=self._seconds)
-        path = write_report(self._state.root, report)
-        self._conclude(ending, report, path)
-        return {"completed": ExitCode.DONE, "suspended": ExitCode.SUSPENDED}.get(ending, 1)
-
-    # -- processes --------------------------------------------------------------------------------------------------
-
-    async def _run_pending(self, pending: list[Stage]) -> Ending:
-        job, state = self._job, self._state
+        self._outcome: Outcome | None = None
+        self._devices = DeviceAssignment()
+        if not running.engine:
+            self._devices = preflight.assign_devices(job, pending=_pending(job, state))
         self._services = Services.create(
             job.spec.executor,
             state,
             engines=job.spec.rollout.replicas,
             devices=self._devices,
-            packages=self._packages,
+            packages=packages,
             environments=job.spec.environments,
+            running=running,
         )
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the user about the use of the devices."""
+        sentence = self._devices.shared_use()
+        return [sentence] if sentence else []
+
+    async def main(self) -> RunEnd:
+        """Run the stages that are not done, and write the job's report."""
+        pending = _pending(self._job, self._state)
+        ending: Ending = "completed"
+        if pending:
+            ending = await self._run_pending(pending)
+        self._write_seconds()
+        report = build_report(self._state.root, self._job, seconds=self._seconds)
+        write_report(self._state.root, report)
+        return RunEnd(ending, report, self._failure, self._outcome)
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    async def _run_pending(self, pending: list[Stage]) -> Ending:
+        job, state = self._job, self._state
         self._stop = asyncio.Event()
         async with Supervisor(logs=state.logs, register=state.children_file, notify=self._warn) as supervisor:
             self._supervisor = supervisor
@@ -129,7 +177,14 @@ class _LocalRun:
             tracker.log_artifact("", state.manifest_file)
             view_stop = asyncio.Event()
             view = asyncio.create_task(
-                watch(state, stop=view_stop, health=supervisor.health, console=self._console, started=self._started)
+                watch(
+                    state,
+                    stop=view_stop,
+                    health=supervisor.health,
+                    title=self._title,
+                    console=self._console,
+                    started=self._started,
+                )
             )
             ending: Ending = "failed"
             try:
@@ -150,7 +205,7 @@ class _LocalRun:
         if self._stop.is_set():
             self._signal_orchestrator(signal.SIGKILL)
         else:
-            self._warn("Suspending: writing a checkpoint. Press Ctrl-C again to stop without waiting.")
+            self._warn("Suspending: saving the state. Press Ctrl-C again to stop without waiting.")
             self._stop.set()
             self._signal_orchestrator(signal.SIGTERM)
 
@@ -172,7 +227,8 @@ class _LocalRun:
     async def _run_stages(self, pending: list[Stage]) -> Ending:
         background = [asyncio.create_task(self._watch_disk())]
         try:
-            await self._supervisor.start(self._services.shipper())
+            if self._ships:
+                await self._supervisor.start(self._services.shipper())
             starting: asyncio.Task[None] | None = None
             if any(stage.needs_engines for stage in pending):
                 starting = asyncio.create_task(self._start_services())  # engines load while SFT trains
@@ -196,9 +252,10 @@ class _LocalRun:
         """Start what stages that sample need. A child that does not start fails the run."""
         services, supervisor = self._services, self._supervisor
         source = Path(self._job.spec.model.source)
+        starts_judge = self._job.spec.needs_judge and not services.running.judge
         try:
             await gather_or_cancel(
-                *([services.judge.start(supervisor)] if self._job.spec.needs_judge else []),
+                *([services.judge.start(supervisor)] if starts_judge else []),
                 services.start_engines(supervisor, source),
                 services.start_environment(supervisor),
             )
@@ -218,7 +275,7 @@ class _LocalRun:
         """Run attempts of one stage until it is done, suspended or failed."""
         while not self._stop.is_set():
             attempt = preflight.next_attempt(self._job, self._state, stage.name)
-            child: Child = self._services.orchestrator(stage, attempt)
+            child: Child = self._services.orchestrator(stage, attempt, *self._options)
             code = await self._supervisor.run(child)
             decision = self._decide(stage, attempt, code)
             if decision.action == "NextStage":
@@ -241,6 +298,7 @@ class _LocalRun:
         outcome: Outcome | None = self._state.stage(stage.name).outcome()
         if outcome is not None and outcome.attempt != attempt:
             outcome = None  # of an earlier attempt
+        self._outcome = outcome
         policy = self._job.spec.failure_policy
         self._restarts = self._restarts.at(time.time(), policy)
         return after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=self._restarts.number)
@@ -256,34 +314,8 @@ class _LocalRun:
         tracker.close()
         others = [name for name in self._supervisor.health() if name != "tracking"]
         await self._supervisor.stop(*others)
-        await asyncio.to_thread(_wait_for_metrics, self._state.root)
-
-    def _conclude(self, ending: Ending, report: JobReport, path: Path) -> None:
-        console, state = self._console, self._state
-        console.print()
-        console.print(stage_table(report, width=console.width))
-        slices = slice_table(report)
-        if slices is not None:
-            console.print(slices)
-        shipped = shipper.progress(state.root)
-        if not shipped.complete:
-            console.print(
-                f"MLflow does not have all metrics yet ({shipped.error or 'still sending'}). They are saved: "
-                f"`rstar2 track {self._job.metadata.name}` sends the rest.",
-                style="yellow",
-                markup=False,
-            )
-        if shipped.rejection_message:
-            console.print(shipped.rejection_message, style="yellow", markup=False)
-        console.print(f"report   {_relative(path)}", highlight=False, markup=False, soft_wrap=True)
-        console.print(f"logs     {_relative(state.logs)}", highlight=False, markup=False, soft_wrap=True)
-        console.print(f"metrics  {ui_command(state.root)}", highlight=False, markup=False, soft_wrap=True)
-        if ending == "suspended":
-            self._warn("Suspended. Run the same command to resume.")
-        if ending == "failed":
-            excerpt, _, cause = self._failure.rpartition("\n")
-            console.print(excerpt, markup=False, highlight=False, soft_wrap=True)
-            console.print(f"FAILED: {cause}", style="red", markup=False, highlight=False, soft_wrap=True)
+        if self._ships:
+            await asyncio.to_thread(_wait_for_metrics, self._state.root)
 
     @property
     def _seconds(self) -> float:
@@ -291,6 +323,34 @@ class _LocalRun:
 
     def _write_seconds(self) -> None:
         write_atomically(self._state.seconds_file, json.dumps(self._seconds))
+
+
+def _conclude(end: RunEnd, job: AgenticRLJob, state: JobState, console: Console) -> None:
+    """Print the report, its files, and the cause of a failure."""
+    console.print()
+    console.print(ReportTables(end.report))
+    shipped = shipper.progress(state.root)
+    if not shipped.complete:
+        console.print(
+            f"MLflow does not have all metrics yet ({shipped.error or 'still sending'}). They are saved: "
+            f"`rstar2 track {job.metadata.name}` sends the rest.",
+            style="yellow",
+            markup=False,
+        )
+    if shipped.rejection_message:
+        console.print(shipped.rejection_message, style="yellow", markup=False)
+    for line in (
+        f"report   {_relative(state.report_file)}",
+        f"logs     {_relative(state.logs)}",
+        f"metrics  {ui_command(state.root)}",
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if end.ending == "suspended":
+        console.print("Suspended. Run the same command to resume.", style="yellow", highlight=False, markup=False)
+    if end.ending == "failed":
+        excerpt, _, cause = end.failure.rpartition("\n")
+        console.print(excerpt, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"FAILED: {cause}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _pending(job: AgenticRLJob, state: JobState) -> list[Stage]:

@@ -3,7 +3,7 @@
 Counterpart of the operator's `builders/`: the same roles (judge, engines, orchestrator, tracking) as processes instead
 of pods. Each listens on loopback on a port of its own. Secrets are passed in the environment and in files of mode 600.
 
-    run.py, evaluation/runner.py, serving/stack.py -> Services -> Child -> Supervisor.start
+    run.py, evaluation/task_check.py, serving/stack.py -> Services -> Child -> Supervisor.start
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.judge.local import PROBE_TIMEOUT, LocalJudge
 from rstar2_train.launch.local.devices import DeviceAssignment
 from rstar2_train.tracking import shipper
-from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, secret_env
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret, secret_env
 from rstar2_train.utils.ports import LOOPBACK, free_ports
 from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel
 
@@ -34,9 +34,35 @@ ORCHESTRATOR_STOP_SECONDS = 120.0
 """Grace period of an orchestrator, which writes a checkpoint before it exits."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunningServices:
+    """Engine and judge that run already. An empty URL means that this command starts its own."""
+
+    engine: str = ""
+    engine_token: str = ""
+    model: str = ""
+    """Name under which the engine serves the model; empty: not known yet."""
+    judge: str = ""
+    judge_token: str = ""
+
+    @classmethod
+    def from_options(cls, *, endpoint: str, judge: str) -> RunningServices:
+        """Return the services of --endpoint and --judge, with their tokens from the environment. Raises OSError."""
+        return cls(
+            engine=endpoint.rstrip("/").removesuffix("/v1"),
+            engine_token=read_secret(ENGINE_TOKEN) or "",
+            judge=judge.rstrip("/"),
+            judge_token=read_secret(JUDGE_TOKEN) or "",
+        )
+
+
+NONE_RUNNING = RunningServices()
+"""The command starts all services."""
+
+
 @dataclass(frozen=True)
 class Services:
-    """Command lines, ports and secrets of a job's children on this machine."""
+    """Command lines, ports and secrets of a job's children on this machine, and the services that run already."""
 
     state: JobState
     judge: LocalJudge
@@ -46,6 +72,7 @@ class Services:
     devices: DeviceAssignment
     environment: EnvironmentSpec | None = None
     environment_ports: tuple[int, ...] = ()
+    running: RunningServices = NONE_RUNNING
 
     @classmethod
     def create(
@@ -57,12 +84,14 @@ class Services:
         devices: DeviceAssignment | None = None,
         packages: Path | None = None,
         environments: Sequence[EnvironmentSpec] = (),
+        running: RunningServices = NONE_RUNNING,
     ) -> Services:
         """Choose free ports and new secrets.
 
-        `engines`: number of engines; `devices`: of each child, default: none; `environments`: those of the job;
-        `packages`: folder of the sandbox's packages (`preflight.prepare_packages`).
+        `engines`: number of engines, unless one of `running` serves; `devices`: of each child, default: none;
+        `environments`: those of the job; `packages`: folder of the sandbox's packages (`preflight.prepare_packages`).
         """
+        engines = 0 if running.engine else engines
         environment = next((spec for spec in environments if spec.url is None), None)
         servers = environment.replicas if environment is not None else 0
         redis_port, judge_port, *more_ports = free_ports(2 + engines + servers)
@@ -86,12 +115,18 @@ class Services:
             devices=devices or DeviceAssignment(),
             environment=environment,
             environment_ports=tuple(environment_ports),
+            running=running,
         )
 
     @property
     def engine_urls(self) -> list[str]:
         """Base URLs of the engines."""
         return [f"http://{LOOPBACK}:{port}" for port in self.engine_ports]
+
+    @property
+    def environments(self) -> list[str]:
+        """`HOST:PORT` of the servers of the environment."""
+        return [f"{LOOPBACK}:{port}" for port in self.environment_ports]
 
     async def start_engines(self, supervisor: Supervisor, model: Path) -> None:
         """Start the job's engines, all with `model`. Raises ChildFailed."""
@@ -142,18 +177,23 @@ class Services:
         """Return the process that sends the tracking journal to MLflow."""
         return Child("tracking", shipper.command(self.state.root))
 
-    def orchestrator(self, stage: Stage, attempt: int) -> Child:
-        """Return the orchestrator of one attempt of a stage."""
+    def orchestrator(self, stage: Stage, attempt: int, *options: str) -> Child:
+        """Return the orchestrator of one attempt of a stage. `options`: more of its command line."""
+        running = self.running
         argv = [sys.executable, "-m", "rstar2_train.orchestrator", "--state", str(self.state.root)]
-        argv += ["--stage", stage.name, "--attempt", str(attempt), "--judge", self.judge.url]
-        for url in self.engine_urls:
+        argv += ["--stage", stage.name, "--attempt", str(attempt), "--judge", running.judge or self.judge.url]
+        for url in [running.engine] if running.engine else self.engine_urls:
             argv += ["--engine", url]
-        for port in self.environment_ports:
-            argv += ["--environment", f"{LOOPBACK}:{port}"]
+        if running.model:
+            argv += ["--served-model", running.model]
+        for address in self.environments:
+            argv += ["--environment", address]
+        argv += options
         if self.devices.time_shared:
             argv.append("--share-device")
         env = self.devices.trainer_environment()
-        env |= secret_env(ENGINE_TOKEN, self.engine_token) | secret_env(JUDGE_TOKEN, self.judge_token)
+        env |= secret_env(ENGINE_TOKEN, running.engine_token if running.engine else self.engine_token)
+        env |= secret_env(JUDGE_TOKEN, running.judge_token if running.judge else self.judge_token)
         return Child(f"orchestrator-{stage.name}-{attempt}", argv, env=env, stop_seconds=ORCHESTRATOR_STOP_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""The terminal view of `rstar2 run`: stages, progress, metrics, and the state of the child processes.
+"""The terminal view of `rstar2 run`, `eval` and `filter`: stages, progress, metrics, states of the child processes.
 
     files in the state folder -> read_view -> View -> render (live panel) or line (one line per step)
 
@@ -28,6 +28,8 @@ from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.utils.terminal import hidden_control_characters
 
 _REFRESH_SECONDS = 0.5
+_LINE_SECONDS = 30.0
+"""Interval of the lines of a stage without steps, if there is no terminal."""
 _BAR = 24
 """Characters of a progress bar."""
 _MARKS = {
@@ -38,6 +40,9 @@ _MARKS = {
 }
 _METRICS = (
     ("reward", "reward", "{:.3f}"),
+    ("correct_so_far", "correct so far", "{:.1%}"),
+    ("kept", "problems kept", "{:.0f}"),
+    ("seen", "of", "{:.0f}"),
     ("tool_error_ratio", "tool errors", "{:.1%}"),
     ("truncated", "truncated", "{:.1%}"),
     ("all_correct", "all-correct groups", "{:.0%}"),
@@ -66,7 +71,7 @@ class StageView:
 class View:
     """Everything that the view displays."""
 
-    job: str
+    title: str
     stages: Sequence[StageView]
     progress: Progress | None
     """Last progress report of an orchestrator."""
@@ -90,7 +95,7 @@ class View:
 
 
 def read_view(
-    state: JobState, *, started: float, health: Mapping[str, str], history: Sequence[float] = ()
+    state: JobState, *, started: float, health: Mapping[str, str], history: Sequence[float] = (), title: str = ""
 ) -> View | None:
     """Read the state folder; None if it has no job file yet. `started`: Unix time."""
     if not state.job_file.exists():
@@ -98,7 +103,7 @@ def read_view(
     job = state.job()
     now = time.time()
     return View(
-        job=job.metadata.name,
+        title=title or f"rstar2 run: {job.metadata.name}",
         stages=[_read_stage(state.stage(stage.name), stage) for stage in job.spec.stages],
         progress=state.progress(),
         elapsed=now - started,
@@ -128,7 +133,7 @@ def render(view: View) -> RenderableType:
     rows += [Text(""), _times(view)]
     if view.health:
         rows.append(_health(view.health))
-    return Panel(Group(*rows), title=f"rstar2 run: {view.job}", title_align="left", border_style="dim")
+    return Panel(Group(*rows), title=Text(view.title), title_align="left", border_style="dim")
 
 
 def line(view: View) -> str:
@@ -159,6 +164,7 @@ async def watch(
     *,
     stop: asyncio.Event,
     health: Callable[[], Mapping[str, str]],
+    title: str = "",
     console: Console | None = None,
     started: float | None = None,
 ) -> None:
@@ -170,7 +176,7 @@ async def watch(
         with hidden_control_characters(), Live(console=out, refresh_per_second=4, transient=False) as live:
             while True:
                 last = stop.is_set()
-                view = read_view(state, started=start, health=health(), history=rewards.values)
+                view = read_view(state, started=start, health=health(), history=rewards.values, title=title)
                 if view is not None:
                     rewards.add(view.progress)
                     live.update(render(view))
@@ -196,7 +202,10 @@ def _lines(view: View) -> list[tuple[str, str]]:
     lines = [(outcome_line(stage), outcome_line(stage)) for stage in view.stages]
     progress = view.progress
     if progress is not None:
-        lines.append((f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}", line(view)))
+        key = f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}"
+        if progress.total_steps is None and progress.rollouts_done:
+            key += f" {view.elapsed // _LINE_SECONDS}"
+        lines.append((key, line(view)))
     return lines
 
 
@@ -259,9 +268,12 @@ def _bar(progress: Progress) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
     table.add_column(no_wrap=True, justify="right")
-    known = progress.total_steps is not None
-    bar = ProgressBar(total=progress.total_steps or 1, completed=progress.step if known else 0)
-    table.add_row(Text(progress.stage, "bold"), bar, Text(f"step {_steps(progress)}"))
+    done, total, text = progress.step, progress.total_steps, f"step {_steps(progress)}"
+    if total is None and progress.rollouts_total:  # a stage without steps that samples
+        done, total = progress.rollouts_done, progress.rollouts_total
+        text = f"{done / total:.0%}"
+    bar = ProgressBar(total=total or 1, completed=done if total else 0)
+    table.add_row(Text(progress.stage, "bold"), bar, Text(text))
     return table
 
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import build_report, slice_table, stage_table, write_report
+from rstar2_train.evaluation.job_report import build_report, write_report
+from rstar2_train.launch.report_tables import ReportTables
 from rstar2_train.tracking.shipper import ship
 from rstar2_train.tracking.tracker import Tracker
 
@@ -30,11 +31,7 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     state = JobState(state_root)
     result = build_report(state.root, job, seconds=_seconds(state))
     path = write_report(state.root, result)
-    console = Console(width=WIDTH)
-    console.print(stage_table(result, width=WIDTH))
-    slices = slice_table(result)
-    if slices is not None:
-        console.print(slices)
+    Console(width=WIDTH).print(ReportTables(result))
     tracker = Tracker.for_job(job, state.root)
     tracker.log_artifact("", path)
     tracker.end_job(ending)

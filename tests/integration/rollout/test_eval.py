@@ -14,7 +14,6 @@ from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.evaluation.benchmarks import SEED_NAME
 from rstar2_train.evaluation.records import read_evaluation
-from rstar2_train.evaluation.result import EvaluationResult
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.rollout import trajectory_store
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
@@ -39,7 +38,7 @@ from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 TURNS = turns_by_seed(SEED_NAME, [f"sums/{number}" for number in range(len(GOLD))])
-FILES = "state/*/*/samples.jsonl"
+FILES = "state/*/*/stages/eval/samples/*.jsonl"
 MANIFEST: dict[str, Any] = {
     "apiVersion": "rstar2.dev/v1alpha1",
     "kind": "AgenticRLJob",
@@ -105,103 +104,85 @@ async def proxy(engine: Engine, models: Models) -> AsyncIterator[EngineProxy]:
 
 
 async def evaluate(
-    engine: Engine, url: str, folder: Path, *more: str, benchmark: str = "sums.jsonl"
+    engine: Engine, url: str, judge: UnsupervisedJudge, folder: Path, *more: str, benchmark: str = "sums.jsonl"
 ) -> asyncio.subprocess.Process:
-    """Start the command with the engine or proxy at `url`; it starts its own judge."""
+    """Start the command with the engine or proxy at `url`."""
     return await start(
-        engine, folder, "rstar2_train.cli", "eval", "--endpoint", url, "--manifest", folder / "sums.yaml",
-        "--benchmark", folder / benchmark, "--state", folder / "state", "--out", folder / "out", *more,
+        engine, folder, "rstar2_train.cli", "eval", "--endpoint", url, "--judge", judge.url,
+        "--manifest", folder / "sums.yaml", "--benchmark", folder / benchmark, "--state", folder / "state",
+        "--out", folder / "out", *more,
     )  # fmt: skip
 
 
-async def test_eval_killed_resumes_with_missing_samples(engine: Engine, proxy: EngineProxy, tmp_path: Path) -> None:
-    """After a SIGKILL the same command generates only the missing samples; a third run generates none."""
+async def test_eval_killed_resumes_with_missing_samples(
+    engine: Engine, proxy: EngineProxy, judge_stack: UnsupervisedJudge, tmp_path: Path
+) -> None:
+    """After a SIGKILL the same command generates only the missing samples; a third run starts no process."""
     (tmp_path / "sums.yaml").write_text(json.dumps(MANIFEST))
     write_sums(tmp_path)
     everything = {(problem, sample) for problem, sample, _ in TURNS.values()}
     early = {(problem, sample) for problem, sample in everything if sample not in HELD}
 
-    output = await finish(await evaluate(engine, proxy.url, tmp_path, "--model", "unknown"), code=1)
-    assert "serves policy, not '" in output and "'unknown'" in output
-    assert "pass one of these names with --model" in output
-    assert not (tmp_path / "state").exists()
-
     proxy.holding.set()
-    run = await evaluate(engine, proxy.url, tmp_path)
+    run = await evaluate(engine, proxy.url, judge_stack, tmp_path)
     await kill_at(run, FILES, folder=tmp_path, samples=len(early))
-    assert set(saved(tmp_path, FILES)) == early and not (tmp_path / "out").exists()
+    assert set(saved(tmp_path, FILES)) == early and not list(tmp_path.glob("out/*"))
     assert {(problem, sample) for problem, sample, _ in proxy.requests} == everything
 
     proxy.holding.clear()
     proxy.requests.clear()
-    output = await finish(await evaluate(engine, proxy.url, tmp_path))
+    output = await finish(await evaluate(engine, proxy.url, judge_stack, tmp_path))
     assert f"Resuming: {len(early)} of {len(everything)} samples already done" in output
     assert sorted(proxy.requests) == sorted(turn for turn in TURNS.values() if turn[1] in HELD)
     assert sorted(saved(tmp_path, FILES)) == sorted(everything)
     assert running(tmp_path) == []
 
-    result = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
-    figures = result.overall
-    assert (figures.problems, figures.samples, figures.excluded) == (len(GOLD), len(everything), 0)
-    assert (figures.pass_at_1, figures.pass_at_k) == (0.75, {2: 0.75, 4: 0.75})
-    assert (figures.calls_per_sample, figures.tool_error_ratio) == (3.0, pytest.approx(1 / 3))
-    assert [problem.correct for problem in result.problems] == [SAMPLES if gold == "42" else 0 for gold in GOLD]
+    result = read_evaluation(tmp_path / "out" / "evaluation.json")
+    assert (result.stage, result.model, result.endpoint) == ("eval", "policy", proxy.url)
+    assert (result.problems, result.samples, result.excluded) == (len(GOLD), len(everything), 0)
+    assert (result.pass_at_1, result.pass_at_k) == (0.75, {2: 0.75, 4: 0.75})
+    assert (result.calls_per_sample, result.tool_error_ratio) == (3.0, pytest.approx(1 / 3))
+    assert [problem.correct for problem in result.problem_results] == [SAMPLES if gold == "42" else 0 for gold in GOLD]
     assert "sums/2" in (tmp_path / "out" / "evaluation.html").read_text()
     stored = trajectory_store.read(tmp_path / "out" / "trajectories.parquet")
     assert [(row.prompt_id, row.sample) for row in stored] == sorted(everything)
     assert len({tuple(response(row)[0]) for row in stored}) == 1  # the same before and after the kill
 
     proxy.requests.clear()
-    await finish(await evaluate(engine, proxy.url, tmp_path, "--mlflow", f"sqlite:///{tmp_path}/mlflow.db"))
-    assert proxy.requests == []
-    again = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
-    seconds = {"seconds": figures.seconds}
-    assert again.overall.model_copy(update=seconds) == figures and again.problems == result.problems
+    logs = sorted(tmp_path.glob("state/*/*/logs/*"))
+    await finish(
+        await evaluate(engine, proxy.url, judge_stack, tmp_path, "--mlflow", f"sqlite:///{tmp_path}/mlflow.db")
+    )
+    assert proxy.requests == [] and sorted(tmp_path.glob("state/*/*/logs/*")) == logs
+    again = read_evaluation(tmp_path / "out" / "evaluation.json")
+    assert again.model_copy(update={"seconds": result.seconds, "attempt": result.attempt}) == result
     assert_tracked(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-async def test_evaluate_stage_killed_resumes_with_missing_samples(
+async def test_evaluate_stage_has_the_samples_of_the_command(
     engine: Engine, models: Models, proxy: EngineProxy, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
-    """A restarted stage generates only the missing samples, and has the figures of the command."""
+    """A stage on engines of its job sends the same requests, and removes its samples at its end."""
     manifest = copy.deepcopy(MANIFEST)
     spec = manifest["spec"]
     spec["model"]["source"] = str(models.memorising)
     spec["stages"][0]["evaluate"]["benchmarks"] = [{"name": "sums", "data": str(write_sums(tmp_path))}]
     state = write_job(manifest, tmp_path / "job")
     folder = state.stage("eval")
-    everything = {(problem, sample) for problem, sample, _ in TURNS.values()}
-    early = {(problem, sample) for problem, sample in everything if sample not in HELD}
-    files = "stages/eval/samples/*.jsonl"
-
-    proxy.holding.set()
-    run = await start_attempt(engine, state, "eval", attempt=1, url=proxy.url, judge=judge_stack.url)
-    await kill_at(run, files, folder=state.root, samples=len(early))
-    assert set(saved(state.root, files)) == early and not folder.evaluation_file.exists()
-
-    proxy.holding.clear()
-    proxy.requests.clear()
-    # Samples of another model or other settings are in other files, which the attempt does not read.
-    (samples,) = state.root.glob(files)
-    (samples.with_name("0123456789abcdef.jsonl")).write_text(samples.read_text().replace('"correct"', '"wrong"'))
     await finish(await start_attempt(engine, state, "eval", attempt=2, url=proxy.url, judge=judge_stack.url))
-    assert sorted(proxy.requests) == sorted(turn for turn in TURNS.values() if turn[1] in HELD)
+    assert sorted(proxy.requests) == sorted(TURNS.values())
     evaluation = read_evaluation(folder.evaluation_file)
-    assert (evaluation.attempt, evaluation.problems, evaluation.samples, evaluation.excluded) == (
-        2,
-        len(GOLD),
-        len(everything),
-        0,
-    )
+    assert (evaluation.attempt, evaluation.problems, evaluation.excluded) == (2, len(GOLD), 0)
     assert (evaluation.pass_at_1, evaluation.pass_at_k) == (0.75, {2: 0.75, 4: 0.75})
-    assert evaluation.benchmarks["sums"].pass_at_1 == 0.75
+    assert evaluation.benchmarks["sums"].pass_at_1 == 0.75 and evaluation.endpoint is None
+    assert "sums/2" in folder.evaluation_page.read_text()
     rows = trajectory_store.read(folder.evaluation_trajectories)
-    assert [(row.prompt_id, row.sample) for row in rows] == sorted(everything)
+    assert [(row.prompt_id, row.sample) for row in rows] == sorted({turn[:2] for turn in TURNS.values()})
     assert folder.done and not folder.samples.exists()
 
 
 async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
-    engine: Engine, models: Models, tmp_path: Path
+    engine: Engine, models: Models, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
     """An IFEval prompt has no system prompt and no prefix; its instructions are the score."""
     async with EnginePool([engine.url], token=engine.token) as pool:
@@ -214,27 +195,29 @@ async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
     job["spec"]["model"] = {"source": "unused", "promptPrefix": "Box it, ", "chatTemplate": "known.jinja"}
     (tmp_path / "sums.yaml").write_text(json.dumps(job))
 
-    printed = await finish(await evaluate(engine, engine.url, tmp_path, benchmark="ifeval.jsonl"))
+    printed = await finish(await evaluate(engine, engine.url, judge_stack, tmp_path, benchmark="ifeval.jsonl"))
     assert "instructions followed" in printed
-    result = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
-    figures = result.overall.instructions
-    assert figures is not None and result.overall.samples == 2 * SAMPLES
+    result = read_evaluation(tmp_path / "out" / "evaluation.json")
+    figures = result.instructions
+    assert figures is not None and result.samples == 2 * SAMPLES
     assert (figures.prompts, figures.prompt_strict, figures.prompt_loose) == (2, 0.5, 0.5)
     assert (figures.instructions, figures.instruction_strict) == (5, pytest.approx(4 / 5))
-    assert result.overall.pass_at_1 == 0.5 and result.overall.calls_per_sample == 3.0
-    assert [problem.answers for problem in result.problems] == [
+    assert result.pass_at_1 == 0.5 and result.calls_per_sample == 3.0
+    assert [problem.answers for problem in result.problem_results] == [
         {"strict, strict, strict": SAMPLES},
         {"no, strict": SAMPLES},
     ]
     assert "punctuation:no_comma" in (tmp_path / "out" / "evaluation.html").read_text()
 
-    printed = await finish(await evaluate(engine, engine.url, tmp_path, benchmark="ifeval.jsonl"))
+    printed = await finish(await evaluate(engine, engine.url, judge_stack, tmp_path, benchmark="ifeval.jsonl"))
     assert f"Resuming: {2 * SAMPLES} of {2 * SAMPLES} samples already done" in printed
-    again = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
-    assert again.problems == result.problems
+    again = read_evaluation(tmp_path / "out" / "evaluation.json")
+    assert again.problem_results == result.problem_results
 
 
-async def test_eval_bfcl_reports_categories(engine: Engine, models: Models, tmp_path: Path) -> None:
+async def test_eval_bfcl_reports_categories(
+    engine: Engine, models: Models, judge_stack: UnsupervisedJudge, tmp_path: Path
+) -> None:
     """Calls of the first turn are scored by the template's checker. One of the three calls is malformed."""
     async with EnginePool([engine.url], token=engine.token) as pool:
         await pool.update_weights(models.memorising, "known/calls")
@@ -259,11 +242,13 @@ async def test_eval_bfcl_reports_categories(engine: Engine, models: Models, tmp_
     job["spec"]["stages"][0]["evaluate"] |= {"samples": 1}
     (tmp_path / "sums.yaml").write_text(json.dumps(job))
 
-    printed = await finish(await evaluate(engine, engine.url, tmp_path, "--max-turns", "1", benchmark="bfcl.jsonl"))
+    printed = await finish(
+        await evaluate(engine, engine.url, judge_stack, tmp_path, "--max-turns", "1", benchmark="bfcl.jsonl")
+    )
     assert "BFCL: calls in one turn" in printed
-    result = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
-    assert result.overall.bfcl is not None and result.overall.excluded == 0
-    accuracy = {name: each.pass_at_1 for name, each in result.overall.bfcl.categories.items()}
+    result = read_evaluation(tmp_path / "out" / "evaluation.json")
+    assert result.bfcl is not None and result.excluded == 0
+    accuracy = {name: each.pass_at_1 for name, each in result.bfcl.categories.items()}
     assert accuracy == {"simple_python": 0.0, "live_irrelevance": 0.0, "live_relevance": 1.0}
     assert "<h2>BFCL</h2>" in (tmp_path / "out" / "evaluation.html").read_text()
 

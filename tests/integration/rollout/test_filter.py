@@ -1,11 +1,13 @@
-"""`rstar2 filter` and a Filter stage with a real engine and judge: the same samples, the same kept problems."""
+"""`rstar2 filter` with a real engine and judge: a signal and a second run, other thresholds, and a reused sample."""
 
 import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.api.contracts import ExitCode
 from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
+from rstar2_train.inference.pool import EnginePool
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.engine_proxy import (
@@ -14,14 +16,12 @@ from tests.support.engine_proxy import (
     SAMPLES,
     EngineProxy,
     finish,
-    kill_at,
     proxied,
     running,
     saved,
     start,
-    start_attempt,
+    stop_at,
     turns_by_seed,
-    write_job,
     write_sums,
 )
 from tests.support.unsupervised_judge import UnsupervisedJudge
@@ -31,7 +31,7 @@ TRUNCATED = {("1", 0), ("1", 3), ("3", 2)}
 SOLVED = [4, 2, 0, 3]
 """Correct samples per problem: the file has a wrong answer for the third; TRUNCATED samples are wrong."""
 DROP = 3
-FILES = "state/*/*/samples.jsonl"
+FILES = "state/*/*/stages/filter/samples/*.jsonl"
 
 
 def manifest(models: Models, problems: Path) -> dict[str, Any]:
@@ -71,51 +71,39 @@ async def start_filter(
     )  # fmt: skip
 
 
-async def test_filter_command_equals_the_filter_stage(
+async def test_filter_stopped_resumes_with_missing_samples(
     engine: Engine, models: Models, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
-    """The command keeps the same problems as the stage, with the same seeds, and resumes after a SIGKILL."""
+    """A signal stops the command with exit code 75; the next run samples the rest, and later ones nothing."""
     file = write_sums(tmp_path)
-    job = manifest(models, file)
-    (tmp_path / "sums.yaml").write_text(json.dumps(job))
-    state = write_job(job, tmp_path / "job")
+    (tmp_path / "sums.yaml").write_text(json.dumps(manifest(models, file)))
+    async with EnginePool([engine.url], token=engine.token) as pool:
+        await pool.update_weights(models.memorising, "known/filter")
     async with proxied(engine, TURNS) as proxy:
         proxy.truncated = TRUNCATED
-        await finish(await start_attempt(engine, state, "hard", attempt=1, url=proxy.url, judge=judge_stack.url))
-        by_stage = state.stage("hard").kept_file.read_bytes()
-        assert [json.loads(line)["id"] for line in by_stage.splitlines()] == ["1", "2"]
-        requests = sorted(proxy.requests)
-        assert {(problem, sample) for problem, sample, _ in requests} == {turn[:2] for turn in TURNS.values()}
-
-        proxy.requests.clear()
         proxy.holding.set()
         run = await start_filter(engine, judge_stack, proxy, file)
-        early = [turn for turn in TURNS.values() if turn[1] not in HELD]
-        await kill_at(run, FILES, folder=tmp_path, samples=len(GOLD) * (SAMPLES - len(HELD)))
-        assert not (tmp_path / "kept.jsonl").exists()
-        first = [turn for turn in proxy.requests if turn[1] not in HELD]
-        assert sorted(first) == sorted(turn for turn in early if turn in requests)
+        await stop_at(run, FILES, folder=tmp_path, samples=len(GOLD) * (SAMPLES - len(HELD)))
+        assert "run the same command to resume" in await finish(run, code=ExitCode.SUSPENDED)
+        assert not (tmp_path / "kept.jsonl").exists() and running(tmp_path) == []
+        first = {turn[:2] for turn in proxy.requests if turn[1] not in HELD}
 
         proxy.holding.clear()
         proxy.requests.clear()
         output = await finish(await start_filter(engine, judge_stack, proxy, file))
-        assert sorted(first + proxy.requests) == requests, (
-            "the command sent the stage's requests, with its seeds, each once"
-        )
+        assert {turn[:2] for turn in proxy.requests} == {turn[:2] for turn in TURNS.values()} - first
         assert "Resuming: 8 of 16 samples already done" in output
-        assert (tmp_path / "kept.jsonl").read_bytes() == by_stage
         assert sorted(saved(tmp_path, FILES)) == sorted({turn[:2] for turn in TURNS.values()})
         report = FilterReport.model_validate_json((tmp_path / "kept.report.json").read_text())
         assert [(count.solved, count.valid) for count in report.counts] == [(solved, SAMPLES) for solved in SOLVED]
         assert (report.kept, report.dropped, report.excluded) == (2, 2, 0)
         assert report.histogram == {0: 1, 1: 0, 2: 1, 3: 1, 4: 1}
         assert "2 of 4 problems kept, 2 dropped" in output and f"grpo: {{data: {tmp_path}/kept.jsonl}}" in output
+        assert kept_ids(tmp_path) == ["1", "2"]
 
         proxy.requests.clear()
         await finish(await start_filter(engine, judge_stack, proxy, file, "--drop-solved", "4"))
-        assert proxy.requests == []
-        again = [json.loads(line)["id"] for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
-        assert again == ["1", "2", "3"]
+        assert proxy.requests == [] and kept_ids(tmp_path) == ["1", "2", "3"]
 
         before = (tmp_path / "kept.jsonl").read_bytes()
         write_sums(tmp_path, golds=GOLD[:1])  # only the problem that is always solved
@@ -123,3 +111,7 @@ async def test_filter_command_equals_the_filter_stage(
         assert "every problem has 3 or more correct samples, so no file was written" in output
         assert proxy.requests == [] and (tmp_path / "kept.jsonl").read_bytes() == before
         assert running(tmp_path) == []
+
+
+def kept_ids(folder: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in (folder / "kept.jsonl").read_text().splitlines()]

@@ -1,6 +1,7 @@
 """`rstar2 eval` of a tiny model on the folders of `rstar2 init`: tools, files and rewards with a real engine."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,11 @@ import yaml
 
 from rstar2_train.cli.main import main
 from rstar2_train.data.task_templates import write_template
-from rstar2_train.evaluation.result import EvaluationResult
+from rstar2_train.evaluation.records import read_evaluation
 from rstar2_train.inference.pool import EnginePool
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
+from tests.support.engine_proxy import running
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
@@ -50,7 +52,30 @@ def test_eval_of_template_scores_by_its_reward(
     argv = ["eval", "--endpoint", known_engine.url, "--judge", judge_stack.url, "--manifest", folder / "job.yaml"]
     argv += ["--benchmark", folder / "rows.jsonl", "--samples", 1, "--state", tmp_path / "state", "--out", tmp_path]
     assert main(list(map(str, argv))) == 0
-    result = EvaluationResult.model_validate_json((tmp_path / "evaluation.json").read_text())
-    assert [problem.correct for problem in result.problems] == correct
-    assert result.overall.calls_per_sample == 3.0
-    assert result.overall.tool_error_ratio == pytest.approx(error_ratio)
+    result = read_evaluation(tmp_path / "evaluation.json")
+    assert [problem.correct for problem in result.problem_results] == correct
+    assert result.calls_per_sample == 3.0
+    assert result.tool_error_ratio == pytest.approx(error_ratio)
+
+
+def test_eval_starts_the_servers_of_an_environment(known_engine: Engine, tmp_path: Path) -> None:
+    """An environment without a URL is started for the command, and stopped at its end. No judge is needed."""
+    folder = tmp_path / "new"
+    write_template("openenv", folder)
+    manifest = yaml.safe_load((folder / "job.yaml").read_text())
+    spec = manifest["spec"]
+    del spec["environments"][0]["url"]
+    spec["environments"][0]["command"] = [sys.executable, str(folder / "server.py"), "{port}"]
+    spec["model"]["systemPrompt"] = SYSTEM  # the tiny model knows no other, and calls a tool that the game lacks
+    spec["stages"][-1]["evaluate"]["sampling"] = {"temperature": 0, "maxResponseTokens": RESPONSE_TOKENS}
+    (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+    row = json.loads((folder / "rows.jsonl").read_text().splitlines()[0])
+    (folder / "rows.jsonl").write_text(json.dumps(row | {"problem": QUESTION}) + "\n")
+    argv = ["eval", "--endpoint", known_engine.url, "--manifest", folder / "job.yaml", "--samples", 1]
+    argv += ["--benchmark", folder / "rows.jsonl", "--state", tmp_path / "state", "--out", tmp_path]
+    assert main(list(map(str, argv))) == 0
+    result = read_evaluation(tmp_path / "evaluation.json")
+    assert (result.samples, result.excluded, result.calls_per_sample, result.tool_error_ratio) == (1, 0, 3.0, 1.0)
+    logs = [file.name.split(".")[0] for file in tmp_path.glob("state/*/*/logs/*")]
+    assert "environment-0" in logs and not [name for name in logs if "judge" in name or "engine" in name]
+    assert running(tmp_path) == []

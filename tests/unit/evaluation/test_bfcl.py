@@ -8,11 +8,12 @@ import pytest
 from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.cli.evaluation_tables import EvaluationTables
 from rstar2_train.data.prepare.bfcl import KINDS
 from rstar2_train.evaluation.bfcl import LeaderboardRow, leaderboard_metrics, leaderboard_rows
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.records import SliceMetrics
-from rstar2_train.evaluation.result import EvaluationResult, ResultTable, build_result
+from rstar2_train.evaluation.records import Evaluation, SliceMetrics
+from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure
 
@@ -48,9 +49,10 @@ ROWS = [
 ]
 
 
-def result(rows: list[SampleResult]) -> EvaluationResult:
-    return build_result(
+def result(rows: list[SampleResult]) -> Evaluation:
+    return build_evaluation(
         rows,
+        stage="eval",
         benchmarks={each.prompt_id: "b" for each in rows},
         model="m",
         endpoint=None,
@@ -109,17 +111,17 @@ def test_leaderboard_rows_have_each_category_once() -> None:
 
 def test_measure_counts_only_valid_samples_of_bfcl() -> None:
     """A lost sample and a problem of another source with the name of a category do not count."""
-    evaluation = measure(ROWS, stage="eval", sampling=SAMPLING, seconds=1)
+    evaluation = measure(ROWS)
     assert evaluation.bfcl is not None
     counted = {name: (each.problems, each.pass_at_1) for name, each in evaluation.bfcl.categories.items()}
     assert counted == {"simple_java": (2, 0.5), "live_irrelevance": (1, 1.0)}
-    assert measure(ROWS[-1:], stage="eval", sampling=SAMPLING, seconds=1).bfcl is None
+    assert measure(ROWS[-1:]).bfcl is None
 
 
 def test_tracked_metrics_have_the_means() -> None:
     """The means of the leaderboard are tracked; a mean that is None is not."""
     rows = [row(name, 0, correct=name != "simple_java") for name in KINDS if name != "live_simple"]
-    metrics = evaluation_metrics(measure(rows, stage="eval", sampling=SAMPLING, seconds=1))
+    metrics = evaluation_metrics(result(rows))
     means = {name: value for name, value in metrics.items() if name.startswith("evaluation/bfcl_")}
     assert means == pytest.approx(
         {
@@ -133,7 +135,7 @@ def test_tracked_metrics_have_the_means() -> None:
 def test_report_has_the_leaderboard() -> None:
     """Terminal and page show categories and means, with a dash for a mean without all categories."""
     console = Console(file=StringIO(), width=120)
-    console.print(ResultTable(result(ROWS)))
+    console.print(EvaluationTables(result(ROWS)))
     assert isinstance(console.file, StringIO)
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["simple_java", "2", "0.500"] in lines and ["simple", "(mean)", "2", "-"] in lines

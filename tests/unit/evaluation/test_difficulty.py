@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from rstar2_train.cli.evaluation_tables import filter_table
 from rstar2_train.data.problems import Problem, read_problems
 from rstar2_train.evaluation.difficulty import (
     FilterReport,
     count_solved,
-    filter_table,
     histogram,
     kept_problems,
     problems_to_jsonl,

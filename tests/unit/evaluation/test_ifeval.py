@@ -2,16 +2,14 @@
 
 import pytest
 
-from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.ifeval import instruction_metrics
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import evaluation_metrics, measure
+from rstar2_train.evaluation.statistics import figure_metrics, measure
 from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rewards.verdict import Verdict
 
 COMMA, QUOTED = {"id": "punctuation:no_comma"}, {"id": "startend:quotation"}
 BOTH, COMMA_ONLY = (encode_instructions(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMMA]))
-SAMPLING = Sampling(temperature=0, max_response_tokens=100, max_turns=4)
 
 
 def row(prompt: str, gold: str, answer: str | None, *, failed: bool = False) -> SampleResult:
@@ -35,24 +33,22 @@ def test_measure_of_instructions_equals_manual_computation() -> None:
     """The first prompt is followed in 1/4 of its samples (loose: 2/4), its instructions in 2/4 and 2/4 (loose: 2/4 and
     3/4).
     """
-    evaluation = measure(
-        ROWS, stage="eval", sampling=SAMPLING, seconds=1, benchmarks={"i/1": "i", "i/2": "i", "m/1": "m"}
-    )
+    evaluation = measure(ROWS)
     figures = evaluation.instructions
     assert figures is not None
     assert (figures.prompts, figures.instructions) == (2, 3)
-    assert figures.prompt_strict == pytest.approx((1 / 4 + 0) / 2) == evaluation.benchmarks["i"].pass_at_1
+    assert figures.prompt_strict == pytest.approx((1 / 4 + 0) / 2) == measure(ROWS[:-1]).pass_at_1
     assert figures.prompt_loose == pytest.approx((2 / 4 + 1) / 2)
     assert figures.instruction_strict == pytest.approx((2 / 4 + 2 / 4 + 0) / 3)
     assert figures.instruction_loose == pytest.approx((2 / 4 + 3 / 4 + 1) / 3)
     assert figures.kinds == {"punctuation:no_comma": pytest.approx(0.25), "startend:quotation": pytest.approx(0.5)}
-    tracked = evaluation_metrics(evaluation)
-    assert tracked["evaluation/prompt_loose"] == figures.prompt_loose
-    assert tracked["evaluation/instruction_strict"] == figures.instruction_strict
+    tracked = figure_metrics(evaluation)
+    assert tracked["prompt_loose"] == figures.prompt_loose
+    assert tracked["instruction_strict"] == figures.instruction_strict
 
 
 def test_measure_without_instructions_has_no_metrics() -> None:
     """Without instructions there are no metrics for them."""
     assert instruction_metrics(ROWS[-1:]) is None
-    evaluation = measure(ROWS[-1:], stage="eval", sampling=SAMPLING, seconds=1)
-    assert evaluation.instructions is None and "evaluation/prompt_strict" not in evaluation_metrics(evaluation)
+    evaluation = measure(ROWS[-1:])
+    assert evaluation.instructions is None and "prompt_strict" not in figure_metrics(evaluation)

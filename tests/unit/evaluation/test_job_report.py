@@ -1,17 +1,23 @@
-"""The report of a job: its keys, the comparison of stages, and its tables."""
+"""The report of a job: its keys and the comparison of stages."""
 
 import json
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from rich.console import Console
 
 from rstar2_train.api.contracts import CheckpointRef, Outcome, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import build_report, format_duration, slice_table, stage_table, write_report
-from rstar2_train.evaluation.records import Evaluation, JobReport, SliceMetrics, read_evaluation, write_evaluation
+from rstar2_train.evaluation.job_report import build_report, format_duration, write_report
+from rstar2_train.evaluation.records import (
+    Evaluation,
+    Figures,
+    JobReport,
+    SliceMetrics,
+    read_evaluation,
+    write_evaluation,
+)
 from rstar2_train.utils.files import write_atomically
 
 FIRST_KEYS = [
@@ -115,25 +121,25 @@ def test_build_report_compares_with_last_comparable_stage(tmp_path: Path, job: A
     assert [row.hard_pass_at_1_before for row in rows] == [None, 0.125, None, 0.375, None]
 
 
-def test_stage_table_has_before_after_and_change(tmp_path: Path, job: AgenticRLJob) -> None:
-    """The tables have pass@1 before and after each stage, its change, and the slices."""
-    finish(tmp_path, "sft", evaluation("sft", 0.25))
-    finish(tmp_path, "rl-1", evaluation("rl-1", 0.75))
-    report = build_report(tmp_path, job, seconds=3700)
-    console = Console(width=200, record=True, color_system=None)
-    console.print(stage_table(report))
-    slices = slice_table(report)
-    assert slices is not None
-    console.print(slices)
-    printed = console.export_text()
-    assert "tiny: seed 7, 1 h 01 min" in printed
-    assert "0.250 → 0.750 ±0.020" in printed and "+0.500" in printed
-    assert "not started" in printed and "10.0 %" in printed and "0.750 ±0.010" in printed
+def test_build_report_has_scores_of_benchmarks(tmp_path: Path, job: AgenticRLJob) -> None:
+    """The report has the short record of each benchmark; one without valid samples is omitted."""
+    known = Figures(problems=2, samples=8, pass_at_1=0.5, pass_at_1_se=0.1, mean_tokens=7)
+    unknown = Figures(problems=2, samples=0, pass_at_1=None, pass_at_1_se=None)
+    benchmarks = {"b": known, "lost": unknown}
+    finish(tmp_path, "eval", evaluation("eval", 0.9).model_copy(update={"benchmarks": benchmarks}))
+    row = build_report(tmp_path, job, seconds=1).stages[-1]
+    assert row.benchmarks == {"b": SliceMetrics(problems=2, samples=8, pass_at_1=0.5, pass_at_1_se=0.1)}
 
 
-def test_slice_table_without_slices_is_none(tmp_path: Path, job: AgenticRLJob) -> None:
-    """Without slices there is no table of slices."""
-    assert slice_table(build_report(tmp_path, job, seconds=0)) is None
+def test_read_evaluation_of_earlier_version(tmp_path: Path) -> None:
+    """A job that was started by an earlier version has files without the fields of each benchmark and problem."""
+    path = tmp_path / "evaluation.json"
+    fields = evaluation("rl-1", 0.5).model_dump(
+        mode="json", exclude={"confidence", "model", "endpoint", "settings", "samples_per_problem", "problem_results"}
+    )
+    benchmark = {"problems": 2, "samples": 8, "pass_at_1": 0.5, "pass_at_1_se": 0.1}
+    path.write_text(json.dumps(fields | {"benchmarks": {"b": benchmark}}))
+    assert read_evaluation(path).benchmarks["b"].pass_at_1 == 0.5
 
 
 def test_read_evaluation_round_trips_and_rejects_damage(tmp_path: Path) -> None:

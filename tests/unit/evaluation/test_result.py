@@ -8,10 +8,12 @@ import pytest
 from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.cli.evaluation_tables import EvaluationTables
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, ResultTable, build_result, confidence
+from rstar2_train.evaluation.records import Evaluation
+from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import measure
+from rstar2_train.evaluation.statistics import NORMAL_95, measure, pass_at_1
 from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
@@ -50,9 +52,10 @@ ROWS = [
 BENCHMARKS = {"a/1": "a", "a/2": "a", "b/1": "b"}
 
 
-def result(rows: list[SampleResult] = ROWS) -> EvaluationResult:
-    return build_result(
+def result(rows: list[SampleResult] = ROWS) -> Evaluation:
+    return build_evaluation(
         rows,
+        stage="eval",
         benchmarks=BENCHMARKS,
         model=HOSTILE,
         endpoint=None,
@@ -63,31 +66,31 @@ def result(rows: list[SampleResult] = ROWS) -> EvaluationResult:
     )
 
 
-def test_build_result_equals_manual_computation() -> None:
+def test_build_evaluation_equals_manual_computation() -> None:
     """Problems: 2/2, 0/2, 1/1 (one lost). Mean 2/3; clustered error sqrt((1/9 + 4/9 + 1/9) / 6) = 1/3."""
     evaluation = result()
-    assert evaluation.overall == measure(ROWS, stage="eval", sampling=SAMPLING, seconds=3, benchmarks=BENCHMARKS)
-    assert (evaluation.overall.pass_at_1, evaluation.overall.excluded) == (pytest.approx(2 / 3), 1)
+    assert evaluation.benchmarks["a"] == measure(ROWS[:4])
+    assert (evaluation.pass_at_1, evaluation.excluded) == (pytest.approx(2 / 3), 1)
     assert evaluation.confidence == (pytest.approx(2 / 3 - NORMAL_95 / 3), 1.0)
     assert evaluation.benchmarks["a"].pass_at_1 == 0.5 and evaluation.benchmarks["a"].pass_at_k == {2: 0.5}
-    assert evaluation.benchmarks["b"].pass_at_1 == 1.0 and evaluation.benchmark_confidence["b"] is None
-    first, second, third = evaluation.problems
+    assert evaluation.benchmarks["b"].pass_at_1 == 1.0 and evaluation.benchmarks["b"].confidence is None
+    first, second, third = evaluation.problem_results
     assert (first.correct, first.samples, first.excluded, first.answers) == (2, 2, 0, {"1": 2})
     assert (first.mean_tokens, first.calls_per_sample, first.tool_error_ratio) == (15.0, 2.0, 0.25)
     assert (second.correct, second.truncated, second.answers) == (0, 1, {HOSTILE: 1})
     assert (third.samples, third.excluded, third.mean_tokens, third.tool_error_ratio) == (1, 1, 50.0, None)
 
 
-def test_evaluation_result_round_trips_as_json() -> None:
+def test_evaluation_round_trips_as_json() -> None:
     """The JSON file gives the same result."""
     evaluation = result()
-    assert EvaluationResult.model_validate_json(evaluation.model_dump_json()) == evaluation
+    assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
 
 
 def test_confidence_is_within_0_and_1() -> None:
     """The confidence interval is within 0 and 1."""
     rows = [row(f"p{number}", 0, answer="2" if number else "1") for number in range(3)]
-    low, high = confidence(measure(rows, stage="", sampling=SAMPLING, seconds=0)) or (None, None)
+    low, high = pass_at_1(rows).confidence or (None, None)
     assert low == 0.0 and high == pytest.approx(1 / 3 + NORMAL_95 / 3)
 
 
@@ -140,7 +143,7 @@ def test_page_and_table_have_instruction_metrics() -> None:
         assert part in page.text, part
     assert HOSTILE.split("&")[0] in page.text
     out = StringIO()
-    Console(file=out, width=120).print(ResultTable(evaluation))
+    Console(file=out, width=120).print(EvaluationTables(evaluation))
     (line,) = [
         line.split() for line in out.getvalue().partition("instructions followed")[2].splitlines() if "b " in line
     ]
@@ -157,7 +160,7 @@ def test_render_page_without_valid_samples() -> None:
 def test_result_table_has_row_per_benchmark() -> None:
     """The table has a row per benchmark and one for all."""
     out = StringIO()
-    Console(file=out, width=120).print(ResultTable(result()))
+    Console(file=out, width=120).print(EvaluationTables(result()))
     assert HOSTILE in out.getvalue()
     lines = {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line.strip()}
     assert lines["all"][1:] == [

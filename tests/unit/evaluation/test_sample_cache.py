@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.sample_cache import SampleCache, cache_key, sample_cache_key
+from rstar2_train.evaluation.sample_cache import SampleCache, sample_cache_key
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest
+from rstar2_train.evaluation.settings import cache_key
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from tests.support.token_arrays import logprob_array, token_array
 

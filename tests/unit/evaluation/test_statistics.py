@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.evaluation.records import Evaluation
+from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import evaluation_metrics, measure, pass_at_1, pass_at_k, tool_error_ratio
+from rstar2_train.evaluation.statistics import evaluation_metrics, pass_at_1, pass_at_k, tool_error_ratio
 from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.types import CallStatus
@@ -45,8 +47,11 @@ def rollout(
     )
 
 
-def figures(rows: list[SampleResult]):
-    return measure(rows, stage="rl-1", sampling=Sampling(temperature=0.6), seconds=2, attempt=3, step=40)
+def figures(rows: list[SampleResult], benchmarks: dict[str, str] | None = None) -> Evaluation:
+    return build_evaluation(
+        rows, stage="rl-1", sampling=Sampling(temperature=0.6), seconds=2, attempt=3, step=40, model="m", endpoint=None,
+        settings={}, samples=2, benchmarks=benchmarks,
+    )  # fmt: skip
 
 
 def test_measure_equals_manual_computation() -> None:
@@ -83,7 +88,7 @@ def test_measure_equals_manual_computation() -> None:
 def test_measure_groups_benchmarks_by_prompt() -> None:
     """Each benchmark has its own figures."""
     rows = [rollout("a", correct=True), rollout("b")]
-    result = measure(rows, stage="eval", sampling=Sampling(), seconds=1, benchmarks={"a": "aime24", "b": "math500"})
+    result = figures(rows, {"b": "math500", "a": "aime24"})
     assert {name: part.pass_at_1 for name, part in result.benchmarks.items()} == {"aime24": 1.0, "math500": 0.0}
 
 

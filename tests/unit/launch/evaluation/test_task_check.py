@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.cli.check_view import render_check
 from rstar2_train.cli.main import main
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.scripted_client import ScriptedClient
-from rstar2_train.launch.evaluation.check_view import render_check
 from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check
-from rstar2_train.launch.external import ExternalServices
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.services import RunningServices
 from rstar2_train.rollout.script import default_script, read_script
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from rstar2_train.tools.parser import parse_calls
@@ -37,8 +37,8 @@ def folder(tmp_path: Path) -> Path:
 def request(folder: Path, **options: Any) -> CheckRequest:
     """Return the options of a command line."""
     defaults: dict[str, Any] = {"row": 1, "stage": "", "data": None, "script": None, "model": "", "tokenizer": None}
-    services = ExternalServices()
-    return CheckRequest(manifest=folder / "job.yaml", external=services, state=folder / "state", **(defaults | options))
+    services = RunningServices()
+    return CheckRequest(manifest=folder / "job.yaml", running=services, state=folder / "state", **(defaults | options))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_scripted_client_cuts_turns_and_ends() -> None:
 def test_render_check_marks_trained_and_masked_lines(folder: Path) -> None:
     """Each line has the mark of its tokens; calls, penalties, reward and control characters are visible."""
     check = plan_check(request(folder, script=folder / "script.txt"))
-    encode = check.plan.chat_format.encode
+    encode = check.chat_format.encode
     trajectory = Trajectory(
         prompt_id=check.problem.id,
         sample=0,

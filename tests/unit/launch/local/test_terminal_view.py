@@ -130,7 +130,7 @@ def test_view_has_a_bar_of_the_tokenisation(state: JobState) -> None:
 def test_read_view_without_job_is_none(tmp_path: Path) -> None:
     """A view without progress can be rendered."""
     assert read_view(JobState(tmp_path), started=0.0, health={}) is None
-    panel(View(job="tiny", stages=[StageView("sft", "SFT", None)], progress=None, elapsed=1, now=1))
+    panel(View(title="tiny", stages=[StageView("sft", "SFT", None)], progress=None, elapsed=1, now=1))
 
 
 def test_watch_without_terminal_prints_lines(state: JobState) -> None:

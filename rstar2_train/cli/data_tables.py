@@ -1,6 +1,6 @@
 """The tables and lines that `rstar2 data` prints.
 
-`cli/data.py` prints them: reports of `pipeline.py` and of `inspect.py`.
+They show the reports of `data/prepare/pipeline.py` and of `data/prepare/inspect.py`.
 """
 
 from __future__ import annotations

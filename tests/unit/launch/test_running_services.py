@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from rstar2_train.inference.openai_client import ServedModel
-from rstar2_train.launch import external
-from rstar2_train.launch.external import ExternalServiceRejected, ExternalServices, check_judge, find_model
+from rstar2_train.launch import running_services
+from rstar2_train.launch.local.services import RunningServices
+from rstar2_train.launch.running_services import RunningServiceRejected, check_judge, find_model
 from rstar2_train.utils.ports import free_ports
 
 FOLDER = "/models/mine"
@@ -20,7 +21,7 @@ FOLDER = "/models/mine"
 
 @pytest.fixture(autouse=True)
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(running_services, "RETRY_SECONDS", 0.01)
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def test_find_model_accepts_the_only_model() -> None:
     """With `accept_only`, a single model is accepted under any name; without it, only under one of the names."""
     only = models(policy="/state/other")
     assert (await find(only, names=[FOLDER], accept_only=True)).name == "policy"
-    with pytest.raises(ExternalServiceRejected, match="serves policy, not '/models/mine': pass another"):
+    with pytest.raises(RunningServiceRejected, match="serves policy, not '/models/mine': pass another"):
         await find(only, names=[FOLDER], accept_only=False)
 
 
@@ -63,13 +64,13 @@ async def test_find_model_selects_by_name_or_folder() -> None:
     several = models(other="/models/other", mine=FOLDER)
     assert (await find(several, names=[FOLDER], accept_only=True)).name == "mine"
     assert (await find(several, names=["other"], accept_only=False)).name == "other"
-    with pytest.raises(ExternalServiceRejected, match="serves other, mine: pass another"):
+    with pytest.raises(RunningServiceRejected, match="serves other, mine: pass another"):
         await find(several, names=[], accept_only=True)
 
 
 async def test_find_model_other_server_is_rejected() -> None:
     """A server whose models have no max_model_len is not a vLLM server."""
-    with pytest.raises(ExternalServiceRejected, match="use a vLLM server"):
+    with pytest.raises(RunningServiceRejected, match="use a vLLM server"):
         await find({"data": [{"id": "policy"}]}, names=[], accept_only=True)
 
 
@@ -91,7 +92,7 @@ async def test_find_model_waits_with_one_message() -> None:
 async def test_find_model_without_notify_does_not_wait() -> None:
     """Without `notify`, an engine that does not answer is an error that names its URL."""
     (port,) = free_ports(1)
-    with pytest.raises(ExternalServiceRejected, match=f"--endpoint http://127.0.0.1:{port}: "):
+    with pytest.raises(RunningServiceRejected, match=f"--endpoint http://127.0.0.1:{port}: "):
         await find_model(f"http://127.0.0.1:{port}", token="", names=[], accept_only=True, advice="")
 
 
@@ -107,14 +108,14 @@ async def test_check_judge_waits_for_a_ready_sandbox() -> None:
 async def test_check_judge_without_notify_does_not_wait() -> None:
     """Without `notify`, a judge without a ready sandbox is an error."""
     async with serving("/v1/status", iter([{"ready": False}]), *free_ports(1)) as url:
-        with pytest.raises(ExternalServiceRejected, match="is not ready: no sandbox is ready"):
+        with pytest.raises(RunningServiceRejected, match="is not ready: no sandbox is ready"):
             await check_judge(url, token="")
 
 
 async def test_check_judge_wrong_token_names_the_variable() -> None:
     """The error names the environment variable of the token."""
     async with serving("/v1/status", iter([{"detail": "a token is required"}]), *free_ports(1)) as url:
-        with pytest.raises(ExternalServiceRejected, match="RSTAR2_JUDGE_TOKEN"):
+        with pytest.raises(RunningServiceRejected, match="RSTAR2_JUDGE_TOKEN"):
             await check_judge(url, token="", notify=print)
 
 
@@ -122,5 +123,5 @@ def test_external_services_tokens_come_from_files(tmp_path: Any, monkeypatch: py
     """NAME_FILE works for the tokens of external services, and /v1 is removed from the URL."""
     (tmp_path / "token").write_text("secret\n")
     monkeypatch.setenv("RSTAR2_ENGINE_TOKEN_FILE", str(tmp_path / "token"))
-    services = ExternalServices.from_options(endpoint="http://e/v1/", judge="")
+    services = RunningServices.from_options(endpoint="http://e/v1/", judge="")
     assert (services.engine, services.engine_token, services.judge) == ("http://e", "secret", "")

@@ -10,9 +10,10 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.launch.evaluation.evaluate import EvaluationPlan, plan_evaluation
 from rstar2_train.launch.evaluation.filter import FilterPlan, kept_path, plan_filtering, report_path
-from rstar2_train.launch.evaluation.plan import EvalRequest, fit
-from rstar2_train.launch.external import ExternalServices
+from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
+from rstar2_train.launch.evaluation.settings import fit
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
+from rstar2_train.launch.local.services import RunningServices
 from rstar2_train.planning.fit import longest_sequence
 
 TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
@@ -38,7 +39,7 @@ def benchmark(tmp_path: Path) -> Path:
 
 def request(model: Path, state: Path, **changes: Any) -> EvalRequest:
     options = {
-        "model": str(model), "external": ExternalServices(), "tokenizer": None, "manifest": TINY, "settings": {},
+        "model": str(model), "running": RunningServices(), "tokenizer": None, "manifest": TINY, "settings": {},
         "accelerator": None, "state": state,
     }  # fmt: skip
     return EvalRequest(**(options | changes))
@@ -63,7 +64,7 @@ def test_evaluation_options_replace_the_manifests_settings(model: Path, benchmar
     assert [problem.id for problem in default.problems] == ["sums/0", "sums/1", "sums/2"]
     assert set(evaluation.benchmarks.values()) == {"sums"} and default.note == ""
     changed = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="AMD").plan
-    assert (changed.samples, changed.sampling.temperature, changed.seed) == (5, 0.0, (3, "evaluation"))
+    assert (changed.samples, changed.sampling.temperature, changed.settings["seed"]) == (5, 0.0, 3)
     assert changed.sampling.max_turns == 10 and changed.job.spec.accelerator.vendor == "AMD"
     longest = max(map(len, default.prompts.values()))
     assert longest_sequence(default.job) == longest + 200
@@ -75,7 +76,7 @@ def test_filter_options_replace_the_manifests_settings(model: Path, benchmark: P
     stage = next(stage.filter for stage in read_job(TINY)[0].spec.stages if stage.filter is not None)
     assert (default.plan.samples, default.drop_solved, default.plan.sampling) == (8, 8, stage.sampling)
     assert [problem.id for problem in default.plan.problems] == ["0", "1", "2"]  # they seed the samples
-    assert default.plan.seed == (0, "filter")
+    assert (default.plan.settings["seed"], default.plan.settings["seed_name"]) == (0, "filter")
     changed = filtering(model, benchmark, settings={"samples": 4, "drop_solved": 3, "max_turns": 2})
     assert (changed.plan.samples, changed.drop_solved, changed.plan.sampling.max_turns) == (4, 3, 2)
     assert changed.plan.sampling.temperature == stage.sampling.temperature
@@ -188,7 +189,7 @@ def test_fit_limits_the_budget_to_the_context() -> None:
         ({"benchmarks": ["nothing"]}, "'nothing': no such file"),
         ({"manifest": Path("nothing.yaml")}, r"nothing\.yaml"),
         ({"settings": {"temperature": 3.0}}, "temperature: 3.0: .* less than or equal to 2"),
-        ({"external": ExternalServices("http://127.0.0.1:1")}, "--endpoint http://127.0.0.1:1: .*Cannot connect"),
+        ({"running": RunningServices("http://127.0.0.1:1")}, "--endpoint http://127.0.0.1:1: .*Cannot connect"),
         ({"tokenizer": Path("/nowhere")}, "/nowhere: the tokenizer cannot be used"),
     ],
 )

@@ -41,10 +41,10 @@ def render_check(check: CheckPlan, trajectory: Trajectory) -> Text:
 
 
 def _parts(check: CheckPlan, trajectory: Trajectory) -> Iterator[Text]:
-    chat_format, sampling = check.plan.chat_format, check.plan.sampling
+    chat_format, sampling = check.chat_format, check.sampling
     yield Text(f"row {check.problem.id} of {check.data}, stage {check.stage}")
-    if check.plan.note:
-        yield Text(f"note: {check.plan.note}", style="yellow")
+    if check.note:
+        yield Text(f"note: {check.note}", style="yellow")
     yield Text(f"{TRAINED} trained tokens, {MASKED} masked tokens")
     turn = 0
     for segment in trajectory.trained_segments():

@@ -1,4 +1,4 @@
-"""The story of a job in a cluster, from its AgenticRLJob and pods as kubectl prints them. Pure.
+"""The timeline of a job in a cluster, from its AgenticRLJob and pods as kubectl prints them. Pure.
 
 `kubectl rstar2` (kubectl_plugin.py) prints it: what runs, what the job waits for, and what to do.
 """
@@ -50,7 +50,7 @@ class RoleLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Timeline:
     """One job."""
 
     namespace: str
@@ -75,15 +75,15 @@ class Story:
         return asdict(self)
 
 
-def story(job: Object, pods: Iterable[Object] = ()) -> Story:
-    """Return the story of a job. `pods`: its pods."""
+def timeline(job: Object, pods: Iterable[Object] = ()) -> Timeline:
+    """Return the timeline of a job. `pods`: its pods."""
     meta, status = job["metadata"], job.get("status") or {}
     phase = str(status.get("phase") or "Unknown")
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     degraded = conditions.get("Degraded") or {}
     problems = tuple(degraded.get("message", "").splitlines()) if degraded.get("status") == "True" else ()
     share = status.get("progressPercentage")
-    return Story(
+    return Timeline(
         namespace=meta["namespace"],
         name=meta["name"],
         phase=phase,

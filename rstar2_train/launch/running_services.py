@@ -1,48 +1,27 @@
-"""Engines and judges that run already, in place of those that a command starts: wait for them and check them.
+"""Wait for engines and judges that run already (`local.services.RunningServices`), and check them.
 
-Used by `rstar2 serve`, `eval` and `filter` with --endpoint and --judge. In a cluster, all parts of an endpoint start at
-the same time, and an engine takes minutes to load its model; hence the waiting.
+Used by `rstar2 serve`, `eval`, `filter` and `env check` with --endpoint and --judge. In a cluster, all parts of an
+endpoint start at the same time, and an engine takes minutes to load its model; hence the waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import ServedModel, served_models
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.launch.local.preflight import PreflightError
-from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 
 RETRY_SECONDS = 2.0
 """Interval of requests to a part that does not answer yet."""
 
 
-class ExternalServiceRejected(PreflightError):
+class RunningServiceRejected(PreflightError):
     """An engine or judge answers, but cannot be used. The message is for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalServices:
-    """Engine and judge that run already. An empty URL means that the command starts its own."""
-
-    engine: str = ""
-    engine_token: str = ""
-    judge: str = ""
-    judge_token: str = ""
-
-    @classmethod
-    def from_options(cls, *, endpoint: str, judge: str) -> ExternalServices:
-        """Return the services of --endpoint and --judge, with their tokens from the environment. Raises OSError."""
-        return cls(
-            engine=endpoint.rstrip("/").removesuffix("/v1"),
-            engine_token=read_secret(ENGINE_TOKEN) or "",
-            judge=judge.rstrip("/"),
-            judge_token=read_secret(JUDGE_TOKEN) or "",
-        )
 
 
 async def find_model(
@@ -58,7 +37,7 @@ async def find_model(
 
     `accept_only`: if it serves exactly one model, accept that one. `advice`: end of the message if no model matches;
     the message also has the first of `names`. `notify`: wait for an engine that does not answer yet, and call this
-    once. Raises ExternalServiceRejected for a wrong token, a server other than vLLM, other models, and, without
+    once. Raises RunningServiceRejected for a wrong token, a server other than vLLM, other models, and, without
     `notify`, an engine that does not answer.
     """
     models = await _list_models(url, token=token, notify=notify)
@@ -69,7 +48,7 @@ async def find_model(
             return model
     served = ", ".join(model.name for model in models) or "no model"
     wanted = f", not {names[0]!r}" if names else ""
-    raise ExternalServiceRejected(f"--endpoint {url} serves {served}{wanted}: {advice}")
+    raise RunningServiceRejected(f"--endpoint {url} serves {served}{wanted}: {advice}")
 
 
 async def _list_models(url: str, *, token: str, notify: Callable[[str], None] | None) -> list[ServedModel]:
@@ -78,10 +57,10 @@ async def _list_models(url: str, *, token: str, notify: Callable[[str], None] | 
         try:
             return await served_models(url, token=token)
         except EngineRejected as error:
-            raise ExternalServiceRejected(f"--endpoint {url}: {error} (token: {ENGINE_TOKEN})") from error
+            raise RunningServiceRejected(f"--endpoint {url}: {error} (token: {ENGINE_TOKEN})") from error
         except EngineUnavailable as error:
             if notify is None:
-                raise ExternalServiceRejected(f"--endpoint {url}: {error}") from error
+                raise RunningServiceRejected(f"--endpoint {url}: {error}") from error
             if not notified:
                 notify(f"Waiting for the engine: {error}")
                 notified = True
@@ -91,7 +70,7 @@ async def _list_models(url: str, *, token: str, notify: Callable[[str], None] | 
 async def check_judge(url: str, *, token: str, notify: Callable[[str], None] | None = None) -> None:
     """Return when the judge at `url` has a sandbox that is ready.
 
-    `notify`: wait for a judge that is not ready, and call this once. Raises ExternalServiceRejected for a wrong token,
+    `notify`: wait for a judge that is not ready, and call this once. Raises RunningServiceRejected for a wrong token,
     a server other than a judge, and, without `notify`, a judge that is not ready.
     """
     notified = False
@@ -101,13 +80,13 @@ async def check_judge(url: str, *, token: str, notify: Callable[[str], None] | N
             try:
                 status = await judge.status()
                 if "ready" not in status:
-                    raise ExternalServiceRejected(f"--judge {url} returned {str(status)[:200]} (token: {JUDGE_TOKEN})")
+                    raise RunningServiceRejected(f"--judge {url} returned {str(status)[:200]} (token: {JUDGE_TOKEN})")
                 if status["ready"]:
                     return
             except JudgeUnavailable as error:
                 cause = str(error)
             if notify is None:
-                raise ExternalServiceRejected(f"--judge {url} is not ready: {cause}")
+                raise RunningServiceRejected(f"--judge {url} is not ready: {cause}")
             if not notified:
                 notify(f"Waiting for the judge: {cause}")
                 notified = True

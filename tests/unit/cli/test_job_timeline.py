@@ -1,4 +1,4 @@
-"""The story of a job that `kubectl rstar2 status` prints."""
+"""The timeline of a job that `kubectl rstar2 status` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.cli import kubectl_plugin
-from rstar2_train.cli.job_story import checkpoints, duration, engine_figures, event_rows, story
+from rstar2_train.cli.job_timeline import checkpoints, duration, engine_figures, event_rows, timeline
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny.yaml"
 
@@ -46,34 +46,34 @@ def pod(node: str) -> dict[str, Any]:
     return {"metadata": {"labels": {"rstar2.dev/role": "rollout"}}, "spec": {"nodeName": node}}
 
 
-def test_story_running_job_has_stages_and_nodes() -> None:
-    """The story of a running job has its step, its time and the nodes of its pods; there is nothing to do."""
-    seen = story(job(), [pod("b"), pod("a")])
+def test_timeline_running_job_has_stages_and_nodes() -> None:
+    """The timeline of a running job has its step, its time and the nodes of its pods; there is nothing to do."""
+    seen = timeline(job(), [pod("b"), pod("a")])
     assert (seen.progress, seen.remaining, seen.restarts) == ("7 %", "3h20m", 1)
     assert (seen.stages[0].step, seen.stages[0].reward) == ("3/40", "0.5")
     assert (seen.roles[0].ready, seen.roles[0].nodes) == (1, ("a", "b"))
     assert (seen.waits_for, seen.problems, seen.next) == ((), (), "Nothing: the job proceeds.")
 
 
-def test_story_waiting_job_names_part_and_problem() -> None:
+def test_timeline_waiting_job_names_part_and_problem() -> None:
     """A job that waits names the part, its reason and the problem with its advice."""
     waits = condition("RolloutReady", False, "ImagePullBackOff", "0 of 2 rollout pods ready.")
     degraded = condition("Degraded", True, "ImagePullBackOff", "Pod/x: ImagePullBackOff: not seen. Fix the image.")
     not_needed = condition("JudgeReady", False, "NotNeeded")
-    seen = story(job("Running", waits, degraded, not_needed))
+    seen = timeline(job("Running", waits, degraded, not_needed))
     assert seen.waits_for == ("RolloutReady: ImagePullBackOff: 0 of 2 rollout pods ready.",)
     assert seen.problems == ("Pod/x: ImagePullBackOff: not seen. Fix the image.",)
     stalled = condition("Stalled", True, "ImagePullBackOff", "Fix the image.")
-    assert story(job("Running", stalled)).next.endswith("without it: Fix the image.")
+    assert timeline(job("Running", stalled)).next.endswith("without it: Fix the image.")
 
 
-def test_story_has_an_action_in_each_phase() -> None:
+def test_timeline_has_an_action_in_each_phase() -> None:
     """Each phase has an action, with the command."""
-    assert "kubectl rstar2 resume demo" in story(job("Suspended", suspend=True)).next
-    assert "kubectl rstar2 logs demo" in story(job("Failed")).next
-    assert "checkpoint" in story(job("Suspending", suspend=True)).next
+    assert "kubectl rstar2 resume demo" in timeline(job("Suspended", suspend=True)).next
+    assert "kubectl rstar2 logs demo" in timeline(job("Failed")).next
+    assert "checkpoint" in timeline(job("Suspending", suspend=True)).next
     unseen = {**job(), "status": {}}
-    assert story(unseen).phase == "Unknown" and "operator" in story(unseen).message
+    assert timeline(unseen).phase == "Unknown" and "operator" in timeline(unseen).message
 
 
 def test_duration_is_short() -> None:
@@ -96,12 +96,12 @@ def test_engine_figures_are_rates() -> None:
     assert figures == {"tokensPerSecond": 100.0, "kvUse": 0.25, "running": 4.0, "idleShare": 0.5}
 
 
-def test_print_stories_shows_everything() -> None:
+def test_print_timelines_shows_everything() -> None:
     """The text for a terminal has stage, role, problem and action."""
     text = io.StringIO()
     degraded = condition("Degraded", True, "X", "Pod/x [1]: broken")
-    seen = story(job("Running", degraded), [pod("node-1")])
-    kubectl_plugin.print_stories(Console(file=text, width=120), [seen], details=True)
+    seen = timeline(job("Running", degraded), [pod("node-1")])
+    kubectl_plugin.print_timelines(Console(file=text, width=120), [seen], details=True)
     assert all(
         part in text.getvalue() for part in ("lab/demo", "rl", "3/40", "node-1", "Pod/x [1]: broken", "What to do")
     )
