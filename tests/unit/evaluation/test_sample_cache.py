@@ -25,7 +25,7 @@ def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> T
         sample=number,
         prompt_ids=PROMPTS[problem.id],
         segments=[
-            Segment("model", token_array([5, 6]), logprob_array([-0.5, -1.25]), "w", 0.25),
+            Segment("model", token_array([5, 6]), logprob_array([-0.5, -1.25]), [("w", 0)], 0.25),
             Segment("tool", token_array([7])),
         ],
         calls=[ToolCall(0, "run", "print(1)", "", "ok", "1\n</tool_response>\u2028é", 0.1, 0.2)],
@@ -72,7 +72,7 @@ def test_add_without_trajectories_saves_results_only(tmp_path: Path) -> None:
     for with_trajectories in (True, False):
         path = tmp_path / f"{with_trajectories}"
         row = sample(PROBLEMS[0], 0)
-        row.segments[0] = Segment("model", token_array([9] * 5000), logprob_array([-0.123456789] * 5000), "w")
+        row.segments[0] = Segment("model", token_array([9] * 5000), logprob_array([-0.123456789] * 5000), [("w", 0)])
         with SampleCache(path, with_trajectories=with_trajectories) as store:
             store.add(row)
         assert load(path) == {("b/1", 0): SampleResult.from_trajectory(row)}
