@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rstar2_train.api.contracts import Reason, StageFailed
-from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_cache import SampleCache
@@ -331,12 +330,7 @@ class RolloutSession:
         self, sampling: Sampling, seed: tuple[int | str, ...], *, later_versions: bool = False
     ) -> RolloutContext:
         spec = self._ctx.job.spec
-        agent = Agent(
-            chat_format=self._chat_format,
-            sampling=sampling,
-            rollout=spec.rollout,
-            limits=JudgeLimits.from_spec(spec.judge.limits),
-        )
+        agent = Agent.from_spec(spec, self._chat_format, sampling)
         return RolloutContext(
             agent=agent,
             pool=self._pool,

@@ -17,10 +17,10 @@ from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.api.roles import JudgeSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.types import CallResult, ReturnedFile
@@ -60,6 +60,20 @@ class TokenGenerator(Protocol):
         """Sample at most `max_tokens` after `token_ids`."""
 
 
+class AgentSettings(Protocol):
+    """The parts of a job's spec, or of a served model, that the agent loop reads."""
+
+    @property
+    def rollout(self) -> RolloutSpec:
+        """Limits of tool responses and calls."""
+        ...
+
+    @property
+    def judge(self) -> JudgeSpec:
+        """Limits of a call."""
+        ...
+
+
 OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
 """Called with the finished calls of one turn."""
 
@@ -97,6 +111,12 @@ class Agent:
     """Tools that the row of data allows; None: all tools of the job."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Files of the row, which its function tools read."""
+
+    @classmethod
+    def from_spec(cls, spec: AgentSettings, chat_format: ChatFormat, sampling: Sampling) -> Self:
+        """Return the agent loop of a job, or of a served model."""
+        limits = JudgeLimits.from_spec(spec.judge.limits)
+        return cls(chat_format=chat_format, sampling=sampling, rollout=spec.rollout, limits=limits)
 
     @property
     def tools(self) -> Toolset:

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.stages import Sampling
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
@@ -102,12 +101,7 @@ class Completion:
             seed=self.request.seed,
             emit=emit,
         )
-        agent = Agent(
-            chat_format=chat_format,
-            sampling=self.sampling,
-            rollout=context.model.rollout,
-            limits=JudgeLimits.from_spec(context.model.judge.limits),
-        )
+        agent = Agent.from_spec(context.model, chat_format, self.sampling)
         trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=array("i", self.prompt_ids))
         try:
             async with self._tool() as tool, RemoteTools(chat_format.tools.servers) as remote:
