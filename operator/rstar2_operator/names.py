@@ -22,6 +22,7 @@ ROLE_LABEL: Final = f"{GROUP}/role"
 STAGE_LABEL: Final = f"{GROUP}/stage"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
 BATCH_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the Job controller: the pod's Job
+INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"  # of a pod of an Indexed Job
 HASH: Final = f"{GROUP}/applied-hash"
 """Annotation: hash of the last applied form; an unchanged object is not written again."""
 SPEC: Final = f"{GROUP}/applied-spec"

@@ -27,6 +27,18 @@ from rstar2_train.api.contracts import (
 )
 
 Object = Mapping[str, Any]
+OWN_CONTAINERS = {
+    "trainer": ("trainer",),
+    "prepare": ("prepare",),
+    "report": ("report",),
+    "rollout": ("engine",),
+    "judge": ("api", "worker"),
+    "executor": ("executor",),
+    "redis": ("redis",),
+    "environment": ("environment",),
+    "agent": ("agent",),
+}
+"""Role -> containers of its pods in builders/. Admission webhooks may inject others, such as a proxy."""
 T = TypeVar("T", bound=Contract)
 
 
@@ -212,16 +224,20 @@ def lacks_pods(kind: str, child: Object) -> bool:
     return created < int(child["spec"].get("parallelism", 1))
 
 
+READY_ROLES = {
+    "redis": ("StatefulSet", names.redis),
+    "judge": ("Deployment", names.judge),
+    "executor": ("Deployment", names.executor),
+    "rollout": ("Deployment", names.rollout),
+    "environment": ("Deployment", names.environment),
+    "agent": ("Deployment", names.agent),
+}
+"""Role -> kind and name of the object that creates its pods; those of the trainer come from attempts."""
+
+
 def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
     """Return (ready, desired) pods of a role."""
-    kind, name = {
-        "redis": ("StatefulSet", names.redis),
-        "judge": ("Deployment", names.judge),
-        "executor": ("Deployment", names.executor),
-        "rollout": ("Deployment", names.rollout),
-        "environment": ("Deployment", names.environment),
-        "agent": ("Deployment", names.agent),
-    }[role]
+    kind, name = READY_ROLES[role]
     child = observed.child(kind, name(observed.name))
     if child is None:
         return 0, 0
@@ -256,20 +272,44 @@ def is_of(pod: Object, job: Object) -> bool:
     return not owners or bool(owners[0]["uid"] == job["metadata"]["uid"])
 
 
+def own_statuses(pod: Object) -> list[Object]:
+    """Return the statuses of the containers that the operator gave a pod. Others are injected, such as a proxy."""
+    own = OWN_CONTAINERS.get(labels(pod).get(names.ROLE_LABEL, ""), ())
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return [status for status in statuses if status.get("name") in own]
+
+
+def injected_containers(pod: Object) -> list[str]:
+    """Return the names of a pod's running containers that the operator did not give it."""
+    own = OWN_CONTAINERS.get(labels(pod).get(names.ROLE_LABEL, ""), ())
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    running = (status for status in statuses if "running" in (status.get("state") or {}))
+    return sorted(status["name"] for status in running if status.get("name") not in own)
+
+
 def exit_code(pod: Object) -> int | None:
-    """Return the exit code of a pod's only container; None while it runs, or if the kubelet did not report it."""
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+    """Return the exit code of a pod of a batch Job; None while it runs, or if the kubelet did not report it."""
+    for status in own_statuses(pod):
         terminated = (status.get("state") or {}).get("terminated")
         if terminated is not None:
             return int(terminated["exitCode"])
     return None
 
 
+def exited_at(pod: Object) -> float | None:
+    """Return when the container of a batch Job's pod exited, although an injected one keeps the pod running."""
+    for status in own_statuses(pod):
+        finished = ((status.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        if finished and is_alive(pod):
+            return seconds(finished)
+    return None
+
+
 def running_since(pod: Object) -> float | None:
-    """Return when a pod's only container started; None if it does not run, or the pod is terminating."""
+    """Return when the container of a batch Job's pod started; None if it does not run, or the pod is terminating."""
     if pod["metadata"].get("deletionTimestamp"):
         return None
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+    for status in own_statuses(pod):
         running = (status.get("state") or {}).get("running")
         if running is not None:
             return seconds(running["startedAt"])

@@ -89,6 +89,8 @@ class StageStatus(ApiModel):
     """Last attempt with a pod that was evicted, preempted or drained."""
     ended: EndedAttempt | None = None
     """Last attempt that the operator ended."""
+    outcome_time: Time | None = None
+    """Time at which the operator received the outcome of the last attempt."""
     outcome: Word | None = None
     """Result of the last attempt: Completed, Advanced, Suspended or Failed."""
     reason: Cause | None = None

@@ -170,7 +170,9 @@ class ExploredCluster(SimulatedCluster):
             kind, value = ("DisruptionTarget", "True") if verb == "evict" else ("Ready", "False")
             since = {"type": kind, "status": value, "lastTransitionTime": timestamp(self.now)}
             pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), since]
-            pod["status"]["containerStatuses"] = [{"ready": True, "state": {"running": {"startedAt": timestamp(0)}}}]
+            pod["status"]["containerStatuses"] = [
+                {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(0)}}}
+            ]
 
     def _has_progress(self) -> bool:
         return ("ConfigMap", "demo-progress") in self.children

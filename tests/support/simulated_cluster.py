@@ -24,7 +24,7 @@ from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
 from rstar2_operator.decide.workload_status import own_conditions, returns_quota, without_quota
-from rstar2_operator.names import FINALIZER
+from rstar2_operator.names import FINALIZER, ROLE_LABEL
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import ObservedJob, is_alive, is_true, labels, timestamp
 from rstar2_operator.settings import OperatorSettings
@@ -274,7 +274,8 @@ class SimulatedCluster:
         for pod in self.pods.values():
             if labels(pod)["batch.kubernetes.io/job-name"] == job and pod["status"]["phase"] == "Running":
                 pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-                pod["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": code}}}]
+                own = {"name": labels(pod)[ROLE_LABEL], "state": {"terminated": {"exitCode": code}}}
+                pod["status"]["containerStatuses"] = [own]
         child = self.children.get(("Job", job))
         if child is not None:
             kind = FINAL[code != 0]

@@ -17,6 +17,7 @@ from rstar2_operator.decide.failure_policy import failure_policy
 from rstar2_operator.decide.finalize import completion
 from rstar2_operator.decide.kueue import kueue
 from rstar2_operator.decide.node_loss import node_loss, remove_lost_pods
+from rstar2_operator.decide.orchestrator_exit import orchestrator_exit
 from rstar2_operator.decide.pending_deadline import pending_deadline
 from rstar2_operator.decide.plan import Defer, Plan, Verdict, wake_earlier
 from rstar2_operator.decide.pod_termination import pod_termination
@@ -43,6 +44,7 @@ POLICIES: tuple[Policy, ...] = (
     completion,
     kueue,
     node_loss,
+    orchestrator_exit,
     role_failure,
     stuck,
     running_attempt,
@@ -71,4 +73,5 @@ def _with_deferred(plan: Plan, deferred: list[Defer]) -> Plan:
     for verdict in deferred:
         plan = wake_earlier(plan, verdict.wake_at)
         plan = dataclasses.replace(plan, workload=plan.workload or verdict.workload)
-    return dataclasses.replace(plan, remove_pods=tuple(pod for verdict in deferred for pod in verdict.remove_pods))
+    lost = tuple(pod for verdict in deferred for pod in verdict.remove_pods)
+    return dataclasses.replace(plan, remove_pods=plan.remove_pods + lost)

@@ -29,6 +29,8 @@ from rstar2_train.api.contracts import PREPARE_KEY
 MESSAGE_LENGTH = 1024
 STUCK_SECONDS = 30.0
 """Seconds after its grace period until a terminating pod counts as stuck: its node does not answer."""
+START_SECONDS = 60.0
+"""Seconds on its node after which a pod that does not start is a problem, also if its kubelet reports none."""
 SILENT_SECONDS = 600.0
 """Seconds that an orchestrator may run without a progress report; it reports before it loads anything."""
 
@@ -63,6 +65,8 @@ ADVICE = {
     "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
     JUDGE_UNREACHABLE: "Its pods are ready, so check NetworkPolicies of other owners, DNS, and the endpoints of the "
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
+    "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
+    "the volumes of the pod: kubectl describe pod {pod}",
     "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
@@ -89,7 +93,9 @@ OUT_OF_MEMORY = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
 NAME_CONFLICT = "NameConflict"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
-OF_STARTING_PODS = WAITING | OF_PENDING_PODS | {OUT_OF_MEMORY}
+NOT_STARTED = "PodNotStarted"
+NOT_REPORTING = "OrchestratorNotReporting"
+OF_STARTING_PODS = WAITING | OF_PENDING_PODS | {OUT_OF_MEMORY, NOT_STARTED}
 """Reasons of a pod that has a node and cannot start."""
 OF_CONTROLLERS = frozenset({"FailedCreate"})
 OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
@@ -102,6 +108,7 @@ MAY_RESOLVE = frozenset(
         "NodeUnhealthy",
         "Stuck",
         JUDGE_UNREACHABLE,
+        "PodNotStarted",
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",
         "FailedMount",
@@ -151,18 +158,19 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
         role, subject = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
         problems.append(Diagnosis(role, subject, "InvalidProgressReport", f"key {key} cannot be read: {error}"))
     problems += _unreachable(observed)
-    for name, since in _silent(observed):
+    for name, since in unreported_attempts(observed):
         if now >= since + SILENT_SECONDS:
             message = f"all pods run since {timestamp(since)}, but the orchestrator has not reported"
-            problems.append(Diagnosis("trainer", f"Job/{name}", "OrchestratorNotReporting", message))
+            problems.append(Diagnosis("trainer", f"Job/{name}", NOT_REPORTING, message))
     return sorted(problems, key=lambda problem: (problem.role, problem.subject, problem.reason))
 
 
 def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
-    """Return when the next terminating pod or silent orchestrator becomes a problem; None if there is none."""
+    """Return when the next terminating, starting or silent pod becomes a problem; None if there is none."""
     deletions = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
     times = [seconds(deletion) + STUCK_SECONDS for deletion in deletions if deletion]
-    times += [since + SILENT_SECONDS for _, since in _silent(observed)]
+    times += [since + SILENT_SECONDS for _, since in unreported_attempts(observed)]
+    times += [since + START_SECONDS for pod in observed.pods if (since := _starting_since(pod)) is not None]
     return min((when for when in times if when > now), default=None)
 
 
@@ -177,8 +185,8 @@ def _unreachable(observed: ObservedJob) -> Iterator[Diagnosis]:
         yield Diagnosis("judge", f"Service/{names.judge(observed.name)}", JUDGE_UNREACHABLE, f"no answer: {error}")
 
 
-def _silent(observed: ObservedJob) -> Iterator[tuple[str, float]]:
-    """Jobs of attempts without a progress report whose pods all run, and since when."""
+def unreported_attempts(observed: ObservedJob) -> Iterator[tuple[str, float]]:
+    """Yield the Jobs of attempts without a progress report whose pods all run, and since when."""
     progress = observed.progress()
     reporting = names.attempt(observed.name, progress.stage, progress.attempt) if progress is not None else ""
     for (kind, name), job in observed.children.items():
@@ -216,7 +224,7 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
         if scheduled.get("reason") == UNSCHEDULABLE:  # the scheduler retries the others, such as SchedulerError
             yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
         return
-    for container in status.get("containerStatuses") or ():
+    for container in _all_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in WAITING:
             if ((container.get("lastState") or {}).get("terminated") or {}).get("reason") == OUT_OF_MEMORY:
@@ -226,7 +234,38 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
             yield Diagnosis(role, f"Pod/{name}", reason, _kubelet_message(container, waiting))
             return
     if status.get("phase") == "Pending":
-        yield from _events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod)
+        reported = list(_events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod))
+        since = _starting_since(pod)
+        if not reported and since is not None and now >= since + START_SECONDS:
+            message = f"on node {pod['spec'].get('nodeName', '')} since {timestamp(since)}: {_unstarted(pod)}"
+            reported = [Diagnosis(role, f"Pod/{name}", NOT_STARTED, message)]
+        yield from reported
+
+
+def _all_statuses(pod: Object) -> list[Object]:
+    """Return the statuses of a pod's init containers and containers, in the order in which they start."""
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _starting_since(pod: Object) -> float | None:
+    """Return when a pod that has not started received its node; None if it has none, or has started."""
+    scheduled = condition(pod, "PodScheduled")
+    if (pod.get("status") or {}).get("phase") != "Pending" or scheduled is None or scheduled["status"] != "True":
+        return None
+    return seconds(scheduled.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+
+
+def _unstarted(pod: Object) -> str:
+    """Return which container of a pod does not start, or does not exit before the others start."""
+    for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        if "running" in (container.get("state") or {}) and not container.get("started"):
+            return f"init container {container.get('name', '')} still runs"
+    for container in _all_statuses(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "PodInitializing"):
+            return f"container {container.get('name', '')} waits ({waiting['reason']})"
+    return "the kubelet reports no container"
 
 
 def _node_problems(observed: ObservedJob) -> Iterator[Diagnosis]:

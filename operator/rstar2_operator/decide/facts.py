@@ -9,7 +9,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.restarts import RestartCounters, counters
-from rstar2_operator.observed import Object, ObservedJob, job_finished_at
+from rstar2_operator.observed import Object, ObservedJob, exited_at, is_true, job_finished_at, seconds
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
@@ -73,6 +73,20 @@ class Facts:
         if job is None or job["metadata"].get("deletionTimestamp") or job_finished_at(job) is None:
             return None
         return job
+
+    @cached_property
+    def exited_at(self) -> float | None:
+        """Time at which the orchestrator of the running attempt exited or reported a failure; None if it works."""
+        job = self.running_job
+        if self.stage is None or job is None or is_true(job, "FailureTarget"):
+            return None
+        pod, outcome = stage_progress.first_pod(job, self.observed), self.observed.outcome(self.stage.name)
+        if pod is not None and (exited := exited_at(pod)) is not None:
+            return exited
+        reported = self.observed.stage_status(self.stage.name).get("outcomeTime")
+        if reported is None or outcome is None or outcome.attempt != self.attempt:
+            return None
+        return seconds(reported)
 
     @property
     def ended(self) -> Object:

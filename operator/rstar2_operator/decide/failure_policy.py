@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rstar2_operator import names
 from rstar2_operator.decide import disruption
 from rstar2_operator.decide.attempt import start
 from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, Diagnosis, memory_limit
@@ -156,7 +157,7 @@ def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) 
     for pod in observed.pods:
         if ended is None or not is_of(pod, ended):
             continue
-        index = labels(pod).get("batch.kubernetes.io/job-completion-index", "0")
+        index = labels(pod).get(names.INDEX_LABEL, "0")
         if index == "0" and (code := exit_code(pod)) is not None:
             return code
     outcome = observed.outcome(stage.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 
 from rstar2_operator.decide.attempt import has_started
-from rstar2_operator.decide.diagnostics import OF_STARTING_PODS
+from rstar2_operator.decide.diagnostics import NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Defer, Plan, Verdict, listed
 from rstar2_operator.names import prepare
@@ -66,8 +66,9 @@ def pending_deadline(facts: Facts) -> Verdict:
 
 
 def _waiting(facts: Facts) -> list[str]:
-    """Return the pending pods, and pods whose containers cannot start: image, mount, sandbox, or a crash at start."""
-    blocked = {each.subject.removeprefix("Pod/") for each in facts.problems if each.reason in OF_STARTING_PODS}
+    """Return the pending pods, those whose containers do not start, and the Job of an orchestrator without a report."""
+    reasons = OF_STARTING_PODS | {NOT_REPORTING}
+    blocked = {problem.subject.removeprefix("Pod/") for problem in facts.problems if problem.reason in reasons}
     return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
 
 

@@ -24,7 +24,11 @@ ROLE_FAILED = "RoleFailed"
 """Reason while an attempt ends because a rule of the failure policy matches a pod of another role."""
 STUCK = "Stuck"
 """Reason of an attempt that makes no progress, and of phase Pending while spec.stuck ends it."""
-RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST, ROLE_FAILED, STUCK})
+ORCHESTRATOR_EXITED = "OrchestratorExited"
+"""Reason while an attempt that has ended is removed, because its pods do not exit."""
+RESTART_REASONS = frozenset(
+    {"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST, ROLE_FAILED, STUCK, ORCHESTRATOR_EXITED}
+)
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"
 """Reason of phase Pending after a release of all pods."""
@@ -96,7 +100,7 @@ class Plan:
     workload: str | None = None
     """Name of the Kueue Workload that should exist."""
     remove_pods: tuple[Object, ...] = ()
-    """Pods of lost nodes to delete without waiting for their nodes."""
+    """Pods to delete without waiting for their nodes: those of lost nodes, and failed ones that do not exit."""
     delete: bool = False
     """Whether the AgenticRLJob itself should be deleted."""
     release: bool = False

@@ -11,7 +11,7 @@ from rstar2_operator import names
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import ROLE_FAILED, Verdict
-from rstar2_operator.observed import Object, created_at, labels, seconds, true_conditions
+from rstar2_operator.observed import Object, created_at, labels, own_statuses, seconds, true_conditions
 from rstar2_train.api.failure_policy import Failure, matching_rule
 
 
@@ -36,7 +36,7 @@ def _failures(pod: Object, since: float) -> Iterator[tuple[Failure, str]]:
     role, status = labels(pod).get(names.ROLE_LABEL, ""), pod.get("status") or {}
     if names.STAGE_LABEL in labels(pod):
         return
-    for container in status.get("containerStatuses") or ():
+    for container in own_statuses(pod):
         for state in (container.get("state") or {}, container.get("lastState") or {}):
             ended = state.get("terminated") or {}
             if ended.get("exitCode") and ended.get("finishedAt") and seconds(ended["finishedAt"]) >= since:

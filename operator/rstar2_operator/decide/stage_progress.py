@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import Literal
 
 from rstar2_operator import names
-from rstar2_operator.observed import ObservedJob, is_alive, is_true, job_finished_at, labels, seconds
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    exit_code,
+    exited_at,
+    is_alive,
+    is_of,
+    is_true,
+    job_finished_at,
+    labels,
+    seconds,
+)
 from rstar2_train.api.contracts import ENDED_WELL
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
 EXIT_SECONDS = 120.0
-"""Time in which the pods of a stage must exit after its success; then they are terminated."""
+"""Time in which the pods of an attempt must exit after its orchestrator; then they are terminated."""
 Preparation = Literal["missing", "running", "complete", "failed"]
 _STATUS_ENDED_WELL = frozenset(outcome.capitalize() for outcome in ENDED_WELL)
 
@@ -65,15 +76,25 @@ def hung_at(stage: str, observed: ObservedJob) -> float | None:
     return None if completion is None else seconds(completion) + EXIT_SECONDS
 
 
+def first_pod(job: Object, observed: ObservedJob) -> Object | None:
+    """Return the running pod of a batch Job with index 0, the orchestrator's; without indices its only one."""
+    own = (pod for pod in observed.pods if is_alive(pod) and is_of(pod, job))
+    return next((pod for pod in own if labels(pod).get(names.INDEX_LABEL, "0") == "0"), None)
+
+
 def preparation(observed: ObservedJob) -> Preparation:
     """Return the state of the storage's preparation.
 
-    If the prepare Job was deleted, the status or the Job of a stage shows whether it had completed.
+    If the prepare Job was deleted, its outcome, the status or the Job of a stage shows whether it had completed. If an
+    injected container keeps its pod running, the exit of its own container counts.
     """
     prepare = observed.child("Job", names.prepare(observed.name))
     if prepare is None:
+        outcome = observed.prepared()
+        completed = outcome is not None and outcome.ended_well
         has_attempts = any(names.STAGE_LABEL in labels(job) for job in observed.of_kind("Job"))
-        return "complete" if has_attempts or is_true(observed.job, "StorageReady") else "missing"
+        return "complete" if completed or has_attempts or is_true(observed.job, "StorageReady") else "missing"
     if job_finished_at(prepare) is None:
-        return "running"
+        pod = first_pod(prepare, observed)
+        return "complete" if pod is not None and exited_at(pod) is not None and exit_code(pod) == 0 else "running"
     return "failed" if is_true(prepare, "Failed") else "complete"

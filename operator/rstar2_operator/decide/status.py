@@ -139,6 +139,10 @@ def _stage(
     last = observed.attempts(stage.name).get(row["attempts"])
     if last is not None and disruption.is_disrupted(last, stage.name, row["attempts"], observed):
         row["disruptedAttempt"] = row["attempts"]
+    if (reported := observed.outcome(stage.name)) is not None and reported.attempt == row["attempts"]:
+        row.setdefault("outcomeTime", timestamp(now))
+    else:
+        row.pop("outcomeTime", None)
     if plan.attempt is not None and plan.attempt.stage == stage.name:
         row["attempts"] = max(row["attempts"], plan.attempt.number)
         row.setdefault("startTime", timestamp(now))

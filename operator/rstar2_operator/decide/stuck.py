@@ -11,11 +11,27 @@ from __future__ import annotations
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide.diagnostics import Diagnosis
+from rstar2_operator.decide.diagnostics import (
+    OF_CONTROLLERS,
+    OF_STARTING_PODS,
+    UNSCHEDULABLE,
+    Diagnosis,
+    unreported_attempts,
+)
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import STUCK, Defer, Verdict
-from rstar2_operator.observed import Object, ObservedJob, created_at, is_true, job_finished_at, seconds, timestamp
+from rstar2_operator.observed import (
+    READY_ROLES,
+    Object,
+    ObservedJob,
+    created_at,
+    is_true,
+    job_finished_at,
+    ready_of,
+    seconds,
+    timestamp,
+)
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
 
@@ -28,16 +44,34 @@ SMOOTHING = 8
 
 
 def stuck(facts: Facts) -> Verdict:
-    """End an attempt without progress if spec.stuck.action is Restart. Other problems of the job take precedence."""
-    due = _due(facts.job, facts.observed)
-    if due is None or facts.stage is None or facts.running_job is None:
+    """End an attempt without progress if spec.stuck.action is Restart, unless it waits for pods that cannot start."""
+    if facts.stage is None or facts.running_job is None:
+        return None
+    if (due := _due(facts.job, facts.observed)) is not None:
+        message = _message(facts.job, facts.observed)
+    elif (since := _unreported_since(facts)) is not None:
+        due = since + UNKNOWN_SECONDS
+        message = f"attempt {facts.attempt} of stage {facts.stage_name} has not reported since {timestamp(since)}"
+    else:
         return None
     if facts.now < due:
         return Defer(wake_at=due)
-    if facts.job.spec.stuck.action == "Report" or facts.problems:
+    if facts.job.spec.stuck.action == "Report" or _is_blocked(facts):
         return None
-    message = f"{_message(facts.job, facts.observed)}. A new attempt starts from the last checkpoint."
-    return end_attempt(facts, STUCK, message)
+    return end_attempt(facts, STUCK, f"{message}. A new attempt starts from the last checkpoint.")
+
+
+def _unreported_since(facts: Facts) -> float | None:
+    """Return when all pods of the running attempt had started, if its orchestrator has not reported yet."""
+    name = None if facts.running_job is None else facts.running_job["metadata"]["name"]
+    return next((since for job, since in unreported_attempts(facts.observed) if job == name), None)
+
+
+def _is_blocked(facts: Facts) -> bool:
+    """Return whether the attempt waits for pods that a restart would not start either: its own, or a whole role."""
+    blocked = OF_STARTING_PODS | OF_CONTROLLERS | {UNSCHEDULABLE}
+    roles = {problem.role for problem in facts.problems if problem.reason in blocked}
+    return any(role not in READY_ROLES or not ready_of(facts.observed, role)[0] for role in roles)
 
 
 def problems(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> list[Diagnosis]:

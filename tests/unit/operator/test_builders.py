@@ -18,6 +18,7 @@ from rstar2_operator.builders.accelerator import AMD_ENV, NVIDIA_ENV
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.plan import Plan, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
+from rstar2_operator.observed import OWN_CONTAINERS
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml, read_manifest
@@ -52,6 +53,15 @@ def example() -> list[dict[str, Any]]:
     data = read_manifest(ROOT / "examples" / "qwen3-14b.yaml")
     data["metadata"] |= {"namespace": "lab", "uid": "uid-1"}
     return all_objects(data, "rl-8k")
+
+
+def test_own_containers_are_those_of_the_builders() -> None:
+    """Every pod of every role has only containers that the operator recognises as its own, in injected pods too."""
+    built: dict[str, set[str]] = {}
+    for _, template in templates(example()):
+        role = template["metadata"]["labels"][names.ROLE_LABEL]
+        built.setdefault(role, set()).update(container["name"] for container in template["spec"]["containers"])
+    assert built == {role: set(OWN_CONTAINERS[role]) for role in built} and len(built) >= 7
 
 
 def templates(bodies: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -103,7 +103,8 @@ def test_failure_policy_exit_code_is_of_the_own_pod() -> None:
     old = copy.deepcopy(cluster.pods["demo-g0-1-0"])
     cluster.finish_job("demo-g0-1", 137)
     old["metadata"] |= {"name": "old", "ownerReferences": [{"controller": True, "uid": "another"}]}
-    old["status"] = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 78}}}]}
+    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 78}}}
+    old["status"] = {"phase": "Failed", "containerStatuses": [ended]}
     cluster.pods = {"old": old, **cluster.pods}
     plan = cluster.round()
     assert plan.reason == "BackOff" and "137" in plan.message
@@ -566,7 +567,9 @@ def lose_node(cluster: SimulatedCluster, pod: str) -> None:
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(cluster.now)}
     status = cluster.pods[pod]["status"]
     status["conditions"] = [*status["conditions"], ready]
-    status["containerStatuses"] = [{"ready": True, "state": {"running": {"startedAt": timestamp(cluster.now)}}}]
+    status["containerStatuses"] = [
+        {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(cluster.now)}}}
+    ]
 
 
 def test_node_loss_is_reported_immediately() -> None:
@@ -661,7 +664,7 @@ def test_diagnostics_silent_orchestrator_is_reported() -> None:
     cluster = at_first_stage("g")
     for name in ("demo-g0-1-0", "demo-g0-1-1"):
         running = {"running": {"startedAt": timestamp(cluster.now)}}
-        cluster.pods[name]["status"]["containerStatuses"] = [{"name": "x", "state": running}]
+        cluster.pods[name]["status"]["containerStatuses"] = [{"name": "trainer", "state": running}]
     cluster.round()
     when = next_overdue_at(cluster.observed(), now=cluster.now)
     assert when == cluster.now + SILENT_SECONDS and degraded(cluster) is None

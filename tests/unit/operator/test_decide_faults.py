@@ -91,7 +91,7 @@ def test_diagnostics_start_error_is_reported_during_retries() -> None:
     cluster.round()
     labels = {**names.labels("demo", "prepare"), "batch.kubernetes.io/job-name": "demo-prepare"}
     ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": 'exec: "python": not found'}}
-    status = {"phase": "Failed", "containerStatuses": [{"state": ended}]}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": ended}]}
     cluster.pods["one"] = {"kind": "Pod", "metadata": {"name": "one", "labels": labels}, "status": status}
     cluster.round()
     assert degraded(cluster).startswith('Pod/one: StartError: exec: "python": not found. Wrong image for this role?')

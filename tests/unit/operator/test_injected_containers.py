@@ -1,0 +1,111 @@
+"""Containers that admission webhooks inject into a job's pods and that never exit, such as the proxy of a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator.names import ROLE_LABEL
+from rstar2_operator.observed import exit_code, timestamp
+from rstar2_train.api.contracts import Outcome, outcome_key
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, manifest
+
+PROXY = "a-proxy"
+"""Name of the injected container: the kubelet sorts statuses by name, so it is the first one."""
+
+
+def exit_own(cluster: SimulatedCluster, job: str, code: int) -> None:
+    """Let the own container of each pod of a Job exit; the injected one continues."""
+    for name, pod in cluster.pods.items():
+        if name.startswith(f"{job}-"):
+            ended = {"exitCode": code, "finishedAt": timestamp(cluster.now)}
+            pod["status"]["containerStatuses"] = [
+                {"name": PROXY, "ready": True, "state": {"running": {"startedAt": timestamp(cluster.now)}}},
+                {"name": pod["metadata"]["labels"][ROLE_LABEL], "ready": False, "state": {"terminated": ended}},
+            ]
+
+
+def report(cluster: SimulatedCluster, **fields: Any) -> None:
+    """Act as the orchestrator of the first attempt: report a failure."""
+    outcome = Outcome(stage="g0", attempt=1, outcome="failed", **fields)
+    cluster.patch_progress(outcome_key("g0"), outcome.model_dump(mode="json", exclude_none=True))
+
+
+def later(cluster: SimulatedCluster, seconds: float = 200.0) -> None:
+    """Let time pass, in which the operator acts and deleted pods terminate."""
+    cluster.round()
+    cluster.now += seconds
+    for _ in range(3):
+        cluster.round()
+        cluster.terminate()
+    cluster.round()
+
+
+def test_exit_code_is_that_of_the_own_container() -> None:
+    """A proxy that exits first, and is listed first, does not hide a configuration error."""
+    states = [
+        {"name": PROXY, "state": {"terminated": {"exitCode": 0}}},
+        {"name": "trainer", "state": {"terminated": {"exitCode": 78}}},
+    ]
+    pod = {"metadata": {"labels": {ROLE_LABEL: "trainer"}}, "status": {"containerStatuses": states}}
+    assert exit_code(pod) == 78
+
+
+def test_preparation_ends_with_its_own_container() -> None:
+    """The first stage starts, and does not prepare again after the deletion of the prepare Job."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    exit_own(cluster, "demo-prepare", 0)
+    done = Outcome(stage="prepare", attempt=1, outcome="completed", reason="Completed")
+    cluster.patch_progress("prepare.json", done.model_dump(mode="json", exclude_none=True))
+    later(cluster)
+    assert cluster.running() == ["demo-g0-1"]
+    assert cluster.created_jobs == ["demo-prepare", "demo-g0-1"]
+
+
+def test_preparation_failure_removes_its_pod() -> None:
+    """Only without the pod can the Job controller try again."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    exit_own(cluster, "demo-prepare", 1)
+    plan = cluster.reconcile()
+    assert plan.phase == "Preparing" and ("Job", "demo-prepare") in cluster.children
+    assert cluster.pods == {}
+
+
+@pytest.mark.parametrize("code", [76, 137])
+def test_attempt_ends_with_its_own_container(code: int) -> None:
+    """If the orchestrator reported a failure, or crashed, a new attempt starts two minutes later, counted."""
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 2)
+    cluster.round()
+    if code == 76:
+        report(cluster, reason="RanksLost", message="rank 3 crashed", retryable=True)
+    exit_own(cluster, "demo-g0-1", code)
+    assert cluster.round().phase == "Running"
+    later(cluster)
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 1
+    ended = cluster.job["status"]["stages"][0]["ended"]
+    assert ended["reason"] == "OrchestratorExited" and PROXY in ended["message"]
+
+
+def test_attempt_with_configuration_error_fails_the_job() -> None:
+    """Exit code 78 is not retried."""
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 2)
+    report(cluster, reason="BadData", message="row 3", retryable=False)
+    exit_own(cluster, "demo-g0-1", 78)
+    later(cluster)
+    assert cluster.job["status"]["phase"] == "Finalizing" and "BadData" in cluster.job["status"]["message"]
+    assert cluster.created_jobs[-1] == "demo-report"
+
+
+def test_attempt_that_hangs_after_its_failure_ends() -> None:
+    """Without an injected container too: an orchestrator that does not exit after its outcome holds no accelerator."""
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 2)
+    report(cluster, reason="RanksLost", message="rank 3 crashed", retryable=True)
+    later(cluster)
+    assert cluster.running() == ["demo-g0-2"]
+    assert "outcomeTime" not in cluster.job["status"]["stages"][0]

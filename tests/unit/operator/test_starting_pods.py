@@ -1,0 +1,80 @@
+"""Pods that never start, and orchestrators that never report: a diagnosis, a release, a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator.observed import timestamp
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
+
+WAITING = {"waiting": {"reason": "PodInitializing"}}
+BACKOFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+CREATING = {"waiting": {"reason": "ContainerCreating"}}
+CASES = [
+    (BACKOFF, WAITING, "CrashLoopBackOff"),
+    (RUNNING, WAITING, "PodNotStarted"),
+    (None, CREATING, "PodNotStarted"),
+]
+"""State of the init container and of the trainer's, and the reason of the problem."""
+
+
+def hold_start(cluster: SimulatedCluster, init: dict[str, Any] | None, own: dict[str, Any]) -> None:
+    """Leave the pods of the attempt on their nodes before their containers start."""
+    for pod in cluster.pods.values():
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(cluster.now)}
+        statuses = [{"name": "trainer", "ready": False, "state": own}]
+        pod["status"] = {"phase": "Pending", "conditions": [scheduled], "containerStatuses": statuses}
+        if init is not None:
+            pod["status"]["initContainerStatuses"] = [{"name": "agent-init", "ready": False, "state": init}]
+
+
+def degraded(cluster: SimulatedCluster) -> str:
+    """Return the message of the condition Degraded."""
+    return str(next(each["message"] for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded"))
+
+
+@pytest.mark.parametrize(("init", "own", "reason"), CASES)
+def test_pod_that_never_starts_is_diagnosed_then_released(
+    init: dict[str, Any] | None, own: dict[str, Any], reason: str
+) -> None:
+    """Within a minute there is a diagnosis; at the pending deadline all pods are released, and tried again later."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    hold_start(cluster, init, own)
+    cluster.now += 61
+    cluster.round(1)
+    assert reason in degraded(cluster)
+    cluster.now += 600
+    plan = cluster.round(1)
+    assert plan.reason == "SchedulingTimeout" and reason in plan.message
+    assert ("Job", "demo-g0-1") not in cluster.children
+
+
+def run_silently(cluster: SimulatedCluster) -> None:
+    """Let all pods of the attempt run, without a report."""
+    for pod in cluster.pods.values():
+        running = {"running": {"startedAt": timestamp(cluster.now)}}
+        pod["status"]["containerStatuses"] = [{"name": "trainer", "ready": True, "state": running}]
+
+
+def test_orchestrator_without_report_is_released() -> None:
+    """The pending deadline includes the first report."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=900)
+    run_silently(cluster)
+    cluster.now += 601
+    assert cluster.round(1).phase == "Running" and "OrchestratorNotReporting" in degraded(cluster)
+    cluster.now += 300
+    plan = cluster.round(1)
+    assert plan.reason == "SchedulingTimeout" and "OrchestratorNotReporting" in plan.message
+
+
+@pytest.mark.parametrize("action", ["Report", "Restart"])
+def test_orchestrator_without_report_is_stuck(action: str) -> None:
+    """With a longer pending deadline, spec.stuck applies after two hours."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=86400, stuck={"action": action})
+    run_silently(cluster)
+    cluster.now += 7201
+    plan = cluster.reconcile()
+    assert plan.reason == ("Stuck" if action == "Restart" else "Running")
