@@ -48,8 +48,10 @@ class WatchCache:
         """UID of a cached object -> its job."""
         self._tombstones: dict[str, float] = {}
         """UID of a deleted object -> last resourceVersion that is ignored; oldest deletion first."""
-        self._delivered: set[Key] | None = set()
-        """Every delivered job, deleted ones included; None after the initial sync."""
+        self._complete: set[str] = set()
+        """Namespaces whose objects are all in the cache; empty name: all namespaces."""
+        self._delivered: set[Key] = set()
+        """Every delivered job of other namespaces, deleted ones included."""
         self._snapshot: tuple[Key, ObservedJob] | None = None
         """The last result of `observed`; None after a change of the job. A round without writes reads it twice."""
 
@@ -60,7 +62,7 @@ class WatchCache:
     def record_job(self, body: Object, *, gone: bool) -> Key:
         """Record a job, or its deletion. Return its key."""
         key = self._changed(self._key(body, body["metadata"]["name"]))
-        if self._delivered is not None:
+        if not self.is_complete(key[0]):
             self._delivered.add(key)
         replaced = self._jobs.get(key)
         stored = self._store(self._jobs, key, JOB, body, key, gone=gone)
@@ -157,11 +159,16 @@ class WatchCache:
 
     def was_delivered(self, key: Key) -> bool:
         """Return whether a job was ever delivered; True for all jobs after `end_initial_sync`."""
-        return self._delivered is None or key in self._delivered
+        return self.is_complete(key[0]) or key in self._delivered
 
-    def end_initial_sync(self) -> None:
-        """Stop to record deliveries for `was_delivered`."""
-        self._delivered = None
+    def is_complete(self, namespace: str) -> bool:
+        """Return whether all objects of a namespace were delivered; before, a job seems to lack objects."""
+        return namespace in self._complete or "" in self._complete
+
+    def end_initial_sync(self, namespace: str = "") -> None:
+        """Record that a namespace is complete (empty: all)."""
+        self._complete.add(namespace)
+        self._delivered = {key for key in self._delivered if not self.is_complete(key[0])}
 
     def uids(self, kind: str, namespace: str) -> set[str]:
         """Return the UIDs of all cached objects of a kind. An empty namespace means all namespaces."""

@@ -18,6 +18,7 @@ from rstar2_operator.cache import NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient, retry_after
 from rstar2_operator.observed import is_true
 from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.watch_health import WatchHealth, cause_of, described
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -52,10 +53,12 @@ class Informer:
         cache: WatchCache,
         queue: WorkQueue[Key],
         listing: asyncio.Semaphore | None = None,
+        health: WatchHealth | None = None,
     ) -> None:
         """`listing`: held during a list, so that few pages are in memory at the same time."""
         self.kind = kind
-        self._namespace = namespace
+        self.namespace = namespace
+        self._health = health or WatchHealth()
         self._client = client
         self._cache = cache
         self._queue = queue
@@ -76,7 +79,9 @@ class Informer:
                 if not version:
                     async with self._listing:
                         version = await self._list()
+                    self._health.works(self.namespace, self.kind)
                 version = await self._watch(version)
+                self._health.works(self.namespace, self.kind)
                 failures = 0
             except PositionLost:
                 version = ""
@@ -87,15 +92,17 @@ class Informer:
                 wait = max(
                     retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random())
                 )
-                log.warning("watch of %s: %s; repeated in %.1f s", self.kind, _cause(error), wait)
+                new = self._health.failed(self.namespace, self.kind, cause_of(error))
+                which = described(self.kind, self.namespace)
+                log.log(logging.WARNING if new else logging.DEBUG, "watch of %s: %s; repeated", which, cause_of(error))
             await asyncio.sleep(wait)
 
     async def _list(self) -> str:
         """Write every existing object to the cache and remove the deleted ones. Return the version of the list."""
-        cached = self._cache.uids(self.kind, self._namespace)
+        cached = self._cache.uids(self.kind, self.namespace)
         self._failed.clear()
         version = ""
-        async for page in self._client.pages(self.kind, self._namespace, selectors=self._selectors):
+        async for page in self._client.pages(self.kind, self.namespace, selectors=self._selectors):
             version = page["metadata"]["resourceVersion"]
             for body in page["items"] or ():
                 cached.discard(body["metadata"]["uid"])
@@ -109,7 +116,7 @@ class Informer:
 
     async def _watch(self, version: str) -> str:
         """Deliver changes after `version` until the watch ends. Return the version from which to continue."""
-        watch = self._client.watch(self.kind, self._namespace, selectors=self._selectors, version=version)
+        watch = self._client.watch(self.kind, self.namespace, selectors=self._selectors, version=version)
         try:
             async for change, body in watch:
                 if change == "ERROR":
@@ -120,7 +127,7 @@ class Informer:
                     self._record(body, gone=change == "DELETED")
                 version = body["metadata"]["resourceVersion"]
         except UNREACHABLE as error:
-            log.debug("watch of %s ended: %s", self.kind, _cause(error))
+            log.debug("watch of %s ended: %s", self.kind, cause_of(error))
             await asyncio.sleep(0.5 + random.random())
         return version
 
@@ -153,19 +160,13 @@ def children(site: OperatorSettings) -> tuple[str, ...]:
 
 
 def informers(
-    site: OperatorSettings, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
+    site: OperatorSettings, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key], health: WatchHealth
 ) -> list[Informer]:
     """Return the informers of all children and of Warning events. Without namespaces: also of nodes."""
     listing = asyncio.Semaphore(LISTS)
     nodes = () if site.watch_namespaces else (NODE,)  # nodes need rights in the whole cluster
     return [
-        Informer(kind, namespace, client=client, cache=cache, queue=queue, listing=listing)
+        Informer(kind, namespace, client=client, cache=cache, queue=queue, listing=listing, health=health)
         for kind in (*children(site), WARNING, *nodes)
         for namespace in site.watch_namespaces or ("",)
     ]
-
-
-def _cause(error: Exception) -> str:
-    if isinstance(error, ApiException):
-        return f"{error.status} {error.reason}"
-    return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What the operator keeps about one job between two rounds. It saves requests and work, and is lost with the process.
+"""The state of one job between two rounds, in memory only. It saves requests and work.
 
 reconcile.py has one `JobState` per job and hands its parts to the modules that read and write them. It drops the state
 with the job.

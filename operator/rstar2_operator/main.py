@@ -18,7 +18,6 @@ from aiohttp import web
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
-from rstar2_operator import watch
 from rstar2_operator.cache import Key, WatchCache
 from rstar2_operator.client import KubeClient, connection
 from rstar2_operator.informer import children, informers
@@ -28,6 +27,8 @@ from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.resync import Resync
 from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.watch import JobWatch
+from rstar2_operator.watch_health import WatchHealth
 from rstar2_operator.workqueue import WorkQueue
 from rstar2_train.utils import event_loop
 from rstar2_train.utils.listening import EVERY_ADDRESS, bind
@@ -48,7 +49,11 @@ class Operator:
         self._cache = WatchCache()
         self._queue: WorkQueue[Key] = WorkQueue()
         self._metrics.measure_queue(self._queue)
-        self._informers = informers(settings, client=self._client, cache=self._cache, queue=self._queue)
+        health = WatchHealth(self._metrics.watches_failing)
+        cache, queue = self._cache, self._queue
+        self._informers = informers(settings, client=self._client, cache=cache, queue=queue, health=health)
+        namespaces = settings.watch_namespaces or ("",)
+        self._jobs = [JobWatch(each, settings, cache=cache, queue=queue, health=health) for each in namespaces]
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -85,21 +90,14 @@ class Operator:
         return code
 
     async def _watch(self) -> None:
-        """Fill the cache until cancelled or stopped, or until a watch fails."""
-        await asyncio.gather(self._watch_jobs(), *(informer.run() for informer in self._informers))
-
-    async def _watch_jobs(self) -> None:
-        ready = asyncio.Event()
-        jobs = asyncio.create_task(
-            watch.run(self._settings, cache=self._cache, queue=self._queue, stop=self._stop, ready=ready)
-        )
+        """Fill the cache until cancelled or stopped."""
+        jobs = [asyncio.create_task(watch.run(started=self.handle_signals)) for watch in self._jobs]
+        others = [asyncio.create_task(informer.run()) for informer in self._informers]
         try:
-            await _first(asyncio.create_task(ready.wait()), jobs)
-            self.handle_signals()  # kopf has replaced the handlers, and would stop only itself
-            await jobs
+            await asyncio.wait({*jobs, *others}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.stop()
-            await _cancelled(jobs)
+            self.stop()  # a signal has stopped kopf before it could be handled here
+            await _cancelled(*jobs, *others)
 
     async def _lead(self, watching: asyncio.Task[None]) -> None:
         """Reconcile until stopped, or until one of the tasks fails."""
@@ -121,9 +119,13 @@ class Operator:
     async def _work(self, reconciler: Reconciler) -> None:
         namespaces = self._settings.watch_namespaces
         resync = Resync(self._client, self._cache, kinds=children(self._settings), namespaces=namespaces)
-        await resync.wait_until_complete(self._informers)
         workers = (reconciler.work() for _ in range(self._settings.workers))
-        await asyncio.gather(resync.run(self._queue, self._metrics), *workers, reconciler.work(urgent_only=True))
+        await asyncio.gather(
+            resync.complete(self._queue, self._informers),
+            resync.run(self._queue, self._metrics),
+            *workers,
+            reconciler.work(urgent_only=True),
+        )
 
 
 async def lead_while_held(

@@ -174,6 +174,10 @@ class Metrics:
             "rstar2_operator_stage_seconds", "Duration of finished stages in seconds", ["type", "outcome"],
             registry=own, buckets=STAGE_SECONDS,
         )  # fmt: skip
+        self._unreadable = Gauge(
+            "rstar2_operator_namespace_unreadable", "Failing watches of a namespace, which is not served",
+            ["namespace"], registry=own,
+        )  # fmt: skip
         self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
 
     @contextmanager
@@ -214,6 +218,10 @@ class Metrics:
             self._restarted.labels(restart_reason(observed, old.get("stage"))).inc(restarts)
         for kind, outcome, duration in finished_stages(old, status):
             self._stage_seconds.labels(kind, outcome).observe(duration)
+
+    def watches_failing(self, namespace: str, failing: int) -> None:
+        """Record the number of failing watches of a namespace."""
+        self._unreadable.labels(namespace).set(failing)
 
     def set_leading(self, leading: bool) -> None:
         """Record whether this replica is the leader."""

@@ -264,6 +264,14 @@ def lost_since(pod: Object) -> float | None:
     return None if since is None else seconds(since)
 
 
+def starting_since(pod: Object) -> float | None:
+    """Return when a pod that has not started received its node; None if it has none, or has started."""
+    scheduled = condition(pod, "PodScheduled")
+    if (pod.get("status") or {}).get("phase") != "Pending" or scheduled is None or scheduled["status"] != "True":
+        return None
+    return seconds(scheduled.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+
+
 def is_of(pod: Object, job: Object) -> bool:
     """Return whether a pod was created by a batch Job, and not by a deleted Job of the same name."""
     if labels(pod).get(names.BATCH_JOB_LABEL) != job["metadata"]["name"]:

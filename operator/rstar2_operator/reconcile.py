@@ -84,6 +84,9 @@ class Reconciler:
         """Reconcile keys from the queue until cancelled."""
         while True:
             key = await self._queue.take(urgent_only=urgent_only)
+            if not self._cache.is_complete(key[0]):
+                self._queue.done(key)  # resync.py queues it again
+                continue
             failed, after = False, 0.0
             event_at = self._queue.waited_since(key)
             self._metrics.waited(time.monotonic() - event_at)

@@ -1,8 +1,9 @@
 """Comparison of the watch cache with the API server: before the first reconciliation, and periodically.
 
 Before: a partly delivered job looks like one with missing objects, so the operator would delete and recreate them.
-An informer reports when its first list is in the cache. kopf does not, so `wait_until_complete` lists the names of all
-jobs until the cache has every one of them.
+An informer reports when its first list is in the cache. kopf does not, so `complete` lists the names of all jobs until
+the cache has every one of them. Each namespace is served when it is complete: one that is deleted or forbidden does not
+hold the others back.
 
 Periodically: after a watch has lost its position (410 Gone), kopf lists again, but does not report earlier deletions.
 `compare` lists the UIDs: a cached object without a UID in the list was deleted, and an object that two comparisons list
@@ -20,8 +21,9 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.cache import JOB, NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient
-from rstar2_operator.informer import Informer
+from rstar2_operator.informer import LONGEST_WAIT, Informer
 from rstar2_operator.metrics import Metrics
+from rstar2_operator.watch_health import cause_of, described
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -46,29 +48,43 @@ class Resync:
         self._undelivered: set[str] = set()
         """UIDs that the last comparison listed and no watch had delivered."""
 
-    async def wait_until_complete(self, informers: Iterable[Informer] = ()) -> None:
-        """Return when every existing job and child has been delivered to the cache."""
+    async def complete(self, queue: WorkQueue[Key], informers: Iterable[Informer] = ()) -> None:
+        """Wait for each namespace, without waiting for the others, and queue its jobs when it is complete."""
+        informers = list(informers)
+        await asyncio.gather(*(self._complete(namespace, queue, informers) for namespace in self._namespaces))
+
+    async def _complete(self, namespace: str, queue: WorkQueue[Key], informers: list[Informer]) -> None:
+        """Return when every existing job and child of a namespace has been delivered to the cache."""
         for informer in informers:
-            if informer.kind != NODE:  # an account without rights on nodes reports only lost ones
+            # An account without rights on nodes reports only lost ones.
+            if informer.kind != NODE and informer.namespace == namespace:
                 await informer.synced.wait()
-        for namespace in self._namespaces:  # last: by now kopf has usually delivered all jobs, and one list suffices
-            while True:
-                listed = await self._list(JOB, namespace)
-                if all(self._cache.was_delivered((meta["namespace"], meta["name"])) for meta in listed):
-                    break
-                await asyncio.sleep(POLL_SECONDS)
-        self._cache.end_initial_sync()
-        counts = {kind: len(self._cache.uids(kind, "")) for kind in self._kinds}
-        log.info("the cache is complete: %d jobs, %d objects", counts[JOB], sum(counts.values()))
+        while True:  # last: by now kopf has usually delivered all jobs, and one list suffices
+            if await self._jobs_delivered(namespace):
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        self._cache.end_initial_sync(namespace)
+        counts = {kind: len(self._cache.uids(kind, namespace)) for kind in self._kinds}
+        where = f" of namespace {namespace}" if namespace else ""
+        log.info("the cache%s is complete: %d jobs, %d objects", where, counts[JOB], sum(counts.values()))
+        for key in self._cache.jobs():
+            if namespace in ("", key[0]):
+                queue.add(key)
+
+    async def _jobs_delivered(self, namespace: str) -> bool:
+        try:
+            listed = await self._list(JOB, namespace)
+        except (ApiException, *UNREACHABLE) as error:
+            log.warning("could not list %s: %s", described(JOB, namespace), cause_of(error))
+            await asyncio.sleep(LONGEST_WAIT)
+            return False
+        return all(self._cache.was_delivered((meta["namespace"], meta["name"])) for meta in listed)
 
     async def run(self, queue: WorkQueue[Key], metrics: Metrics) -> None:
         """Compare periodically until cancelled. If the API server is unreachable, the Lease decides."""
         while True:
             await asyncio.sleep(RESYNC_SECONDS)
-            try:
-                metrics.stale_watch = await self.compare(queue)
-            except (ApiException, *UNREACHABLE) as error:
-                log.warning("could not list objects for the resync: %s", error or type(error).__name__)
+            metrics.stale_watch = await self.compare(queue)
 
     async def compare(self, queue: WorkQueue[Key]) -> str:
         """Remove deleted objects from the cache and queue their jobs.
@@ -78,7 +94,11 @@ class Resync:
         undelivered: dict[str, str] = {}
         for kind, namespace in self._lists():
             cached = self._cache.uids(kind, namespace)
-            listed = await self._list(kind, namespace)
+            try:
+                listed = await self._list(kind, namespace)
+            except (ApiException, *UNREACHABLE) as error:
+                log.warning("could not list %s for the resync: %s", described(kind, namespace), cause_of(error))
+                continue
             # Only objects that were cached before the request: the list lacks those that were created during it.
             self._drop(kind, cached - {meta["uid"] for meta in listed}, queue)
             for meta in self._not_cached(kind, listed):

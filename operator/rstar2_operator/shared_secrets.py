@@ -23,7 +23,7 @@ SPREAD_SECONDS = 30.0
 
 @dataclass(slots=True)
 class SharedSecret:
-    """What the operator knows about the Secret of one job."""
+    """The Secret of one job, as far as the operator knows it."""
 
     exists: bool = False
     """Whether it is known to exist."""

@@ -2,24 +2,39 @@
 
 informer.py watches the other kinds. This file uses only kopf's low-level event handlers, which see every event
 immediately, and write nothing to any object: no finalizers, no state.
+
+Each namespace has a kopf operator of its own. kopf ends if a namespace is deleted or forbidden, after an ERROR event,
+and after a minute without API server; `JobWatch` then starts it again, and the other namespaces see nothing of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import kopf
 
 from rstar2_operator import names
-from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import PAGE_OBJECTS
+from rstar2_operator.informer import LONGEST_WAIT
 from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.watch_health import WatchHealth, cause_of, described
 from rstar2_operator.workqueue import WorkQueue
 from rstar2_train.utils.dns import join_address
+
+log = logging.getLogger(__name__)
+
+GIVE_UP_SECONDS = 90.0
+"""Time after which kopf has ended if it cannot list or watch the jobs: it retries for a minute."""
+STABLE_SECONDS = 300.0
+"""Time after which a watch that ends is repeated as if it were the first failure."""
 
 
 class WithoutDiffs(kopf.StatusDiffBaseStorage):
@@ -81,16 +96,56 @@ def settings(site: OperatorSettings) -> kopf.OperatorSettings:
     return result
 
 
-async def run(
-    site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key], stop: asyncio.Event, ready: asyncio.Event
-) -> None:
-    """Watch until `stop` is set. `ready` is set when kopf has installed its signal handlers."""
-    await kopf.operator(
-        registry=registry(cache=cache, queue=queue),
-        settings=settings(site),
-        standalone=True,
-        clusterwide=not site.watch_namespaces,
-        namespaces=site.watch_namespaces,
-        stop_flag=stop,
-        ready_flag=ready,
-    )
+class JobWatch:
+    """The watch of the jobs of one namespace (empty: all)."""
+
+    def __init__(
+        self, namespace: str, site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key], health: WatchHealth
+    ) -> None:
+        self._namespace = namespace
+        self._site = site
+        self._cache = cache
+        self._queue = queue
+        self._health = health
+
+    async def run(self, *, started: Callable[[], None]) -> None:
+        """Watch until kopf is stopped by a signal, or this task is cancelled.
+
+        `started` is called after each start: kopf has replaced the signal handlers, and would stop only itself.
+        """
+        failures = 0
+        while True:
+            since = time.monotonic()
+            try:
+                await self._run_kopf(started)
+                return
+            except Exception as error:  # of any kind: the jobs of this namespace must not stay unwatched
+                failures = 1 if time.monotonic() - since > STABLE_SECONDS else failures + 1
+                wait = min(LONGEST_WAIT, 2.0 ** min(failures, 10)) * (0.5 + random.random() / 2)
+                self._health.failed(self._namespace, JOB, cause_of(error))
+                log.warning("watch of %s ended; repeated in %.0f s", described(JOB, self._namespace), wait)
+            await asyncio.sleep(wait)
+
+    async def _run_kopf(self, started: Callable[[], None]) -> None:
+        ready = asyncio.Event()
+        running = asyncio.create_task(
+            kopf.operator(
+                registry=registry(cache=self._cache, queue=self._queue),
+                settings=settings(self._site),
+                standalone=True,
+                clusterwide=not self._namespace,
+                namespaces=[self._namespace] if self._namespace else [],
+                ready_flag=ready,
+            )
+        )
+        works = asyncio.get_running_loop().call_later(GIVE_UP_SECONDS, self._health.works, self._namespace, JOB)
+        try:
+            starting = asyncio.create_task(ready.wait())
+            await asyncio.wait({starting, running}, return_when=asyncio.FIRST_COMPLETED)
+            starting.cancel()
+            started()
+            await running
+        finally:
+            works.cancel()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

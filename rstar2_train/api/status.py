@@ -90,7 +90,7 @@ class StageStatus(ApiModel):
     ended: EndedAttempt | None = None
     """Last attempt that the operator ended."""
     outcome_time: Time | None = None
-    """Time at which the operator received the outcome of the last attempt."""
+    """Time of the outcome."""
     outcome: Word | None = None
     """Result of the last attempt: Completed, Advanced, Suspended or Failed."""
     reason: Cause | None = None

@@ -39,6 +39,7 @@ class FakeKubeApi:
 
     def __init__(self) -> None:
         self.store = WatchCache()
+        self.store.end_initial_sync()
         self.queue: WorkQueue[tuple[str, str]] = WorkQueue()
         self.objects: dict[tuple[str, str], Body] = {}
         self.rejected_kinds: dict[str, Exception] = {}

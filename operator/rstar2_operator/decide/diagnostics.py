@@ -22,6 +22,7 @@ from rstar2_operator.observed import (
     ready_of,
     running_since,
     seconds,
+    starting_since,
     timestamp,
 )
 from rstar2_train.api.contracts import PREPARE_KEY
@@ -170,7 +171,7 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     deletions = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
     times = [seconds(deletion) + STUCK_SECONDS for deletion in deletions if deletion]
     times += [since + SILENT_SECONDS for _, since in unreported_attempts(observed)]
-    times += [since + START_SECONDS for pod in observed.pods if (since := _starting_since(pod)) is not None]
+    times += [since + START_SECONDS for pod in observed.pods if (since := starting_since(pod)) is not None]
     return min((when for when in times if when > now), default=None)
 
 
@@ -235,7 +236,7 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
             return
     if status.get("phase") == "Pending":
         reported = list(_events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod))
-        since = _starting_since(pod)
+        since = starting_since(pod)
         if not reported and since is not None and now >= since + START_SECONDS:
             message = f"on node {pod['spec'].get('nodeName', '')} since {timestamp(since)}: {_unstarted(pod)}"
             reported = [Diagnosis(role, f"Pod/{name}", NOT_STARTED, message)]
@@ -246,14 +247,6 @@ def _all_statuses(pod: Object) -> list[Object]:
     """Return the statuses of a pod's init containers and containers, in the order in which they start."""
     status = pod.get("status") or {}
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-
-
-def _starting_since(pod: Object) -> float | None:
-    """Return when a pod that has not started received its node; None if it has none, or has started."""
-    scheduled = condition(pod, "PodScheduled")
-    if (pod.get("status") or {}).get("phase") != "Pending" or scheduled is None or scheduled["status"] != "True":
-        return None
-    return seconds(scheduled.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
 
 
 def _unstarted(pod: Object) -> str:

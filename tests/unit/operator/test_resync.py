@@ -42,7 +42,7 @@ def sync(api: Api, cache: WatchCache, *namespaces: str) -> Resync:
 
 
 async def started_sync(api: Api, cache: WatchCache, *informers: Informer) -> asyncio.Task[None]:
-    task = asyncio.create_task(sync(api, cache).wait_until_complete(informers))
+    task = asyncio.create_task(sync(api, cache).complete(WorkQueue(), informers))
     await asyncio.sleep(0.05)
     return task
 
@@ -89,7 +89,7 @@ async def test_resync_does_not_wait_for_deleted_jobs() -> None:
 
 async def test_resync_empty_cluster_is_complete() -> None:
     """Without objects the cache is complete immediately."""
-    await asyncio.wait_for(sync(Api(), WatchCache(), "a", "b").wait_until_complete(), 60)
+    await asyncio.wait_for(sync(Api(), WatchCache(), "a", "b").complete(WorkQueue()), 60)
 
 
 async def test_resync_missed_deletion_updates_the_cache() -> None:

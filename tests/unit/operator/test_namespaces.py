@@ -1,0 +1,139 @@
+"""Several watched namespaces: one that is deleted, forbidden or answers with errors does not affect the others.
+
+The real kopf and the real informers watch an API server of this file on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.aio import client as aio
+from kubernetes.aio import config as aio_config
+
+from rstar2_operator import watch
+from rstar2_operator.cache import WatchCache
+from rstar2_operator.client import KubeClient, connection
+from rstar2_operator.informer import children, informers
+from rstar2_operator.metrics import Metrics
+from rstar2_operator.resync import Resync
+from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.watch import JobWatch
+from rstar2_operator.watch_health import WatchHealth
+from rstar2_operator.workqueue import WorkQueue
+
+GROUP, VERSION, PLURAL = "rstar2.dev", "v1alpha1", "agenticrljobs"
+SETTINGS = OperatorSettings(watch_namespaces=("team-a", "team-b"))
+JOB = {
+    "apiVersion": f"{GROUP}/{VERSION}",
+    "kind": "AgenticRLJob",
+    "metadata": {"name": "demo", "namespace": "team-a", "uid": "1", "resourceVersion": "9", "generation": 1},
+    "spec": {},
+}
+DISCOVERY: dict[str, Any] = {
+    "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
+    "/apis": {"kind": "APIGroupList", "groups": [{
+        "name": GROUP, "versions": [{"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}],
+        "preferredVersion": {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}}]},
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [{
+        "name": "namespaces", "singularName": "namespace", "namespaced": False, "kind": "Namespace",
+        "verbs": ["list", "watch"]}]},
+    f"/apis/{GROUP}/{VERSION}": {"kind": "APIResourceList", "groupVersion": f"{GROUP}/{VERSION}", "resources": [{
+        "name": PLURAL, "singularName": "agenticrljob", "namespaced": True, "kind": "AgenticRLJob",
+        "verbs": ["list", "watch", "get", "patch", "delete"]}]},
+}  # fmt: skip
+
+
+class Api:
+    """An API server with one job in namespace team-a. Namespace team-b has the fault of the test."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.job_watches = 0
+        """Watches of the jobs of team-b."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a list, a watch or a request for discovery."""
+        path, in_b = request.path, "/namespaces/team-b/" in request.path
+        if path in DISCOVERY:
+            return web.json_response(DISCOVERY[path])
+        if in_b and self.fault == "forbidden":
+            status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no Role"}
+            return web.json_response(status, status=403)
+        if request.query.get("watch") == "true":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            if in_b and path.endswith(PLURAL):
+                self.job_watches += 1
+                error = {"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: leader changed"}
+                await response.write(json.dumps({"type": "ERROR", "object": error}).encode() + b"\n")
+            await asyncio.sleep(3600)
+            return response
+        items = [JOB] if path.endswith(f"team-a/{PLURAL}") else []
+        page = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "10"}, "items": items}
+        return web.json_response(page)
+
+
+@asynccontextmanager
+async def served(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
+    """Serve an Api; yield a client of it."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", api.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}]}))  # fmt: skip
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    configuration = aio.Configuration()
+    await aio_config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+    try:
+        async with connection(configuration) as connected:
+            yield KubeClient(connected)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("fault", ["forbidden", "error event"])
+async def test_namespace_fault_leaves_the_others_served(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of team-a is reconciled; team-b is named in a metric, and its watch is repeated."""
+    monkeypatch.setattr(watch, "LONGEST_WAIT", 0.1)
+    api, cache, queue, metrics = Api(fault), WatchCache(), WorkQueue[tuple[str, str]](), Metrics()
+    health = WatchHealth(metrics.watches_failing)
+    async with served(api, tmp_path, monkeypatch) as client:
+        watched = informers(SETTINGS, client=client, cache=cache, queue=queue, health=health)
+        resync = Resync(client, cache, kinds=children(SETTINGS), namespaces=SETTINGS.watch_namespaces)
+        namespaces = SETTINGS.watch_namespaces
+        jobs = [JobWatch(each, SETTINGS, cache=cache, queue=queue, health=health) for each in namespaces]
+        tasks = [asyncio.create_task(informer.run()) for informer in watched]
+        tasks += [asyncio.create_task(job.run(started=lambda: None)) for job in jobs]
+        tasks.append(asyncio.create_task(resync.complete(queue, watched)))
+        try:
+            async with asyncio.timeout(120):
+                while not (cache.is_complete("team-a") and (fault == "forbidden" or api.job_watches > 1)):
+                    await asyncio.sleep(0.05)
+                assert await queue.take() == ("team-a", "demo")
+                while (page := 'unreadable{namespace="team-b"}') not in metrics.page().decode():
+                    await asyncio.sleep(0.05)
+            assert f"{page} 0.0" not in metrics.page().decode()
+            assert cache.is_complete("team-b") == (fault != "forbidden")
+            assert 'unreadable{namespace="team-a"}' not in metrics.page().decode()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
