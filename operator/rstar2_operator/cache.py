@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.cached_object import CachedObject, bodies, strip_event, to_cached, uid_of, version_of
-from rstar2_operator.node_health import NodeFault, node_fault
-from rstar2_operator.observed import Object, ObservedJob, belongs, is_true, labels
+from rstar2_operator.node_health import NodeFault, node_fault, not_ready_since
+from rstar2_operator.observed import Object, ObservedJob, belongs, condition, is_true, labels, seconds
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -31,6 +32,14 @@ KEPT_DELETIONS = 4096
 """UIDs of deleted objects that are kept, to ignore responses and events that arrive later."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Node:
+    uid: str
+    fault: NodeFault | None
+    lost_since: float | None
+    """Time since which it is not ready; None while it is."""
+
+
 class WatchCache:
     """Jobs and their children as last delivered or written."""
 
@@ -40,8 +49,10 @@ class WatchCache:
         self._pods: defaultdict[Key, dict[str, CachedObject]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
         self._disrupted: defaultdict[Key, set[str]] = defaultdict(set)
-        self._nodes: dict[str, tuple[str, NodeFault]] = {}
-        """Name of a faulty node -> its UID and fault."""
+        self._nodes: dict[str, _Node] = {}
+        """Faulty nodes, and those that are not ready, by name."""
+        self._sees_nodes = False
+        """Whether a node was ever delivered."""
         self._keys: dict[Key, Key] = {}
         """One tuple per job, which all its objects share: 37 tuples and 74 strings take 6 KB."""
         self._owners: dict[str, Key] = {}
@@ -86,10 +97,24 @@ class WatchCache:
         before = table.get(entry)
         self._store(table, entry, kind, body, key, gone=gone)
         after = table.get(entry)
-        if kind == "Pod" and key in self._jobs and is_true(body, "DisruptionTarget"):
-            self._disrupted[key].add(labels(body).get(names.BATCH_JOB_LABEL, ""))
+        if kind == "Pod" and key in self._jobs:
+            self._record_disruption(key, body)
         self._drop_empty(key)
         return None if before is not None and after is not None and after.only_newer(before) else key
+
+    def _record_disruption(self, key: Key, pod: Object) -> None:
+        """Record the disruption of a pod, or that Kubernetes has withdrawn it."""
+        job, disruption = labels(pod).get(names.BATCH_JOB_LABEL, ""), condition(pod, "DisruptionTarget")
+        if disruption is None:
+            return
+        if disruption["status"] == "True":
+            self._disrupted[key].add(job)
+        elif not any(is_true(other, "DisruptionTarget") for other in self._pods_of(key, job)):
+            self._disrupted[key].discard(job)
+
+    def _pods_of(self, key: Key, job: str) -> list[Object]:
+        pods = bodies(self._pods.get(key, {}).values())
+        return [pod for pod in pods if labels(pod).get(names.BATCH_JOB_LABEL, "") == job]
 
     def _store(
         self, table: dict[Any, CachedObject], entry: Any, kind: str, body: Object, key: Key, *, gone: bool
@@ -147,12 +172,14 @@ class WatchCache:
 
     def record_node(self, body: Object, *, gone: bool) -> list[Key]:
         """Record the fault of a node, if it has any. Return the keys of the jobs that see a change."""
-        self._snapshot = None
-        name, now = body["metadata"]["name"], None if gone else node_fault(body)
+        self._snapshot, self._sees_nodes = None, True
+        name, since = body["metadata"]["name"], not_ready_since(body)
         before = self._nodes.pop(name, None)
+        node = _Node(uid_of(body), node_fault(body), None if since is None else seconds(since))
+        now = None if gone or (node.fault is None and node.lost_since is None) else node
         if now is not None:
-            self._nodes[name] = uid_of(body), now
-        if (before and before[1]) == now:
+            self._nodes[name] = now
+        if before == now:
             return []
         own = f'"nodeName":{json.dumps(name)}'.encode()
         return [key for key, pods in self._pods.items() if any(own in pod.data for pod in pods.values())]
@@ -173,7 +200,7 @@ class WatchCache:
     def uids(self, kind: str, namespace: str) -> set[str]:
         """Return the UIDs of all cached objects of a kind. An empty namespace means all namespaces."""
         if kind == NODE:
-            return {uid for uid, _ in self._nodes.values()}
+            return {node.uid for node in self._nodes.values()}
         if kind == JOB:
             return {job.uid for key, job in self._jobs.items() if namespace in ("", key[0])}
         tables = self._pods if kind == "Pod" else self._children
@@ -187,7 +214,7 @@ class WatchCache:
         """
         if kind == NODE:
             self._snapshot = None
-            self._nodes = {name: node for name, node in self._nodes.items() if node[0] != uid}
+            self._nodes = {name: node for name, node in self._nodes.items() if node.uid != uid}
             return None
         key = self._owners.get(uid)
         if key is None:
@@ -223,11 +250,14 @@ class WatchCache:
         pods = tuple(rest[: len(cached_pods)])
         children = dict(zip(cached_children, rest[len(cached_pods) :], strict=True))
         nodes = {pod["spec"].get("nodeName", "") for pod in pods}
+        own_nodes = {name: node for name, node in self._nodes.items() if name in nodes}
+        lost = {name: node.lost_since for name, node in own_nodes.items() if node.lost_since is not None}
         observed = ObservedJob(
             job=job,
             children={entry: child for entry, child in children.items() if belongs(child, job)},
             pods=pods,
-            node_faults={name: each for name, (_, each) in self._nodes.items() if name in nodes},
+            node_faults={name: node.fault for name, node in own_nodes.items() if node.fault is not None},
+            lost_nodes=lost if self._sees_nodes else None,
             warnings=tuple(self._warnings.get(key, ())),
             disrupted=frozenset(self._disrupted.get(key, ())),
         )

@@ -55,6 +55,8 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 """Exceptions of a request, besides ApiException, if the API server is unreachable."""
 OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
+FAILING_WEBHOOK = "failed calling webhook"
+UNDECLARED = "field not declared in schema"
 LONGEST_RETRY_AFTER = 30.0
 PAGE_OBJECTS = 50
 """Objects per response of a list; memory for the decoded objects of a page is not returned to the system."""
@@ -71,11 +73,12 @@ Body = dict[str, Any]
 def is_transient(error: Exception) -> bool:
     """Return whether the operator must repeat the request, and no person can do anything about the error.
 
-    A failing admission webhook has status 500 too, but is a defect of the cluster that its message names.
+    A failing admission webhook has status 500 too, but is a defect of the cluster that its message names. So has a
+    server-side apply of a field that an older CRD does not declare.
     """
     if not isinstance(error, ApiException):
         return isinstance(error, UNREACHABLE)
-    return error.status in OVERLOADED and "failed calling webhook" not in (error.body or "")
+    return error.status in OVERLOADED and not any(text in (error.body or "") for text in (FAILING_WEBHOOK, UNDECLARED))
 
 
 def retry_after(error: Exception) -> float:

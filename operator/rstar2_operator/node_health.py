@@ -77,6 +77,15 @@ def node_fault(node: Mapping[str, Any]) -> NodeFault | None:
     return NodeFault(tuple(sorted(causes)), closed) if causes else None
 
 
+def not_ready_since(node: Mapping[str, Any]) -> str | None:
+    """Return since when a node does not report, or reports that it cannot run pods; None while it is ready."""
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Ready" and condition["status"] != "True":
+            since: str | None = condition.get("lastTransitionTime")
+            return since
+    return None
+
+
 def _reports(node: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Yield (kind, name, value, text) of every label, taint and condition."""
     for name, value in (node["metadata"].get("labels") or {}).items():

@@ -60,6 +60,8 @@ class ObservedJob:
     """ResourceFlavors that Kueue has assigned to the job, by name."""
     node_faults: Mapping[str, NodeFault] = field(default_factory=dict)
     """Faulty nodes with pods of the job, by name."""
+    lost_nodes: Mapping[str, float] | None = None
+    """Nodes with pods of the job that are not ready, and since when; None if the operator cannot watch nodes."""
     secret_missing: bool = False
     """Whether the Secret was deleted while pods use it."""
 
@@ -249,14 +251,19 @@ def is_alive(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def lost_since(pod: Object) -> float | None:
+def lost_since(pod: Object, observed: ObservedJob) -> float | None:
     """Return when the node of a pod was found not to report; None while it reports.
 
-    Only the node controller sets Ready to False while all containers are ready.
+    Without rights on nodes the pod shows it: only the node controller sets Ready to False while all containers are
+    ready, except for a readiness gate, which the kubelet names as the reason.
     """
+    if observed.lost_nodes is not None:
+        return observed.lost_nodes.get(pod["spec"].get("nodeName", "")) if is_alive(pod) else None
     ready = condition(pod, "Ready")
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
     if not is_alive(pod) or ready is None or ready["status"] == "True" or not containers:
+        return None
+    if ready.get("reason") == "ReadinessGatesNotReady":
         return None
     if not all(container.get("ready") for container in containers):
         return None

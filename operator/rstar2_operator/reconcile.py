@@ -38,7 +38,7 @@ from rstar2_operator.decide.failure_policy import plan_after_rejections
 from rstar2_operator.decide.kueue import current_workload, placements, priority_class
 from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
+from rstar2_operator.decide.pruning import idle_workloads, prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
@@ -113,8 +113,11 @@ class Reconciler:
         now, rejected, state = time.time(), list[Diagnosis](), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
         if context is None:
-            running = bool(prunable(observed, (), now=now))
+            running = bool(running_pods(observed))
+            if not running:
+                rejected = await self._delete(key, idle_workloads(observed))
             if observed.job["spec"].get("suspend") or is_deleted(observed.job):
+                running = bool(prunable(observed, (), now=now))
                 rejected = await self._delete(key, prunable_when_suspended(observed, now=now))
             if is_deleted(observed.job) and not running_pods(observed):
                 return bool(await self._set_finalizer(key, observed.job, present=False))
@@ -182,7 +185,7 @@ class Reconciler:
         bodies = desired = self._desired.bodies(state.desired, observed.job, context, plan, has_secret=has_secret)
         if _is_running(plan, observed):
             bodies = keep_revision(bodies, observed)
-        blocked, transient = False, list[Exception]()
+        blocked, transient = state.status.rejected, list[Exception]()
         if plan.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
             bodies = [body for body in bodies if body["kind"] == "Job"]
         corrections, rejected, correct_in = state.corrections.due(drifted(bodies, observed))

@@ -99,6 +99,8 @@ class WriteTimes:
     """Last write, or first observation of a status that needs none."""
     worse_since: float | None = None
     """Start of a problem that the status does not have yet."""
+    rejected: bool = False
+    """Whether the API server rejected the last write: no attempt may start, because its number is not recorded."""
 
     def wait(self, old: Object, new: dict[str, Any]) -> float | None:
         """Return the seconds until the new status may be written; None if it equals the old one."""
@@ -152,7 +154,13 @@ class StatusWriter:
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
-        self._cache.record_write(JOB, await self._client.apply(body, subresource="status"))
+        try:
+            written = await self._client.apply(body, subresource="status")
+        except ApiException:
+            times.rejected = True
+            raise
+        times.rejected = False
+        self._cache.record_write(JOB, written)
         times.written, times.worse_since = time.monotonic(), None
         for event in events(old, status, attempt_is_current=attempt_is_current):
             await self._create_event(job, event)

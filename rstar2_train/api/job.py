@@ -43,7 +43,7 @@ from rstar2_train.api.tasks import SANDBOX_REWARDS, AgentSpec, EnvironmentSpec, 
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
-FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost"]
+FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost", "PodRejected"]
 """Outcome reasons, and the reasons of failures of pods."""
 PodCondition = Annotated[str, StringConstraints(pattern=LABEL_KEY, max_length=317)]
 """Type of a pod's condition."""

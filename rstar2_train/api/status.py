@@ -53,7 +53,7 @@ class EndedAttempt(ApiModel):
     action: Word
     """RestartStage or FailJob."""
     reason: Cause
-    """Reason in one CamelCase word."""
+    """Reason of its end."""
     message: Message = ""
     """Explanation."""
     disruptions: Count = 0

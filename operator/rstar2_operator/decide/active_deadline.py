@@ -13,6 +13,8 @@ def active_deadline(facts: Facts) -> Verdict:
     limit, since = facts.job.spec.active_deadline_seconds, _active_since(facts)
     if limit is None or since is None or facts.job.spec.suspend or facts.stage is None:
         return None
+    if facts.observed.status.get("phase") == "Finalizing":
+        return None  # the job has ended for another reason
     if facts.now < since + limit:
         return Defer(wake_at=since + limit)
     message = f"The job was active for longer than spec.activeDeadlineSeconds ({limit} s)."

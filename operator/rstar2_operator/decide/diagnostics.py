@@ -209,12 +209,12 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
         if now >= seconds(deletion) + STUCK_SECONDS and node:
             message = f"should have terminated by {deletion} on node {node}"
             yield Diagnosis(role, f"Pod/{name}", "PodStuckTerminating", message, node)
-        elif (since := lost_since(pod)) is not None:
+        elif (since := lost_since(pod, observed)) is not None:
             yield _not_ready(pod, role, since)
         return
     if status.get("phase") == "Succeeded":
         return
-    if (since := lost_since(pod)) is not None:
+    if (since := lost_since(pod, observed)) is not None:
         yield _not_ready(pod, role, since)
         return
     if status.get("phase") == "Failed":
@@ -265,7 +265,7 @@ def _node_problems(observed: ObservedJob) -> Iterator[Diagnosis]:
     """Return the faulty nodes of running pods, unless they do not report at all."""
     for node, fault in observed.node_faults.items():
         pods = [pod for pod in observed.pods if pod["spec"].get("nodeName") == node and is_alive(pod)]
-        if not pods or any(lost_since(pod) is not None for pod in pods):
+        if not pods or any(lost_since(pod, observed) is not None for pod in pods):
             continue
         listed = ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
         closed = "; it takes no new pods" if fault.closed else ""

@@ -1,4 +1,4 @@
-"""Disruptions: attempts that ended because a pod was evicted, preempted or drained.
+"""Disruptions: attempts that ended because a pod was evicted, preempted, drained, or rejected by its kubelet.
 
 Such a restart does not count towards maxRestarts, because the job is not its cause. Two limits keep the job from an
 endless series: an eviction by pressure on the node counts, because the pod used more than it requested; and so does
@@ -11,21 +11,23 @@ with the number of consecutive disruptions.
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_of, is_true
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, exit_code, is_of, is_true
 
 MAX_CONSECUTIVE = 10
 """Disruptions in a row without a new checkpoint that do not count towards maxRestarts."""
 EVICTED = "Evicted"
+REJECTED = "PodRejected"
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 
 
 def is_disrupted(job: Object, stage: str, number: int, observed: ObservedJob) -> bool:
-    """Return whether a pod of attempt `number`, whose batch Job is `job`, was disrupted."""
+    """Return whether a pod of attempt `number`, whose batch Job is `job`, was disrupted or rejected."""
     recorded = observed.stage_status(stage).get("disruptedAttempt") == number
     return (
         recorded
         or job["metadata"]["name"] in observed.disrupted
         or any(is_of(pod, job) and is_true(pod, "DisruptionTarget") for pod in observed.pods)
+        or bool(rejection(job, observed))
     )
 
 
@@ -38,9 +40,36 @@ def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:
     return ""
 
 
+def rejection(job: Object, observed: ObservedJob) -> str:
+    """Return the kubelet's words if it rejected a pod of the Job, of which no container started; else empty.
+
+    Devices that are not up after a reboot, a changed node label or a shutdown of the node are such causes.
+    """
+    for pod in observed.pods:
+        status = pod.get("status") or {}
+        reason = status.get("reason")
+        if status.get("phase") != "Failed" or not reason or reason == EVICTED or not is_of(pod, job):
+            continue
+        if exit_code(pod) is None:
+            return f"{REJECTED}: Pod/{pod['metadata']['name']}: {reason}: {status.get('message', '')}"
+    return ""
+
+
 def consecutive(job: Object, stage: str, number: int, observed: ObservedJob) -> int:
     """Return the disruptions in a row without a new checkpoint, this one included."""
     return 1 + _before(names.DISRUPTIONS, job, stage, number, observed)
+
+
+def has_new_checkpoint(job: Object, stage: str, number: int, observed: ObservedJob) -> bool:
+    """Return whether attempt `number` wrote a checkpoint after the one that it started from."""
+    start = int(annotations_of(job).get(names.START_STEP, -1))
+    outcome, progress = observed.outcome(stage), observed.progress()
+    steps = [
+        report.checkpoint.step
+        for report in (outcome, progress)
+        if report is not None and report.checkpoint is not None and (report.stage, report.attempt) == (stage, number)
+    ]
+    return max(steps, default=start) > start
 
 
 def failures_before(job: Object, stage: str, number: int, observed: ObservedJob) -> int:
@@ -50,15 +79,9 @@ def failures_before(job: Object, stage: str, number: int, observed: ObservedJob)
 
 def _before(annotation: str, job: Object, stage: str, number: int, observed: ObservedJob) -> int:
     """Return the counter of the attempt's Job; 0 if the attempt wrote a checkpoint."""
-    annotations = annotations_of(job)
-    start = int(annotations.get(names.START_STEP, -1))
-    outcome, progress = observed.outcome(stage), observed.progress()
-    steps = [
-        report.checkpoint.step
-        for report in (outcome, progress)
-        if report is not None and report.checkpoint is not None and (report.stage, report.attempt) == (stage, number)
-    ]
-    return 0 if max(steps, default=start) > start else int(annotations.get(annotation, 0))
+    if has_new_checkpoint(job, stage, number, observed):
+        return 0
+    return int(annotations_of(job).get(annotation, 0))
 
 
 def start_step(stage: str, observed: ObservedJob) -> int | None:

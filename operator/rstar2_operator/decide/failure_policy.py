@@ -42,7 +42,7 @@ from rstar2_train.api.stages import Stage
 FIRST_BACKOFF_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 300.0
 DISRUPTION_TARGET = "DisruptionTarget"
-POD_LOST = "PodLost: a pod of the attempt terminated or was deleted; the orchestrator wrote a checkpoint"
+POD_LOST = "PodLost: a pod of the attempt terminated or was deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +93,21 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     code = orchestrator_exit_code(stage, observed, number=number)
     is_disrupted = disruption.is_disrupted(last, stage.name, number, observed)
     pressure, memory = disruption.eviction_by_pressure(last, observed), out_of_memory(last, observed)
+    rejected = disruption.rejection(last, observed)
+    texts = (pressure, memory, rejected)
     pods = Failure(
-        reasons=frozenset(text.partition(":")[0] for text in (pressure, memory) if text) | _lost(is_disrupted, code),
+        reasons=frozenset(text.partition(":")[0] for text in texts if text) | _lost(is_disrupted, code),
         pod_conditions=_pod_conditions(last, observed, is_disrupted=is_disrupted),
     )
     decision = after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=None, pods=pods)
     if decision.action == "NextStage":
         return NextStep(decision.action)
     rule, disruptions = matching_rule(policy, attempt_failure(code, outcome, pods)), 0
-    cause = POD_LOST if decision.action == "Suspend" else decision.reason
+    progressed = disruption.has_new_checkpoint(last, stage.name, number, observed)
+    checkpoint = "; the orchestrator wrote a checkpoint" if progressed else ""
+    cause = f"{POD_LOST}{checkpoint}" if decision.action == "Suspend" else decision.reason
     if rule is not None:
-        cause = disruption.DISRUPTED if is_disrupted else cause
+        cause = rejected or (disruption.DISRUPTED if is_disrupted else cause)
         if rule.action == "FailJob":
             return NextStep("FailJob", reason=pressure or memory or cause)
         counts, reason = rule.counts_towards_max, cause
@@ -112,18 +116,31 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     elif is_disrupted and not pressure:
         # A drained node does not count, whether or not the orchestrator had time for a checkpoint.
         disruptions = disruption.consecutive(last, stage.name, number, observed)
-        counts, reason = disruptions > disruption.MAX_CONSECUTIVE, disruption.DISRUPTED
+        counts, reason = disruptions > disruption.MAX_CONSECUTIVE, rejected or disruption.DISRUPTED
         if counts:
             reason += f" ({disruptions} times in a row without a new checkpoint)"
     else:
         # Exit code 75, but the Job was not deleted: the suspension was not requested. A pod was lost, which terminated
-        # the others, and the orchestrator wrote a checkpoint. It counts, because a worker may crash in every attempt.
-        counts, reason = True, cause
+        # the others. An autoscaler deletes pods without a trace: then it counts only without a new checkpoint. A worker
+        # that crashes counts, because it may crash in every attempt.
+        is_lost = decision.action == "Suspend" and not _has_crashed_worker(last, observed)
+        counts, reason = not (is_lost and progressed), cause
     reason = pressure or memory or reason
     counted = facts.restarts.counted_at(job_finished_at(last) or 0.0, policy)
     if counts and counted >= policy.max_restarts:
         return NextStep("FailJob", reason=exhausted(reason, counted))
     return NextStep("RestartStage", counts=counts, reason=reason, disruptions=disruptions)
+
+
+def _has_crashed_worker(job: Object, observed: ObservedJob) -> bool:
+    """Return whether a pod of the Job failed by itself, without being deleted, apart from the orchestrator's."""
+    return any(
+        exit_code(pod) not in (None, 0)
+        and labels(pod).get(names.INDEX_LABEL, "0") != "0"
+        and not pod["metadata"].get("deletionTimestamp")
+        for pod in observed.pods
+        if is_of(pod, job)
+    )
 
 
 def _lost(is_disrupted: bool, code: int) -> frozenset[str]:

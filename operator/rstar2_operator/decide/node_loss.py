@@ -1,9 +1,10 @@
 """spec.nodeLoss: the pods of a node that does not report any more, and a new attempt on other nodes.
 
 When a kubelet stops to report, the node controller sets the pods' condition Ready to False after about 40 s; the state
-of their containers stays as it was. Kubernetes deletes the pods after 5 more minutes, but they remain until the node
-answers. After `nodeLoss.afterSeconds` the operator deletes the Job of the attempt, so that the orchestrator can write a
-checkpoint, and removes the pods of the lost node without waiting for it.
+of their containers stays as it was. The operator watches nodes, if it has the right, and reads the pods otherwise; a
+pod that was not ready yet then shows nothing. Kubernetes deletes the pods after 5 more minutes, but they remain until
+the node answers. After `nodeLoss.afterSeconds` the operator deletes the Job of the attempt, so that the orchestrator
+can write a checkpoint, and removes the pods of the lost node without waiting for it.
 
 A faulty node that reports (node_health.py) is left in the same way, if it is cordoned or tainted: the scheduler could
 choose another faulty node again. Its pods terminate with a checkpoint. `status.nodeTroubleSince` is the timer.
@@ -42,9 +43,10 @@ def node_loss(facts: Facts) -> Verdict:
     pod = next((each for each in _overdue(facts) if _attempt_of(each) == own), None)
     if pod is None:
         return _leave_faulty_node(facts)
+    since = lost_since(pod, facts.observed) or facts.now
     message = (
         f"Node {pod['spec'].get('nodeName', '')} of Pod/{pod['metadata']['name']} has not reported since "
-        f"{timestamp(lost_since(pod) or facts.now)}. Attempt {facts.attempt} of stage {facts.stage_name} ends, and a "
+        f"{timestamp(since)}. Attempt {facts.attempt} of stage {facts.stage_name} ends, and a "
         "new one starts on other nodes."
     )
     return _end(facts, message)
@@ -100,7 +102,7 @@ def _after_seconds(facts: Facts) -> int | None:
 
 def _lost(facts: Facts) -> list[tuple[Object, float]]:
     """Return the pods of nodes that do not report, and since when."""
-    return [(pod, since) for pod in facts.observed.pods if (since := lost_since(pod)) is not None]
+    return [(pod, since) for pod in facts.observed.pods if (since := lost_since(pod, facts.observed)) is not None]
 
 
 def _overdue(facts: Facts) -> list[Object]:

@@ -52,6 +52,12 @@ def prunable_when_suspended(observed: ObservedJob, *, now: float) -> list[tuple[
     return jobs if jobs or stage_progress.running_attempts(observed) else objects
 
 
+def idle_workloads(observed: ObservedJob) -> list[tuple[str, Object]]:
+    """Return (kind, object) of the Workloads of a job without pods and with an invalid spec: they hold its quota."""
+    workloads = observed.of_kind("Workload")
+    return [("Workload", body) for body in workloads if not body["metadata"].get("deletionTimestamp")]
+
+
 def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
     """Return whether a Job that is not in the plan should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)

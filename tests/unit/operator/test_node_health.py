@@ -8,7 +8,9 @@ import pytest
 
 from rstar2_operator import names
 from rstar2_operator.cache import NODE, WatchCache
+from rstar2_operator.decide.diagnostics import diagnoses
 from rstar2_operator.node_health import node_fault
+from rstar2_operator.observed import lost_since, timestamp
 
 AMD = "metricsexporter.amd.com.gpu.3.state"
 NVIDIA = "dgxc.nvidia.com/nvsentinel-state"
@@ -80,3 +82,27 @@ def test_cache_node_trouble_reaches_the_jobs_of_its_pods() -> None:
     assert cache.record_node(node(), gone=False) == [("team", "a")]
     cache.record_node(faulty, gone=False)
     assert cache.drop(NODE, "uid-gpu-7") is None and cache.uids(NODE, "") == set()
+
+
+def test_cache_lost_node_is_that_of_its_condition() -> None:
+    """With rights on nodes, a pod that is not ready yet is lost with its node, and a readiness gate is no loss."""
+    cache = WatchCache()
+    meta = {"namespace": "team", "name": "a", "uid": "a", "resourceVersion": "1"}
+    cache.record_job({"kind": "AgenticRLJob", "metadata": meta}, gone=False)
+    own = {"name": "a-0", "uid": "a-0", "labels": names.labels("a", "trainer")}
+    gate = {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "lastTransitionTime": timestamp(5)}
+    containers = [{"name": "trainer", "ready": True}]
+    status = {"phase": "Running", "conditions": [gate], "containerStatuses": containers}
+    cache.record_child("Pod", {"metadata": meta | own, "spec": {"nodeName": "gpu-7"}, "status": status}, gone=False)
+    observed = cache.observed(("team", "a"))
+    assert observed is not None and lost_since(observed.pods[0], observed) is None
+    unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": timestamp(9)}
+    lost = {"metadata": {"name": "gpu-7", "uid": "n"}, "status": {"conditions": [unknown]}}
+    assert cache.record_node(lost, gone=False) == [("team", "a")]
+    observed = cache.observed(("team", "a"))
+    assert observed is not None and lost_since(observed.pods[0], observed) == 9
+    assert diagnoses(observed, now=10.0)[0].reason == "NodeNotReady"
+    ready = {"metadata": lost["metadata"], "status": {"conditions": [unknown | {"status": "True"}]}}
+    assert cache.record_node(ready, gone=False) == [("team", "a")]
+    observed = cache.observed(("team", "a"))
+    assert observed is not None and lost_since(observed.pods[0], observed) is None

@@ -1,0 +1,136 @@
+"""Pods that the kubelet rejects or that others delete, and quota and deadlines of jobs that cannot continue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator.cache import WatchCache
+from rstar2_operator.client import is_transient
+from rstar2_operator.names import BATCH_JOB_LABEL
+from rstar2_operator.observed import timestamp
+from rstar2_train.api.contracts import CheckpointRef, Outcome
+from tests.support.fake_kube_api import Operator, api_error
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, manifest
+
+COMPLETE = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+REJECTION = "Pod was rejected: Allocate failed due to no healthy devices present, which is unexpected"
+
+
+def reject(cluster: SimulatedCluster, job: str) -> None:
+    """Act as a kubelet that rejects the pods of a Job."""
+    for name, pod in cluster.pods.items():
+        if name.startswith(f"{job}-"):
+            pod["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": REJECTION}
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    cluster.children["Job", job]["status"] = {"conditions": [failed | {"lastTransitionTime": timestamp(cluster.now)}]}
+
+
+def test_rejected_pod_is_a_disruption_in_the_kubelets_words() -> None:
+    """A GPU node after a reboot: the restarts do not count, and the message is that of the kubelet."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 1})
+    for attempt in (1, 2, 3):
+        reject(cluster, f"demo-g0-{attempt}")
+        plan = cluster.round()
+        assert plan.reason == "BackOff"
+        assert f"PodRejected: Pod/demo-g0-{attempt}-0: UnexpectedAdmissionError: {REJECTION}" in plan.message
+        cluster.now += 600
+        cluster.round()
+    assert cluster.running() == ["demo-g0-4"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_rejected_pod_matches_a_rule() -> None:
+    """A rule of the failure policy can name the rejection."""
+    rule = {"onReasons": ["PodRejected"], "action": "FailJob"}
+    cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+    reject(cluster, "demo-g0-1")
+    plan = cluster.round()
+    assert plan.phase == "Finalizing" and "UnexpectedAdmissionError" in plan.message
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_pod_deleted_by_others_counts_without_progress(crashed: bool) -> None:
+    """An autoscaler that rotates nodes does not exhaust maxRestarts; a worker that crashes each time does."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
+    for attempt in (1, 2, 3):
+        assert cluster.running() == [f"demo-g0-{attempt}"]
+        checkpoint = CheckpointRef(path="c", step=5 * attempt)
+        stopped = Outcome(stage="g0", attempt=attempt, outcome="suspended", reason="Suspended", checkpoint=checkpoint)
+        cluster.progress("g0", attempt, 3)
+        cluster.finish_job(f"demo-g0-{attempt}", 75, outcome=stopped)
+        if not crashed:
+            del cluster.pods[f"demo-g0-{attempt}-1"]
+        cluster.round()
+        cluster.now += 600
+        cluster.round()
+    assert cluster.running() == (["demo-report"] if crashed else ["demo-g0-4"])
+    assert cluster.job["status"]["restartsCountedTowardsMax"] == (2 if crashed else 0)
+
+
+def test_active_deadline_keeps_the_reason_of_a_failure() -> None:
+    """A deadline that passes while the report is written does not replace the cause."""
+    cluster = at_first_stage("g", activeDeadlineSeconds=100, failurePolicy={"maxRestarts": 0})
+    cluster.now += 90
+    failed = Outcome(stage="g0", attempt=1, outcome="failed", reason="Defect", message="KeyError: x", retryable=True)
+    cluster.finish_job("demo-g0-1", 70, outcome=failed)
+    cluster.round()
+    cluster.now += 20
+    cluster.round()
+    cluster.finish_job("demo-report", 0)
+    plan = cluster.round()
+    assert plan.phase == "Failed" and "KeyError: x" in plan.message
+
+
+def test_withdrawn_disruption_excuses_no_failure() -> None:
+    """Kubernetes can set DisruptionTarget back to False."""
+    cache = WatchCache()
+    cache.record_job({**manifest("g"), "status": {}}, gone=False)
+    meta = {"name": "p", "namespace": "lab", "uid": "p", "creationTimestamp": timestamp(0)}
+    labels = {"app.kubernetes.io/managed-by": "rstar2-operator", "rstar2.dev/job": "demo", BATCH_JOB_LABEL: "demo-g0-1"}
+    for version, value in enumerate(("True", "False"), start=2):
+        status = {"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": value}]}
+        metadata = {**meta, "labels": labels, "resourceVersion": str(version)}
+        cache.record_child("Pod", {"kind": "Pod", "metadata": metadata, "spec": {}, "status": status}, gone=False)
+        observed = cache.observed(("lab", "demo"))
+        assert observed is not None and bool(observed.disrupted) == (value == "True")
+
+
+async def test_invalid_job_without_pods_returns_its_quota() -> None:
+    """Its Workload is deleted, and the message does not claim that pods run."""
+    operator = Operator(manifest("g"))
+    await operator.run()
+    owner = {"controller": True, "uid": "uid-1", "kind": "AgenticRLJob", "name": "demo"}
+    labels = {"app.kubernetes.io/managed-by": "rstar2-operator", "rstar2.dev/job": "demo"}
+    metadata = {"name": "demo-g0", "labels": labels, "ownerReferences": [owner]}
+    operator.api.put({"kind": "Workload", "metadata": metadata, "spec": {}})
+    operator.change(stages=[{"name": "g0", "type": "GRPO"}])
+    await operator.until(lambda: operator.status["reason"] == "InvalidSpec", seconds=30)
+    assert operator.names("Workload") == []
+    assert "Running pods" not in operator.status["message"]
+
+
+def test_undeclared_field_of_an_older_crd_is_not_transient() -> None:
+    """The API server answers 500, but no retry helps."""
+    text = "failed to create typed patch object: .status.rolloutReplicas: field not declared in schema"
+    assert not is_transient(api_error(500, "InternalError", text))
+    assert is_transient(api_error(500, "InternalError", "etcdserver: leader changed"))
+
+
+async def test_status_that_cannot_be_written_starts_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a record of its number, a second attempt of the same number could start next to the first one."""
+    operator = Operator(manifest("g"))
+    apply = operator.api.apply
+
+    async def without_status(body: dict[str, Any], *, subresource: str = "") -> dict[str, Any]:
+        if subresource:
+            raise api_error(500, "InternalError", ".status.new: field not declared in schema")
+        return await apply(body, subresource=subresource)
+
+    monkeypatch.setattr(operator.api, "apply", without_status)
+    await operator.run()
+    operator.api.edit("Job", "demo-prepare", status={"conditions": [COMPLETE]})
+    await operator.run(2.0)
+    assert operator.names("Job") == ["demo-prepare"]
+    monkeypatch.setattr(operator.api, "apply", apply)
+    await operator.until(lambda: len(operator.names("Job")) == 2, seconds=60)
