@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.readers import DataError, brief, check_text, json_value, read_rows
+from rstar2_train.data.readers import DataError, check_text, json_value, read_rows, short_repr
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.schema import tools_section
@@ -89,7 +89,7 @@ def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages")
             raise DataError(f"{where}: {field} is not trained on: {remedy}")
     messages = json_value(row.get(name), f"{where}: {name}")
     if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {brief(messages)}")
+        raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")
     read = [read_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(messages)]
     _match_results(read, f"{where}: {name}")
     return read
@@ -98,11 +98,11 @@ def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages")
 def read_message(message: Any, field: str) -> Message:
     """Return one message; a message of role tool still has its `tool_call_id` and `name`. Raises DataError."""
     if not isinstance(message, dict):
-        raise DataError(f"{field} must be an object {{role, content}}, got {brief(message)}")
+        raise DataError(f"{field} must be an object {{role, content}}, got {short_repr(message)}")
     role = message.get("role")
     if role not in ROLES:
         advice = "; write system for developer" if role == "developer" else ""
-        raise DataError(f"{field}.role is {brief(role)}; allowed: {', '.join(ROLES)}{advice}")
+        raise DataError(f"{field}.role is {short_repr(role)}; allowed: {', '.join(ROLES)}{advice}")
     given = {key: value for key, value in message.items() if value is not None and key not in ("role", "content")}
     if given.get("tool_calls") == []:
         del given["tool_calls"]
@@ -118,7 +118,7 @@ def read_message(message: Any, field: str) -> Message:
         read["tool_calls"] = _calls(given["tool_calls"], f"{field}.tool_calls")
     if "weight" in given:
         if isinstance(given["weight"], bool) or given["weight"] not in (0, 1):
-            raise DataError(f"{field}.weight must be 0 or 1, got {brief(given['weight'])}")
+            raise DataError(f"{field}.weight must be 0 or 1, got {short_repr(given['weight'])}")
         if given["weight"] == 0:
             read["weight"] = 0
     return read | {key: given[key] for key in ("tool_call_id", "name") if key in given}
@@ -137,7 +137,7 @@ def read_level(row: Mapping[str, Any], where: str) -> int:
         return 0
     is_number = isinstance(level, (int, float, Decimal)) and not isinstance(level, bool)
     if not is_number or level % 1 != 0 or not 0 <= level <= LARGEST_LEVEL:
-        raise DataError(f"{where}: level must be a whole number from 1 (easiest), got {brief(level)}")
+        raise DataError(f"{where}: level must be a whole number from 1 (easiest), got {short_repr(level)}")
     return int(level)
 
 
@@ -147,13 +147,15 @@ def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if tools is None:
         return []
     if not isinstance(tools, list):
-        raise DataError(f"{where}: tools must be a list of {{type: function, function: {{...}}}}, got {brief(tools)}")
+        raise DataError(
+            f"{where}: tools must be a list of {{type: function, function: {{...}}}}, got {short_repr(tools)}"
+        )
     signatures = []
     for index, tool in enumerate(tools):
         field = f"{where}: tools[{index}]"
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict):
-            raise DataError(f"{field} must be an object {{type: function, function: {{...}}}}, got {brief(tool)}")
+            raise DataError(f"{field} must be an object {{type: function, function: {{...}}}}, got {short_repr(tool)}")
         extra = {*function, *(tool if function is not tool else ())}
         extra -= {"type", "function", "name", "description", "parameters"}
         if extra:
@@ -206,8 +208,8 @@ def _content(message: Mapping[str, Any], field: str, *, needed: bool) -> str:
         given = {key: value for key, value in part.items() if value is not None}
         if set(given) != {"type", "text"} or given["type"] != "text":
             raise DataError(
-                f"{field}.content must be a text, or a list of one part {{type: text, text}}, got {brief(content)}; "
-                "join several texts, other kinds of parts cannot be trained on"
+                f"{field}.content must be a text, or a list of one part {{type: text, text}}, got "
+                f"{short_repr(content)}; join several texts, other kinds of parts cannot be trained on"
             )
         content = given["text"]
     return _text(content, f"{field}.content")
@@ -215,30 +217,30 @@ def _content(message: Mapping[str, Any], field: str, *, needed: bool) -> str:
 
 def _text(value: Any, field: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"{field} must be a text, got {brief(value)}")
+        raise DataError(f"{field} must be a text, got {short_repr(value)}")
     return value
 
 
 def _calls(calls: Any, field: str) -> list[dict[str, Any]]:
     """Return calls in the form of OpenAI, with arguments as an object. Raises DataError."""
     if not isinstance(calls, list):
-        raise DataError(f"{field} must be a list of calls, got {brief(calls)}")
+        raise DataError(f"{field} must be a list of calls, got {short_repr(calls)}")
     return [_call(call, f"{field}[{index}]") for index, call in enumerate(calls)]
 
 
 def _call(call: Any, field: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict):
-        raise DataError(f"{field} must be an object {{function: {{name, arguments}}}}, got {brief(call)}")
+        raise DataError(f"{field} must be an object {{function: {{name, arguments}}}}, got {short_repr(call)}")
     given = {key: value for key, value in {**call, **function}.items() if value is not None}
     unknown = sorted(set(given) - {"id", "index", "type", "function", "name", "arguments"})
     if unknown:
         raise DataError(f"{field}.{unknown[0]} is not trained on: remove it")
     if given.get("type", "function") != "function":
-        raise DataError(f"{field}.type is {brief(given['type'])}; only calls of type function can be trained on")
+        raise DataError(f"{field}.type is {short_repr(given['type'])}; only calls of type function can be trained on")
     name, arguments = given.get("name"), given.get("arguments", {})
     if not isinstance(name, str) or not name:
-        raise DataError(f"{field}.function.name must be a non-empty text, got {brief(name)}")
+        raise DataError(f"{field}.function.name must be a non-empty text, got {short_repr(name)}")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -247,7 +249,7 @@ def _call(call: Any, field: str) -> dict[str, Any]:
                 f"{field}.function.arguments is not valid JSON: {error}; correct or remove the row"
             ) from None
     if not isinstance(arguments, dict):
-        raise DataError(f"{field}.function.arguments must be a JSON object, got {brief(arguments)}")
+        raise DataError(f"{field}.function.arguments must be a JSON object, got {short_repr(arguments)}")
     try:
         json.dumps(arguments, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
@@ -288,8 +290,8 @@ def _match_results(messages: Sequence[Message], where: str) -> None:
                 given = result.pop(key, expected)
                 if given != expected:
                     raise DataError(
-                        f"{where}[{at}].{key} is {brief(given)}, but the call of this position has {brief(expected)}; "
-                        "write the results in the order of the calls"
+                        f"{where}[{at}].{key} is {short_repr(given)}, but the call of this position has "
+                        f"{short_repr(expected)}; write the results in the order of the calls"
                     )
     for index, message in enumerate(messages):
         if key := next((key for key in ("tool_call_id", "name") if key in message), ""):

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.readers import DataError, brief, check_text, json_value, known_answer, read_rows, text_field
+from rstar2_train.data.readers import DataError, check_text, json_value, known_answer, read_rows, short_repr, text_field
 from rstar2_train.rewards.instructions import (
     decode_instructions,
     encode_instructions,
@@ -138,7 +138,7 @@ def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{where}: tools must be a list of names of spec.tools, got {brief(names)}")
+        raise DataError(f"{where}: tools must be a list of names of spec.tools, got {short_repr(names)}")
     return tuple(names)
 
 
@@ -149,7 +149,7 @@ def _functions(row: dict[str, Any], where: str) -> str:
         return ""
     if not isinstance(functions, list):
         raise DataError(
-            f"{where}: functions must be a list of {{name, description, parameters}}, got {brief(functions)}"
+            f"{where}: functions must be a list of {{name, description, parameters}}, got {short_repr(functions)}"
         )
     try:
         names = [declared_signature(function)["function"]["name"] for function in functions]
@@ -166,13 +166,15 @@ def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str,
     if files is None:
         return ()
     if not isinstance(files, dict):
-        raise DataError(f"{where}: files must be an object of name: path, got {brief(files)}")
+        raise DataError(f"{where}: files must be an object of name: path, got {short_repr(files)}")
     paths = {}
     for name, value in files.items():
         if value is None:  # Parquet adds the names of other rows
             continue
         if name != Path(name).name or name.startswith(".") or not isinstance(value, str):
-            raise DataError(f"{where}: files: {brief(name)} must be a file name without a folder, and its value a path")
+            raise DataError(
+                f"{where}: files: {short_repr(name)} must be a file name without a folder, and its value a path"
+            )
         path = (folder / value).resolve()
         if not path.is_file():
             raise DataError(f"{where}: files: {name}: no such file: {path}")
@@ -188,5 +190,5 @@ def _flag(row: dict[str, Any], field: str, where: str) -> bool:
     if isinstance(value, float) and math.isnan(value):  # a gap of pandas
         return False
     if value is not None and not isinstance(value, bool):
-        raise DataError(f"{where}: {field} must be true or false, got {brief(value)}")
+        raise DataError(f"{where}: {field} must be true or false, got {short_repr(value)}")
     return bool(value)

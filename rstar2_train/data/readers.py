@@ -71,7 +71,7 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
     empty = True
     for line, row in rows:
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{line}: a row must be a JSON object, got {brief(row)}")
+            raise DataError(f"{path}:{line}: a row must be a JSON object, got {short_repr(row)}")
         empty = False
         yield line, row
     if empty:
@@ -93,7 +93,7 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     if default is not None and (value is None or (isinstance(value, float) and math.isnan(value))):  # a gap of pandas
         return default
     if not isinstance(value, str) or (not value and default is None):
-        raise DataError(f"{where}: {field} must be a non-empty text, got {brief(value)}")
+        raise DataError(f"{where}: {field} must be a non-empty text, got {short_repr(value)}")
     return value
 
 
@@ -122,7 +122,7 @@ def _json_value(value: Any, field: str) -> Any:
         return int(value)
     if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise DataError(f"{field} is {brief(value)}, which JSON cannot hold: write it as a text or a number")
+    raise DataError(f"{field} is {short_repr(value)}, which JSON cannot hold: write it as a text or a number")
 
 
 def known_answer(answer: str, field: str) -> str:
@@ -132,8 +132,8 @@ def known_answer(answer: str, field: str) -> str:
     """
     if control := _CONTROL.search(answer):
         raise DataError(
-            f"{field} contains {control.group()[0]!a}, a control character, in {brief(answer)}; in JSON, write the "
-            "backslash of a LaTeX command twice"
+            f"{field} contains {control.group()[0]!a}, a control character, in {short_repr(answer)}; in JSON, write "
+            "the backslash of a LaTeX command twice"
         )
     *_, last = answer.rstrip().rpartition("\n")
     return last.removeprefix("#### ").strip() if last.startswith("#### ") else answer
@@ -150,7 +150,7 @@ def check_text(text: str, field: str) -> str:
     return text
 
 
-def brief(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return `repr(value)` for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

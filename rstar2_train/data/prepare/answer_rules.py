@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from rstar2_train.data.prepare.records import RemovedRow
-from rstar2_train.data.readers import DataError, brief, read_rows, text_field
+from rstar2_train.data.readers import DataError, read_rows, short_repr, text_field
 from rstar2_train.rewards.verify import canonical_integer
 
 _SCIENTIFIC = re.compile(r"[+-]?\d+(?:\.\d*)?e\+?(\d+)", re.IGNORECASE)
@@ -23,10 +23,10 @@ def integer_answer(answer: str, *, max_digits: int) -> str | RemovedRow:
     exponent = scientific.group(1).lstrip("0") if scientific else ""
     # An exponent of ten digits exceeds any limit. It is not converted to an int: it may have millions of digits itself.
     if len(exponent) > 9 or (exponent and int(exponent) >= max_digits):
-        return RemovedRow("enormous-answer", brief(stripped))
+        return RemovedRow("enormous-answer", short_repr(stripped))
     integer = canonical_integer(stripped)
     if integer is None:
-        return RemovedRow("not-an-integer", brief(stripped))
+        return RemovedRow("not-an-integer", short_repr(stripped))
     digits = len(integer.lstrip("-"))
     if digits > max_digits:
         return RemovedRow("enormous-answer", f"{digits} digits: {integer[:12]}...")
@@ -48,7 +48,7 @@ class SampledAnswers:
             name = text_field(row, "id", where)
             answers = row.get("answers")
             if not isinstance(answers, list):
-                raise DataError(f"{where}: answers must be a list of texts, got {brief(answers)}")
+                raise DataError(f"{where}: answers must be a list of texts, got {short_repr(answers)}")
             if name in self._frequent:
                 raise DataError(f"{where}: duplicate id {name!r}; put all answers of a problem into one row")
             counts = Counter(canonical_integer(str(answer)) for answer in answers)

@@ -33,7 +33,7 @@ from rstar2_train.data.prepare.call_syntax import (
     tool_signature,
 )
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import LONGEST_TEXT, DataError, brief, first_text, text_field
+from rstar2_train.data.readers import LONGEST_TEXT, DataError, first_text, short_repr, text_field
 from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text
 
 _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
@@ -161,7 +161,7 @@ def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple
         field = f"{where}: conversations[{index}]"
         speaker = turn.get("from") if isinstance(turn, dict) else turn
         if not isinstance(turn, dict) or not isinstance(speaker, str) or speaker not in roles:
-            raise DataError(f"{field}: from is {brief(speaker)}; allowed in this layout: {', '.join(roles)}")
+            raise DataError(f"{field}: from is {short_repr(speaker)}; allowed in this layout: {', '.join(roles)}")
         pairs.append((roles[speaker], text_field(turn, "value", field, default="").strip()))
     return pairs
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from rstar2_train.data.readers import SUFFIXES, DataError, brief
+from rstar2_train.data.readers import SUFFIXES, DataError, short_repr
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
@@ -72,7 +72,7 @@ def _splits_of_card(folder: Path) -> dict[str, list[Path]]:
     configurations = (header.get("configs") if isinstance(header, dict) else None) or []
     for configuration in configurations:
         if not isinstance(configuration, dict):
-            raise DataError(f"{card}: configs must be a list of objects, got {brief(configurations)}")
+            raise DataError(f"{card}: configs must be a list of objects, got {short_repr(configurations)}")
         name, base = configuration.get("config_name", "default"), folder / configuration.get("data_dir", "")
         for split, patterns in _patterns_by_split(configuration.get("data_files")):
             try:

@@ -17,7 +17,7 @@ from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, comparison_text
-from rstar2_train.data.readers import brief, read_rows
+from rstar2_train.data.readers import read_rows, short_repr
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
 
@@ -86,7 +86,7 @@ def _count_columns(report: InspectionReport, row: dict[str, Any]) -> None:
         column = report.columns.setdefault(name, ColumnSummary())
         kind = value.type if isinstance(value, Unreadable) else _JSON_TYPES.get(type(value), type(value).__name__)
         column.types[kind] += 1
-        column.example = column.example or brief(str(value) if isinstance(value, Unreadable) else value)
+        column.example = column.example or short_repr(str(value) if isinstance(value, Unreadable) else value)
 
 
 def _count_row(report: InspectionReport, row: Row, where: str) -> None:

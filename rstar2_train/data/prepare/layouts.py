@@ -12,7 +12,7 @@ from typing import Any
 from rstar2_train.data.prepare import bfcl
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, brief, first_text, known_answer, text_field
+from rstar2_train.data.readers import DataError, first_text, known_answer, short_repr, text_field
 from rstar2_train.rewards.instructions import read_instructions
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 
@@ -75,7 +75,7 @@ def _hmmt(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `problem_type` is a list of areas, the slice of the problem."""
     areas = row.get("problem_type") or []
     if not isinstance(areas, list) or not all(isinstance(area, str) for area in areas):
-        raise DataError(f"{where}: problem_type must be a list of texts, got {brief(areas)}")
+        raise DataError(f"{where}: problem_type must be a list of texts, got {short_repr(areas)}")
     return _with_id_and_slice(_own_problems(row, where), row, ("problem_idx",), slice=", ".join(areas))
 
 

@@ -24,7 +24,7 @@ from tests.support.model_fixtures import chat_format, model_folder
 __all__ = ["chat_format", "model_folder"]
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,
@@ -93,9 +93,8 @@ def test_read_problems_of_any_row_returns_or_refuses(tmp_path: Path, row: dict[s
     assert list(read_problems(_write(tmp_path, problem.to_row()))) == [problem]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-@QUICK
-@given(data=st.data())
+@settings(QUICK, max_examples=120)
+@given(name=st.sampled_from(sorted(LAYOUTS)), data=st.data())
 def test_convert_row_of_any_row_returns_or_refuses(name: str, data: st.DataObject) -> None:
     """Any row of any layout is converted, removed by a rule, or an error with its line."""
     layout = LAYOUTS[name]

@@ -45,7 +45,7 @@ def _parse(text: str, parser: Any, *, most: int = 8) -> list[ParsedCall]:
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(calls=CALLS, before=st.sampled_from(["", "I compute.\n", "a [b] {c}\n\n"]))
 def test_write_calls_are_read_back(parser: Any, calls: list[tuple[str, dict[str, Any]]], before: str) -> None:
     """Any calls are the same after writing and reading, behind other text too; their spans cover the written text."""
@@ -118,7 +118,7 @@ def test_parse_calls_malformed_call_of_a_family_is_a_fault(parser: Any, text: st
 
 
 @pytest.mark.parametrize("parser", FORMS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(pieces=st.lists(st.sampled_from(
     PIECES), max_size=40))  # fmt: skip
 def test_parse_calls_accepts_any_text_of_a_family(parser: Any, pieces: list[str]) -> None:
