@@ -188,7 +188,7 @@ class TrainerRank:
         if reset_optimizer:
             self.optimizer = make_optimizer(policy, self.optimizer_config)
 
-    def export(self, model_dir: Path, folder: Path, stop_ids: Sequence[int]) -> None:
+    def export(self, model_dir: Path, folder: Path, stop_ids: Sequence[int] = ()) -> None:
         """Gather the weights; rank 0 writes them to `folder` and copies the other files of `model_dir`."""
         policy, _ = self._loaded()
         if self.rank == 0:
