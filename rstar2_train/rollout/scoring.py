@@ -92,7 +92,7 @@ def score_episode(trajectory: Trajectory, model_text: str, reward: float | None,
     if trajectory.truncated:
         return
     trajectory.reward = min(1.0, max(0.0, reward or 0.0))
-    trajectory.verdict = "correct" if trajectory.correct else "wrong"
+    trajectory.verdict = "correct" if trajectory.reward >= correct_from else "wrong"
 
 
 def set_penalties(trajectory: Trajectory, model_text: str) -> None:

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.sources import CLAIM, HUB
 from rstar2_train.api.stages import Sampling, Stage
 from rstar2_train.api.state_dir import JobState
@@ -171,12 +170,7 @@ async def _rollout_context(
         except SourceError as error:
             raise PreflightError(str(error)) from error
         await pool.update_weights(Path(), model)
-        agent = Agent(
-            chat_format=check.chat_format,
-            sampling=check.sampling,
-            rollout=spec.rollout,
-            limits=JudgeLimits.from_spec(spec.judge.limits),
-        )
+        agent = Agent.from_spec(spec, check.chat_format, check.sampling)
         seed = (spec.seed, "check")
         yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=seed)
 

@@ -6,8 +6,9 @@ import pytest
 
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.scoring import score_trajectory
+from rstar2_train.rollout.scoring import score_episode, score_trajectory
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
+from tests.support.token_arrays import token_array
 
 ANSWER = "<answer>\\boxed{10/2}</answer>"
 """An answer that only the parser can compare with the gold answer."""
@@ -79,3 +80,12 @@ async def test_score_trajectory_unreachable_judge_raises(chat_format: ChatFormat
     """An unreachable judge is an error for the collector."""
     with pytest.raises(JudgeUnavailable):
         await score(chat_format, FakeJudge(None))
+
+
+@pytest.mark.parametrize(("reward", "verdict"), [(None, "wrong"), (0.4, "wrong"), (0.5, "correct"), (7.0, "correct")])
+def test_score_episode_is_correct_from_the_threshold(reward: float | None, verdict: str) -> None:
+    """The reward of an environment or a program, clipped to [0, 1], decides the verdict, and with it `correct`."""
+    trajectory = Trajectory("p", 0, token_array([1]), stop="done", turns=1)
+    score_episode(trajectory, "2", reward, correct_from=0.5)
+    assert (trajectory.verdict, trajectory.correct) == (verdict, verdict == "correct")
+    assert trajectory.reward == min(1.0, reward or 0.0)
