@@ -186,7 +186,9 @@ def check_order(messages: Sequence[Message], where: str) -> None:
                 raise DataError(f"{field}: the message before it is also an assistant message: join the two")
             if not has_user:
                 raise DataError(f"{field}: an assistant message needs a user message before it; add one")
-            if not (message["content"].strip() or message.get("tool_calls")):
+            # An environment's first observation follows an empty turn.
+            is_opening = index + 1 < len(messages) and messages[index + 1]["role"] == "tool"
+            if not (message["content"].strip() or message.get("tool_calls") or is_opening):
                 raise DataError(f"{field}.content is empty: the model would learn to reply nothing; remove the row")
         if role == "tool" and previous not in ("assistant", "tool"):
             raise DataError(f"{field}: a tool message must follow an assistant message or another tool message")

@@ -87,11 +87,11 @@ KNOWN_PROMPT = (
 """Adds the system message that the model was trained with; it does not know the job's own prompts."""
 FIXED_SYSTEM = (
     "<|im_start|>system\n" + SYSTEM + "<|im_end|>\n"
-    "{% for message in messages if message.role != 'system' %}"
+    "{% for message in messages if message.role != 'system' or '<tools>' not in message.content %}"
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Replaces the system message, which has the functions of a row, by the one that the model was trained with."""
+"""Replaces a system message with the functions of a row by the one that the model was trained with."""
 
 
 @pytest.fixture

@@ -210,6 +210,12 @@ def test_read_demonstrations_reads_levels_of_pandas(tmp_path: Path, level: float
     assert _read(tmp_path, DEMO | {"level": level}).level == expected
 
 
+def test_read_demonstrations_reads_an_opening_of_an_environment(tmp_path: Path) -> None:
+    """The first observation of an environment follows an empty turn."""
+    messages = [USER, {"role": "assistant", "content": ""}, {"role": "tool", "content": "A door."}, ANSWER]
+    assert list(_read(tmp_path, {"messages": messages}).messages) == messages
+
+
 def test_read_demonstrations_writes_tools_as_a_prompt_does(tmp_path: Path) -> None:
     """The tools of a row are the section of a rollout's system message, after the row's own system message."""
     tools = [{"type": "function", "function": ADD}]
