@@ -28,12 +28,14 @@ from bench.judge_soak import soak
 from bench.provenance import describe_commit
 from rstar2_train.judge.loadgen import SNIPPETS, LoadResult, measure_load
 from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
+from rstar2_train.rewards.verify import numbered_check
 from rstar2_train.utils.auth import REDIS_PASSWORD, secret_env
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "judge.json"
 CALLERS = (1, 64, 1024)
+PROGRAMS = SNIPPETS | {"verify": numbered_check}
 
 CALLS = {
     "print": (200, 1000, 3072),
@@ -82,10 +84,12 @@ def measure_judge(
     with tempfile.TemporaryDirectory(prefix="rstar2-bench-") as folder, create(Path(folder)) as stack:
         warm_up(stack)
         for kind, counts in calls_by_kind.items():
-            asyncio.run(measure_load(stack.url, kind, callers=8, calls=24))
+            asyncio.run(measure_load(stack.url, PROGRAMS[kind], callers=8, calls=24))
             rows[kind] = []
             for callers, calls in zip(CALLERS, counts, strict=False):
-                rows[kind].append(result_row(asyncio.run(measure_load(stack.url, kind, callers=callers, calls=calls))))
+                rows[kind].append(
+                    result_row(asyncio.run(measure_load(stack.url, PROGRAMS[kind], callers=callers, calls=calls)))
+                )
                 print(f"{name} {kind}: {rows[kind][-1]}", file=sys.stderr, flush=True)
     return rows
 
@@ -94,7 +98,7 @@ def warm_up(stack: UnsupervisedJudge) -> None:
     """Wait until every sandbox has every lane, because calls without a zygote are slow."""
     for worker in stack.status()["workers"]:
         stack.wait_ready(worker["executors"])
-    for kind in SNIPPETS:
+    for kind in PROGRAMS:
         asyncio.run(measure_load(stack.url, kind, callers=4, calls=16))
 
 
@@ -173,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["speed", "tuned", "idle", "soak"], help="part to run (default: all)")
     parser.add_argument(
-        "--kinds", nargs="+", choices=list(SNIPPETS), default=list(SNIPPETS), help="snippets to measure (default: all)"
+        "--kinds", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), help="snippets to measure (default: all)"
     )
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1", help="fewer calls")
     parser.add_argument("--soak-calls", type=int, help="calls of the soak test (default: 45000, quick: 3000)")

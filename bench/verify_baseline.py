@@ -12,7 +12,7 @@ import resource
 from collections.abc import Iterable
 from typing import Any
 
-from rstar2_train.judge.sandbox.rootfs import cache_folder
+from rstar2_train.utils.files import cache_folder
 
 MAX_MEMORY_BYTES = 8 << 30
 """Address space of a worker. math-verify may compute a power of a power."""

@@ -213,15 +213,17 @@ def _run(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     from rstar2_train.judge.loadgen import SNIPPETS, measure_load
+    from rstar2_train.rewards.verify import numbered_check
 
-    snippets = list(SNIPPETS) if args.snippet == "all" else [args.snippet]
+    programs = SNIPPETS | {"verify": numbered_check}
+    snippets = list(programs) if args.snippet == "all" else [args.snippet]
     table = Table("snippet", "callers", "calls/s", "p50 s", "p99 s", "rejected", title="Code Judge")
 
     async def measure(url: str) -> None:
         token = read_secret(JUDGE_TOKEN)
         for snippet in snippets:
-            await measure_load(url, snippet, callers=8, calls=24, token=token)  # the first calls are slower
-            load = await measure_load(url, snippet, callers=args.callers, calls=args.calls, token=token)
+            await measure_load(url, programs[snippet], callers=8, calls=24, token=token)  # the first calls are slower
+            load = await measure_load(url, programs[snippet], callers=args.callers, calls=args.calls, token=token)
             figures = [f"{value:.3g}" for value in (load.calls_per_second, load.p50, load.p99)]
             table.add_row(snippet, str(load.callers), *figures, str(load.refused))
 
@@ -244,6 +246,7 @@ def _with_local_judge(
     from rstar2_train.judge.local import LocalJudge
     from rstar2_train.judge.sandbox.rootfs import name_full_disk
     from rstar2_train.launch.local.preflight import PreflightError, disk_shortage, missing_tools
+    from rstar2_train.rewards.equality_program import sandbox_package
     from rstar2_train.utils.ports import free_ports
     from rstar2_train.utils.supervisor import Supervisor, temporary_state
 
@@ -261,6 +264,7 @@ def _with_local_judge(
             redis_port=redis_port,
             port=settings.pop("port", 0) or api_port,
             executors=args.executors or len(os.sched_getaffinity(0)),
+            sandbox_packages=(sandbox_package(),),
             token=read_secret(JUDGE_TOKEN),
             stop_seconds=STOP_SECONDS,
             **settings,

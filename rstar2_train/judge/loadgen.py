@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from rstar2_train.rewards.verify import parser_snippet
-
 TEMPLATE = """
 import os
 import base64
@@ -69,7 +67,10 @@ def rstar_template(code: str, history: Sequence[str] = ()) -> str:
 
 LIMITS = {"wallSeconds": 30, "memoryMiB": 1024}
 
-SNIPPETS: dict[str, Callable[[int], tuple[str, str]]] = {
+Snippet = Callable[[int], tuple[str, str]]
+"""Number of a call -> a program and its output. The warm-up of a sandbox contains none of these expressions."""
+
+SNIPPETS: dict[str, Snippet] = {
     "print": lambda n: (f"print({n} + 1)", f"{n + 1}\n"),
     "numpy": lambda n: (
         f"import numpy as np\na = np.diag(np.arange(1.0, 6.0)) * {n + 1}\nprint(round(np.linalg.inv(a)[0, 0], 9))",
@@ -83,12 +84,8 @@ SNIPPETS: dict[str, Callable[[int], tuple[str, str]]] = {
         rstar_template(f"from sympy import symbols, factor\nt = symbols('t')\nprint(factor(t**2 - {(n + 2) ** 2}))"),
         f"(t - {n + 2})*(t + {n + 2})\n",
     ),
-    "verify": lambda n: (
-        parser_snippet(rf"\frac{{{n + 3}}}{{7}} + 2\sqrt{{{n + 2}}}", rf"2\sqrt{{{n + 2}}} + \frac{{{n + 3}}}{{7}}"),
-        "correct\n",
-    ),
 }
-"""Number of a call -> a program and its output. The warm-up of a sandbox contains none of these expressions."""
+"""Programs by kind."""
 
 
 class WrongAnswer(RuntimeError):
@@ -113,7 +110,7 @@ class LoadResult:
         return self.p99 / (self.callers / self.calls_per_second)
 
 
-async def measure_load(url: str, kind: str, *, callers: int, calls: int, token: str | None = None) -> LoadResult:
+async def measure_load(url: str, snippet: Snippet, *, callers: int, calls: int, token: str | None = None) -> LoadResult:
     """Run `calls` calls with `callers` concurrent callers. Raises WrongAnswer, and aiohttp.ClientError."""
     numbers, seconds, refused = itertools.count(), [], 0
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -123,7 +120,7 @@ async def measure_load(url: str, kind: str, *, callers: int, calls: int, token: 
         async def caller() -> None:
             nonlocal refused
             while (n := next(numbers)) < calls:
-                code, output = SNIPPETS[kind](n)
+                code, output = snippet(n)
                 start = time.perf_counter()
                 while True:
                     async with session.post(f"{url}/v1/run", json={"code": code, "limits": LIMITS}) as response:
@@ -135,7 +132,7 @@ async def measure_load(url: str, kind: str, *, callers: int, calls: int, token: 
                         await asyncio.sleep(float(response.headers.get("Retry-After", 1)))
                 seconds.append(time.perf_counter() - start)
                 if (result["status"], result["stdout"]) != ("ok", output):
-                    raise WrongAnswer(f"Snippet {kind} {n}: expected {output!r}, got {result}.")
+                    raise WrongAnswer(f"Snippet {n}: expected {output!r}, got {result}.")
 
         start = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(callers)))

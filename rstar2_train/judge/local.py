@@ -8,7 +8,9 @@ Every command that needs a judge starts it here, under its own Supervisor, which
 
 from __future__ import annotations
 
+import os
 import secrets
+import shlex
 import shutil
 import socket
 import sys
@@ -47,6 +49,8 @@ class LocalJudge:
     """Address on which the API listens. Redis listens on loopback."""
     packages: Path | None = None
     """Folder of the job's packages (`sandbox/packages.py`), which the sandboxes can import."""
+    sandbox_packages: Sequence[Path] = ()
+    """Folders of packages in addition to those of RSTAR2_SANDBOX_PACKAGES."""
     token: str | None = None
     """Token of the API. None: the API accepts every request."""
     redis_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -111,7 +115,7 @@ class LocalJudge:
         return Child(
             name,
             argv,
-            env=self._env | ({"RSTAR2_SANDBOX_SITE": str(self.packages)} if self.packages else {}),
+            env=self._env | self._package_env,
             ready=self._worker_is_ready,
             ready_seconds=READY_SECONDS * (4 if self.packages else 1),  # the first start builds the root
             max_restarts=self.max_restarts,
@@ -128,6 +132,13 @@ class LocalJudge:
     def _env(self) -> dict[str, str]:
         env = secret_env(REDIS_PASSWORD, self.redis_password)
         return env | secret_env(JUDGE_TOKEN, self.token or "")
+
+    @property
+    def _package_env(self) -> dict[str, str]:
+        requested = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "").split()
+        folders = [shlex.quote(str(folder)) for folder in self.sandbox_packages]
+        env = {"RSTAR2_SANDBOX_PACKAGES": " ".join([*requested, *folders])}
+        return env | ({"RSTAR2_SANDBOX_SITE": str(self.packages)} if self.packages else {})
 
     async def _redis_is_ready(self) -> bool:
         with socket.socket() as probe:

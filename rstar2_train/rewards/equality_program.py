@@ -3,7 +3,7 @@
 `verify` sends `program(pairs)` to the judge. The program imports the package `equality` under the name MODULE, which a
 sandbox has (`install`), and its warm interpreter has loaded (WARM_UP). A judge of another version does not have it:
 there the program prints NO_PACKAGE, and `verify` sends `program(pairs, with_package=True)`. MODULE contains a hash of
-the files, so that another version is never used by mistake. Standard library only.
+the files, so that another version is never used by mistake.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from rstar2_train.utils.files import cache_folder, write_atomically
 
 _FOLDER = Path(__file__).with_name("equality")
 _ORDER = (
@@ -28,6 +30,9 @@ MODULE = f"rstar2_equality_{hashlib.sha256(json.dumps(SOURCES).encode()).hexdige
 """Name of the package inside the sandbox."""
 WARM_UP = f"import mpmath\nfrom {MODULE}.check import warm_up\nwarm_up()\n"
 """Program for a warm interpreter of a sandbox that has the package: it imports, parses and compares once."""
+
+_WARM_UP_MODULE = "sandbox_warm_up"
+"""Name of a module that a judge imports before the first call (WARM_UP_MODULE in judge/sandbox/rootfs.py)."""
 
 NO_PACKAGE = "no package"
 """Output of a program that finds no package in its sandbox."""
@@ -66,9 +71,22 @@ def _loader() -> str:
     return _LOAD.format(module=MODULE, packed=packed)
 
 
+def sandbox_package() -> Path:
+    """Return the package in a folder of the user's cache, for RSTAR2_SANDBOX_PACKAGES of a judge; write it first."""
+    packages = cache_folder() / "sandbox" / "checks"
+    if not (packages / MODULE / f"{_WARM_UP_MODULE}.py").exists():  # the file that is written last
+        install(packages)
+    return packages / MODULE
+
+
 def install(packages: Path) -> None:
-    """Write the package into a folder of installed packages (site-packages) of a sandbox."""
+    """Write the package into a folder of packages."""
     folder = packages / MODULE
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in SOURCES.items():
-        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+        write_atomically(folder / f"{name}.py", source)
+    write_atomically(folder / f"{_WARM_UP_MODULE}.py", WARM_UP)
+
+
+if __name__ == "__main__":  # for the build of the judge's image
+    print(sandbox_package())

@@ -172,6 +172,14 @@ def parser_snippet(answer: str, gold: str, *, with_package: bool = False) -> str
     return program(parser_pairs(answer, gold), with_package=with_package)
 
 
+def numbered_check(number: int) -> tuple[str, str]:
+    """Return a program that compares two answers with a parser, and its output, to measure a judge."""
+    n = number + 2
+    return parser_snippet(
+        rf"\frac{{{n + 1}}}{{7}} + 2\sqrt{{{n}}}", rf"2\sqrt{{{n}}} + \frac{{{n + 1}}}{{7}}"
+    ), "correct\n"
+
+
 def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
     """Return the (answer, gold) pairs of which one must be equal, without formatting.
 

@@ -1,4 +1,4 @@
-"""Atomic writes of small files, and the errors of a full disk."""
+"""Atomic writes of small files, the errors of a full disk, and the folder of the cache."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled files and roots of sandboxes: RSTAR2_CACHE, or a folder in the user's cache."""
+    configured = os.environ.get("RSTAR2_CACHE")
+    if configured:
+        return Path(configured)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "rstar2"

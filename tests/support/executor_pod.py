@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
-from rstar2_train.judge.sandbox.rootfs import cache_folder, prepare_root
+from rstar2_train.judge.sandbox.rootfs import prepare_root
 from rstar2_train.utils.dns import join_address
+from rstar2_train.utils.files import cache_folder
 
 CLONE = Path(__file__).parents[2]
 READY_SECONDS = 300

@@ -50,6 +50,7 @@ from rstar2_train.judge.types import (
 )
 from rstar2_train.utils.auth import JUDGE_TOKEN, BearerAuth, check_bind, read_secret
 from rstar2_train.utils.listening import bind
+from rstar2_train.utils.loop_watch import watch_loop
 
 log = logging.getLogger("rstar2.judge.api")
 
@@ -84,7 +85,8 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         submitter = Submitter(redis, keys, max_wait_seconds=settings.max_wait_seconds)
         submitter.start()
         app.state.admission = CallAdmission(redis, keys, submitter, max_pending=settings.max_pending)
-        yield
+        with watch_loop():
+            yield
         await submitter.stop()
         await redis.aclose()
 

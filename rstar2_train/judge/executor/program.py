@@ -31,7 +31,7 @@ MAX_FILES, MAX_NAME, FILE_HEADS = 16, 100, 8192
 USERS_PER_LANE = 32
 """User ids reserved per lane; USERS in forkserver.c is lower."""
 WARM_UP_FILE = "warm_up.py"
-"""A program next to forkserver.so: the warm-up of the check of answers (rewards/equality_program.py)."""
+"""A program next to forkserver.so: it imports the warm-up modules of packages (judge/sandbox/rootfs.py)."""
 MODULES_FILE = "package_modules.txt"
 """A list of the modules of a job's packages, next to forkserver.so (sandbox/packages.py)."""
 # Typical programs of each lane. They run once in the zygote and fill caches that every child inherits.

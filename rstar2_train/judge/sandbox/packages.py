@@ -21,8 +21,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rstar2_train.judge.sandbox.rootfs import MODULES_FILE, SetupError, cache_folder, installed_packages, prepare_root
-from rstar2_train.utils.files import write_atomically
+from rstar2_train.judge.sandbox.rootfs import MODULES_FILE, SetupError, installed_packages, prepare_root
+from rstar2_train.utils.files import cache_folder, write_atomically
 
 _HEAD = "# packages: "
 """Start of a lock's first line, which lists the requirements that it resolves."""

@@ -15,6 +15,7 @@ import importlib.metadata
 import os
 import py_compile
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rstar2_train.rewards import equality_program
+from rstar2_train.utils.files import cache_folder
 
 EXECUTOR = Path(__file__).parents[1] / "executor"
 PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime", "tzdata")
@@ -37,7 +38,9 @@ EXECUTOR_FILES = ("program.py", "run_program.py", "magics.py")
 """Files of EXECUTOR that a sandbox contains, next to each other."""
 LIBRARY = "/opt/executor/forkserver.so"
 WARM_UP = "/opt/executor/warm_up.py"
-"""Warm-up of the check of answers, which the root contains as a package."""
+"""Program that imports the WARM_UP_MODULE of each package that has one."""
+WARM_UP_MODULE = "sandbox_warm_up"
+"""Module of a package in RSTAR2_SANDBOX_PACKAGES that the lane `std` imports before its first call."""
 MODULES_FILE = "package_modules.txt"
 """Name of the list of modules that the lane `packages` has loaded: in a job's folder of packages, and next to
 forkserver.so."""
@@ -59,15 +62,6 @@ class SetupError(Exception):
     """This machine lacks something; the message names what to install or change."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of compiled files and roots: RSTAR2_CACHE, or a folder in the user's cache."""
-    configured = os.environ.get("RSTAR2_CACHE")
-    if configured:
-        return Path(configured)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "rstar2"
-
-
 @contextlib.contextmanager
 def name_full_disk(folder: Path) -> Iterator[None]:
     """Add the folder to the error of a full disk; an error of a write contains no path."""
@@ -80,8 +74,11 @@ def name_full_disk(folder: Path) -> Iterator[None]:
 
 
 def requested_packages() -> tuple[list[str], list[Path]]:
-    """Return the distributions and the package folders in RSTAR2_SANDBOX_PACKAGES, separated by spaces or commas."""
-    entries = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "").replace(",", " ").split()
+    """Return the distributions and the package folders in RSTAR2_SANDBOX_PACKAGES.
+
+    They are separated by spaces or commas; a name with a space is quoted, as in a shell.
+    """
+    entries = shlex.split(os.environ.get("RSTAR2_SANDBOX_PACKAGES", "").replace(",", " "))
     return [entry for entry in entries if "/" not in entry], [Path(entry) for entry in entries if "/" in entry]
 
 
@@ -140,7 +137,7 @@ def choose_lanes(requested: tuple[str, ...] | None) -> tuple[str, ...]:
 def _key() -> str:
     """Return a hash of all inputs of the root."""
     digest = hashlib.sha256()
-    parts = [LAYOUT, equality_program.MODULE, sys.version, os.path.realpath(sys.executable), sysconfig.get_platform()]
+    parts = [LAYOUT, sys.version, os.path.realpath(sys.executable), sysconfig.get_platform()]
     parts += [f"{name}=={package.version}" for name, package in sorted(installed_packages().items())]
     for part in parts:
         digest.update(part.encode() + b"\0")
@@ -218,11 +215,13 @@ def _build(root: Path) -> None:
             inside = ".." not in name.parts and not SKIPPED.intersection(name.parts)
             if inside and source.suffix != ".pyc" and source.exists():
                 _copy(source, root / PACKAGES_FOLDER[1:] / name, 0o644)
-    equality_program.install(root / PACKAGES_FOLDER[1:])
-    (root / WARM_UP[1:]).parent.mkdir(parents=True, exist_ok=True)
-    (root / WARM_UP[1:]).write_text(equality_program.WARM_UP)
+    warm_up = ""
     for package in requested_packages()[1]:
         _copy_tree(package, root / PACKAGES_FOLDER[1:] / package.name, SKIPPED)
+        if (package / f"{WARM_UP_MODULE}.py").exists():
+            warm_up += f"import {package.name}.{WARM_UP_MODULE}\n"
+    (root / WARM_UP[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (root / WARM_UP[1:]).write_text(warm_up)
     compile_library(root / LIBRARY[1:])
     for file_name in EXECUTOR_FILES:
         _copy(EXECUTOR / file_name, (root / PROGRAM[1:]).with_name(file_name), 0o644)

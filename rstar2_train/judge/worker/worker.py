@@ -39,12 +39,14 @@ from rstar2_train.judge.queue import (
     retry_until_done,
 )
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, huge_pages_active, locked_state, prepare
-from rstar2_train.judge.sandbox.rootfs import SetupError, cache_folder, choose_lanes, name_full_disk
+from rstar2_train.judge.sandbox.rootfs import SetupError, choose_lanes, name_full_disk
 from rstar2_train.judge.sandbox.wire import read_private_key
 from rstar2_train.judge.types import DRAIN_SECONDS, NO_FREE_SLOT, SESSION_IDLE_SECONDS, CallResult
 from rstar2_train.judge.worker.cell_dedup import ExecutedCells
 from rstar2_train.judge.worker.pool import DEPTH, SandboxPool
 from rstar2_train.judge.worker.provider import LocalSandboxProvider, RemoteSandboxProvider, SandboxProvider
+from rstar2_train.utils.files import cache_folder
+from rstar2_train.utils.loop_watch import watch_loop
 
 log = logging.getLogger("rstar2.judge.worker")
 
@@ -309,6 +311,7 @@ async def serve(settings: WorkerSettings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)
         try:
-            await worker.run()
+            with watch_loop():
+                await worker.run()
         finally:
             await redis.aclose()

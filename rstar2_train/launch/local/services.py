@@ -23,6 +23,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.judge.local import PROBE_TIMEOUT, LocalJudge
 from rstar2_train.launch.local.devices import DeviceAssignment
+from rstar2_train.rewards.equality_program import sandbox_package
 from rstar2_train.tracking import shipper
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret, secret_env
 from rstar2_train.utils.ports import LOOPBACK, free_ports
@@ -104,6 +105,7 @@ class Services:
             executors=executor.replicas,
             isolation=executor.isolation_option,
             packages=packages,
+            sandbox_packages=(sandbox_package(),),
             token=judge_token,
         )
         return cls(

@@ -18,7 +18,7 @@ from redis.asyncio import Redis as AsyncRedis
 from bench.judge_soak import soak
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.loadgen import measure_load
+from rstar2_train.judge.loadgen import SNIPPETS, measure_load
 from rstar2_train.judge.queue import GROUP, Consumer, QueueKeys, connect
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from tests.support.hostile import HOSTILE
@@ -183,7 +183,7 @@ async def test_redis_connections_start_without_errors(
 
 async def test_api_serves_a_thousand_callers(own_judge: UnsupervisedJudge) -> None:
     """Each has its own connection: none is rejected, and every result is correct (`measure_load` checks each)."""
-    load = await measure_load(own_judge.url, "print", callers=1024, calls=1024)
+    load = await measure_load(own_judge.url, SNIPPETS["print"], callers=1024, calls=1024)
     assert load.refused == 0
 
 

@@ -1,0 +1,47 @@
+"""The watch of an event loop."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.utils.loop_watch import LIMIT_SECONDS, VARIABLE, watch_loop
+
+
+def compute(seconds: float) -> None:
+    """Use the CPU for this time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+
+async def report(monkeypatch: pytest.MonkeyPatch, file: Path, *callbacks: float) -> str:
+    """Return the report after callbacks that use the CPU for these times, in one turn of the loop."""
+    monkeypatch.setenv(VARIABLE, str(file))
+    with watch_loop():
+        await asyncio.sleep(0.05)
+        for seconds in callbacks:
+            asyncio.get_running_loop().call_soon(compute, seconds)
+        await asyncio.sleep(0.05)
+    return file.read_text() if file.exists() else ""
+
+
+async def test_loop_held_is_reported_with_the_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The report has the time and the lines of the callback."""
+    text = await report(monkeypatch, tmp_path / "lag", 8 * LIMIT_SECONDS)
+    assert "in compute" in text and '"seconds": 0.' in text
+
+
+async def test_loop_with_short_callbacks_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Callbacks below the limit, which together exceed it, are none."""
+    assert await report(monkeypatch, tmp_path / "lag", *[LIMIT_SECONDS / 5] * 20) == ""
+
+
+async def test_loop_that_waits_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wall-clock time does not count: the machine may be busy."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "lag"))
+    with watch_loop():
+        time.sleep(4 * LIMIT_SECONDS)
+        await asyncio.sleep(0.02)
+    assert not (tmp_path / "lag").exists()
