@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
+from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT, store_bytes
 from rstar2_train.utils.scratch_dir import scratch_dir
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-OBJECT_STORE_BYTES = 256 * 2**20
-"""Memory for the sequences of one step on one machine."""
 STARTS = 5
 """Tries to start a private Ray. It waits half a minute for its own processes, too little on a very busy machine."""
 PREFIX = "rstar2-ray-"
@@ -88,7 +86,7 @@ def start_or_join(address: str | None, *, cpus: int, gpus: int) -> RayRuntime:
                     address="local",
                     num_cpus=cpus,
                     num_gpus=gpus,
-                    object_store_memory=OBJECT_STORE_BYTES,
+                    object_store_memory=store_bytes(),
                     include_dashboard=False,
                     logging_level="error",
                     _node_ip_address=LOOPBACK,

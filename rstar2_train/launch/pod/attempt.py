@@ -35,6 +35,7 @@ from rstar2_train.utils import ports
 from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
 from rstar2_train.utils.files import DISK_FULL
+from rstar2_train.utils.ray_environment import store_bytes
 from rstar2_train.utils.supervisor import describe_exit, die_with_parent
 
 log = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ class _TrainerPod:
         """Start the head and wait for all nodes. Returns the cluster's address, or the outcome of a failed start."""
         cluster = self._cluster(head=_own_address())
         for _ in range(JOIN_ATTEMPTS):
-            head = await self._spawn(cluster.head_command(store_bytes=ray_cluster.store_bytes()))
+            head = await self._spawn(cluster.head_command(store_bytes=store_bytes()))
             complete = asyncio.create_task(self._wait_for_nodes(cluster))
             ends = {complete, asyncio.create_task(head.wait()), asyncio.create_task(self.stopping.wait())}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -306,7 +307,7 @@ class _TrainerPod:
         addresses = await resolve_addresses(cluster.head_address)
         if addresses:  # Ray identifies a node by its address: the name and the IP address would be two nodes
             cluster = dataclasses.replace(cluster, head=split_address(min(addresses))[0])
-        node = await self._spawn(cluster.join_command(store_bytes=ray_cluster.store_bytes()))
+        node = await self._spawn(cluster.join_command(store_bytes=store_bytes()))
         exited, head_end = asyncio.create_task(node.wait()), asyncio.create_task(ray_cluster.wait_for_end(cluster))
         await asyncio.wait({exited, head_end}, return_when=asyncio.FIRST_COMPLETED)
         if not head_end.done():

@@ -11,12 +11,10 @@ import argparse
 import asyncio
 import hashlib
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rstar2_train.utils.dns import join_address
 from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
@@ -34,9 +32,6 @@ POLL_SECONDS = 0.5
 HEAD_POLL_SECONDS = 2.0
 HEAD_MISSES = 3
 """Consecutive failed connections after which the head counts as stopped."""
-SHARED_MEMORY = Path("/dev/shm")
-MIN_STORE_BYTES = 80_000_000
-MAX_STORE_BYTES = 8 * 2**30
 ENVIRONMENT = RAY_ENVIRONMENT | {
     # How long a head may be silent. A busy head must not count as lost; `wait_for_end` detects its end by its port,
     # for which the kernel answers.
@@ -117,12 +112,6 @@ def environment(secret: str) -> dict[str, str]:
     """Return the variables of every Ray process of an attempt. `secret`: known only to the attempt's pods."""
     token = hashlib.sha256(f"ray of a stage: {secret}".encode()).hexdigest()
     return ENVIRONMENT | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-
-
-def store_bytes(shared_memory: Path = SHARED_MEMORY) -> int:
-    """Return the size of the object store, for the sequences of a step: half of the shared memory, within bounds."""
-    size = os.statvfs(shared_memory)
-    return max(MIN_STORE_BYTES, min(MAX_STORE_BYTES, size.f_blocks * size.f_frsize // 2))
 
 
 async def wait_for_end(cluster: RayCluster) -> None:
