@@ -97,6 +97,7 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     from rstar2_train.forecast.job_plan import plan_job
     from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures, read_sft_figures
     from rstar2_train.launch.local.devices import DevicesError
+    from rstar2_train.planning.fit import model_obstacles
     from rstar2_train.planning.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
     from rstar2_train.planning.model_shape import UnknownModel, read_shape
 
@@ -111,6 +112,8 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
         source = job.spec.model.source
         local = None if folder is None or "://" in source else folder / source
         model = args.model or (local if local is not None and local.is_dir() else None)
+        if model is not None and (obstacles := model_obstacles(job, model)):
+            return fail(NAME, f"spec.model.source: {model}/config.json: {'; '.join(obstacles)}")
         shape, inputs = read_shape(source, folder=model), {}
         if folder is not None and args.measure is not None:
             figures = read_figures(JobState(args.measure), job)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.gap import GAP_EDGES
+
+if TYPE_CHECKING:
+    from rstar2_train.api.stages import GRPOSettings
 
 LOG_RATIO_LIMIT = 20.0
 """Bound of log ratios before exp: an overflow would change a masked token's 0 to NaN."""

@@ -7,7 +7,9 @@ warning any job that would not even fit the vendor's largest one.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.issue import Issue
@@ -23,6 +25,7 @@ from rstar2_train.planning.memory import (
     trainer_memory,
 )
 from rstar2_train.planning.model_shape import ModelShape, UnknownModel, read_shape
+from rstar2_train.planning.model_support import find_obstacles
 
 TRAINER_SHARE = 0.92
 """Share of a GPU's memory that the trainer may use: the rest is the context of the driver and fragmentation."""
@@ -174,6 +177,21 @@ def misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> l
                 )
                 issues.append(Issue(f"spec.stages[{index}].{stage.type.lower()}", message, None, warning=True))
     return issues
+
+
+def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
+    """Return why the trainer of a job refuses the model of a folder, by its config.json; none if the job trains none.
+
+    A folder without a usable config.json has none either: it is reported by those who read it.
+    """
+    lengths = [sequence_tokens(job, stage) for stage in job.spec.stages if stage.learns]
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if not lengths or not isinstance(config, dict):
+        return []
+    return list(find_obstacles(config, packed=is_packed(job), longest=max(lengths)))
 
 
 def spec_warnings(job: AgenticRLJob) -> list[Issue]:

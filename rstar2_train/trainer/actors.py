@@ -6,9 +6,11 @@ import contextlib
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.planning.model_support import UnsupportedModel
 from rstar2_train.trainer import ray_runtime
 from rstar2_train.trainer.hosts import order_by_host, ranks_per_host
 from rstar2_train.trainer.types import TrainConfig
@@ -22,6 +24,10 @@ _BACKGROUND = "background"
 """Ray's concurrency group of calls that run next to the others, in a second thread of each rank."""
 LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 """Texts in the errors of gloo if another rank does not answer; they have no class of their own."""
+LOST_DEVICE = ("CUDA error", "HIP error", "NCCL communicator was aborted", "CUBLAS_STATUS_", "HIPBLAS_STATUS_")
+"""Texts in the errors of a device or its driver: memory errors, illegal accesses, a device that left the bus."""
+VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""Variables that show a process its devices. Torch for ROCm reads the first one, then the second one."""
 SETTLE_SECONDS = 5.0
 """Wait for a crashed rank that may be the cause of another rank's error, in seconds."""
 
@@ -33,6 +39,13 @@ class RanksLost(StageFailed):
         super().__init__("RanksLost", message, retryable=True)
 
 
+class ModelRefused(StageFailed):
+    """The trainer does not compute the model exactly; the message has the reason and the fix."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("BadConfiguration", message, retryable=False)
+
+
 class RankProcess:
     """The actor around a TrainerRank. Only its process imports torch, which saves the orchestrator time and memory."""
 
@@ -41,19 +54,38 @@ class RankProcess:
         # thread slow a step down many times if any other process runs. Without spinning, small steps on an idle machine
         # take 0.27 s instead of 0.18 s. So they spin some tens of microseconds.
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+        import ray
+
+        os.environ.update(device_variables(os.environ, ray.get_gpu_ids()))
         from rstar2_train.trainer.rank import TrainerRank
 
         self._rank: TrainerRank = TrainerRank(rank=rank, ranks=ranks, config=config)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the rank. Raises RanksLost for a full device and for a lost connection to another rank."""
+        """Call a method of the rank.
+
+        Raises:
+            RanksLost: for a full or lost device, and a lost connection to another rank.
+            ModelRefused: if the model cannot be computed exactly.
+        """
         try:
             return getattr(self._rank, method)(*args)
+        except UnsupportedModel as error:
+            raise ModelRefused(str(error)) from error
         except Exception as error:
             reason = _reason(error)
             if reason is None:
                 raise
             raise RanksLost(f"trainer rank {self._rank.rank} of {self._rank.ranks} {reason} during {method}") from error
+
+
+def device_variables(environ: Mapping[str, str], ids: Sequence[int | str]) -> dict[str, str]:
+    """Return the variables that show a rank only the devices that Ray gave it.
+
+    Ray narrows one variable itself. Without the package amdsmi it takes AMD devices for NVIDIA's, and narrows the one
+    that torch for ROCm reads second: all ranks would use the first device.
+    """
+    return {name: ",".join(map(str, ids)) for name in VISIBLE if ids and name in environ}
 
 
 def _reason(error: Exception) -> str | None:
@@ -67,6 +99,8 @@ def _reason(error: Exception) -> str | None:
             f"has no free device memory ({text}; lower spec.trainer.tokensPerMicroBatch or set "
             "spec.trainer.activationCheckpointing to true)"
         )
+    if isinstance(error, torch.AcceleratorError) or any(sign in str(error) for sign in LOST_DEVICE):
+        return f"lost its device ({text}; see the kernel log of the node: NVRM Xid or amdgpu)"
     if isinstance(error, DistError) or any(sign in str(error) for sign in LOST_CONNECTION):
         return f"lost the connection to another rank ({text})"
     return None

@@ -110,8 +110,10 @@ def distribute_rows(
         packed: put sequences one after another, by bin packing (`bins`). Otherwise rows of similar length are padded.
     """
     share = _packed_shares if packed else _padded_shares
-    split = share(rows, ranks, tokens_per_micro_batch)
-    count = max(len(batches) for batches in split)
+    # A rollout whose budget was used up before its first token has nothing to train.
+    trained = [row for row in rows if _trained_tokens(row.sequence)]
+    split = share(trained, ranks, tokens_per_micro_batch)
+    count = max(1, *(len(batches) for batches in split))
     engine = bool(rows) and rows[0].sequence.engine_logprobs is not None
     padding = _padding_row(engine=engine)
     groups = 1 + max((row.group for row in rows), default=0)

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from rstar2_train.trainer.model import INDEX, SINGLE, Policy, named_shards
+from rstar2_train.trainer.model import Policy, named_shards
+from rstar2_train.trainer.model_files import INDEX, SINGLE
 from rstar2_train.weights.model_config import model_config, stored_dtype_name
 
 FILE_BYTES = 4 * 2**30

@@ -6,7 +6,8 @@ tensor from the safetensors files, so that no rank ever holds the whole model.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +19,18 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import __version__ as version
 
 from rstar2_train.planning.layout import Layout
-from rstar2_train.trainer import attention
+from rstar2_train.planning.model_support import UnsupportedModel, find_obstacles, output_layer
+from rstar2_train.trainer import attention, varlen
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
+from rstar2_train.trainer.model_files import file_names, tensor_files
 
 WRAPPER = "_checkpoint_wrapped_module."
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+INITIALIZED = "_is_hf_initialized"
+"""Attribute by which transformers skips a parameter when it draws random ones."""
 
 
 class Policy(nn.Module):
@@ -35,11 +39,18 @@ class Policy(nn.Module):
     The output projection runs inside this forward pass, where its parameters are gathered.
     """
 
-    def __init__(self, model: Any, *, chunk: int, reduce_once: bool = False) -> None:
+    def __init__(self, model: Any, *, chunk: int, reduce_once: bool = False, kernel: bool = False) -> None:
         super().__init__()
         self.model: Any = model
         self.chunk = chunk
         self.reduce_once = reduce_once
+        self.kernel = kernel
+        """Whether attention of packed sequences is one call of the variable-length kernel."""
+        self.output_layer = output_layer(model.config.to_dict())
+        self.attention = "padded rows"
+        """How attention runs, for the log."""
+        self.file_names: dict[str, str] = {}
+        """Names of parameters in the model folder, if it has others."""
 
     def forward(
         self,
@@ -49,6 +60,7 @@ class Policy(nn.Module):
         targets: Tensor,
         temperature: float = 1.0,
         lengths: tuple[int, ...] | None = None,
+        plain: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities and entropies [trained] of the targets.
 
@@ -58,26 +70,40 @@ class Policy(nn.Module):
             targets: [trained] token ids.
             temperature: of the sampling distribution.
             lengths: the lengths of packed sequences.
+            plain: compute the logits with the model's own forward pass, for a comparison.
         """
+        if plain:
+            logits = self.model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[positions].float()
+            log_p = torch.log_softmax(logits / temperature, dim=-1)
+            return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
+        head = self.model.get_output_embeddings()
         borders: dict[str, Any] = {}
         if lengths is not None:
-            head = self.model.get_output_embeddings().weight
             borders = {
                 "position_ids": attention.positions_of(lengths, ids.device),
-                "packing": attention.packing_of(lengths, ids.device, head.dtype),
+                "packing": attention.packing_of(lengths, ids.device, kernel=self.kernel),
             }
         hidden = self.model.base_model(input_ids=ids, use_cache=False, **borders).last_hidden_state
         return token_logprobs(
             hidden=hidden.flatten(0, 1)[positions],
-            head=self.model.get_output_embeddings().weight,
+            head=head.weight,
             targets=targets,
             chunk=self.chunk,
             temperature=temperature,
+            bias=getattr(head, "bias", None),
+            layer=self.output_layer,
         )
 
 
 def load_policy(
-    model_dir: Path, *, compute: ComputeDevice, chunk: int, layout: Layout, packed: bool = False, compiled: bool = False
+    model_dir: Path,
+    *,
+    compute: ComputeDevice,
+    chunk: int,
+    layout: Layout,
+    packed: bool = False,
+    compiled: bool = False,
+    longest: int = 0,
 ) -> Policy:
     """Build the policy of a model folder and shard it over all ranks. Collective.
 
@@ -88,38 +114,53 @@ def load_policy(
         layout: shards, checkpointed layers, offload.
         packed: whether micro-batches are packed.
         compiled: compile each layer.
+        longest: tokens of the longest sequence; 0: unknown.
 
     Raises:
         FileNotFoundError: if the folder has no config.json or no safetensors.
-        ValueError: if its tensors are not those of the model in config.json, or its attention cannot be packed.
+        UnsupportedModel: if the model cannot be computed exactly.
+        ValueError: if its tensors are not those of the model in config.json.
     """
-    policy = shard_policy(model_dir, compute=compute, chunk=chunk, layout=layout, packed=packed, compiled=compiled)
+    policy = shard_policy(
+        model_dir, compute=compute, chunk=chunk, layout=layout, packed=packed, compiled=compiled, longest=longest
+    )
     _fill_parameters(policy, model_dir)
     return policy
 
 
 def shard_policy(
-    model_dir: Path, *, compute: ComputeDevice, chunk: int, layout: Layout, packed: bool, compiled: bool
+    model_dir: Path,
+    *,
+    compute: ComputeDevice,
+    chunk: int,
+    layout: Layout,
+    packed: bool,
+    compiled: bool,
+    longest: int = 0,
 ) -> Policy:
     """Build and shard the policy with uninitialised parameters; see `load_policy`."""
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
-    plain = attention.supports(config)
-    if packed and not plain:
-        raise ValueError(
-            f"{model_dir}: a model with sliding-window attention cannot be packed: set spec.trainer.packing: false"
-        )
+    obstacles = list(find_obstacles(config.to_dict(), packed=packed, longest=longest))
+    if obstacles:
+        raise UnsupportedModel(f"{model_dir / 'config.json'}: {'; '.join(obstacles)}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation=attention.NAME if plain else "sdpa"
+            config, dtype=torch.float32, attn_implementation=attention.NAME if attention.supports(config) else "sdpa"
         )
     model.tie_weights()
     # No dropout: the ratio of eq. 6 compares two passes over the same tokens, which must not differ randomly.
     model.eval()
-    layers = model.base_model.layers
+    layers = getattr(model.base_model, "layers", None)
+    if layers is None or model.get_output_embeddings() is None:
+        raise UnsupportedModel(
+            f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, by its name"
+        )
     checked = max(0, len(layers) - layout.unchecked)
     # Torch compiles no part of a checkpointed layer that has a break, which attention per sequence is: then the layer
     # itself is compiled, within its wrapper.
-    within = compiled and packed and not attention.uses_kernel(compute.device, compute.dtype)
+    obstacle = varlen.find_obstacle(config, compute.device, compute.dtype) if packed else None
+    kernel = packed and obstacle is None
+    within = compiled and packed and not kernel
     for number, layer in enumerate(layers):
         if within:
             layer.compile()
@@ -128,7 +169,11 @@ def shard_policy(
             layers[number] = layer = checkpoint_wrapper(layer, CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
         if compiled and not within:
             layer.compile()
-    policy = Policy(model, chunk=chunk, reduce_once=layout.reduce_once)
+    policy = Policy(model, chunk=chunk, reduce_once=layout.reduce_once, kernel=kernel)
+    if kernel:
+        policy.attention = "packed, by the variable-length kernel of torch"
+    elif packed:
+        policy.attention = f"packed, one call per sequence (the variable-length kernel: {obstacle})"
     mesh = _mesh(compute.device.type, layout)
     reduced = MixedPrecisionPolicy(param_dtype=compute.dtype, reduce_dtype=torch.float32)
     precision = MixedPrecisionPolicy() if compute.dtype is torch.float32 else reduced
@@ -175,38 +220,16 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
     shards: dict[str, DTensor] = {}
     for name, parameter in policy.named_parameters():
         assert isinstance(parameter, DTensor), name
-        shards[name.replace(WRAPPER, "").removeprefix("model.")] = parameter
+        plain = name.replace(WRAPPER, "").removeprefix("model.")
+        shards[policy.file_names.get(plain, plain)] = parameter
     return shards
-
-
-def tensor_files(model_dir: Path) -> dict[str, Path]:
-    """Return the safetensors file of each tensor of a model folder.
-
-    Raises:
-        FileNotFoundError: if the folder has none.
-    """
-    index = model_dir / INDEX
-    if index.exists():
-        return {name: model_dir / file for name, file in json.loads(index.read_text())["weight_map"].items()}
-    single = model_dir / SINGLE
-    if not single.exists():
-        raise FileNotFoundError(f"{model_dir} has no safetensors weights: neither {SINGLE} nor {INDEX}")
-    with safe_open(single, framework="pt") as file:
-        return dict.fromkeys(file.keys(), single)
 
 
 @torch.no_grad()
 def _fill_parameters(policy: Policy, model_dir: Path) -> None:
     files = tensor_files(model_dir)
+    policy.file_names = file_names(policy.model, named_shards(policy), files, folder=model_dir)
     shards = named_shards(policy)
-    missing = sorted(set(shards) - set(files))
-    tied = {"lm_head.weight"} if policy.model.config.tie_word_embeddings else set()
-    unknown = sorted(set(files) - set(shards) - tied)
-    if missing or unknown:
-        raise ValueError(
-            f"{model_dir}: the weights are not those of a {type(policy.model).__name__}: "
-            f"missing {missing[:3]}, unknown {unknown[:3]}"
-        )
     by_file: dict[Path, list[str]] = {}
     for name in shards:
         by_file.setdefault(files[name], []).append(name)
@@ -227,10 +250,38 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
                 local.copy_(stored[start : start + len(local)])
 
 
-def _fill_buffers(model: nn.Module, device: torch.device) -> None:
-    """Compute the buffers that no file contains (rotary frequencies) with the constructor of their module."""
+@torch.no_grad()
+def _fill_buffers(model: Any, device: torch.device) -> None:
+    """Compute the buffers that no file contains (rotary frequencies, factors of embeddings) as transformers does.
+
+    Raises:
+        UnsupportedModel: if transformers leaves one of them as it was.
+    """
     for module in model.modules():
-        if module._non_persistent_buffers_set:
-            fresh = type(module)(module.config)
-            for name in module._non_persistent_buffers_set:
-                setattr(module, name, getattr(fresh, name).to(device))
+        names = [name for name in module._non_persistent_buffers_set if module._buffers.get(name) is not None]
+        values: list[list[Tensor]] = []
+        # Twice, from different values: a buffer that transformers does not write differs.
+        for fill in (0, 1) if names else ():
+            for name in names:
+                setattr(module, name, torch.full_like(module._buffers[name], fill, device=device))
+            with _kept_parameters(module):
+                model._init_weights(module)
+            values.append([module._buffers[name] for name in names])
+        for name, first, second in zip(names, *values, strict=True) if names else ():
+            if not torch.equal(first, second):
+                raise ValueError(
+                    f"transformers {version} does not compute the buffer {name} of {type(module).__name__}"
+                )
+
+
+@contextmanager
+def _kept_parameters(module: nn.Module) -> Iterator[None]:
+    """Keep transformers from drawing new values for the parameters of a module."""
+    parameters = list(module.parameters(recurse=False))
+    for parameter in parameters:
+        setattr(parameter, INITIALIZED, True)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            delattr(parameter, INITIALIZED)

@@ -34,6 +34,14 @@ def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW
     return optimizer
 
 
+@torch.no_grad()
+def reset(optimizer: torch.optim.AdamW) -> None:
+    """Set all moments to zero, in place: another optimiser would need their memory a second time."""
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+
+
 def update(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
     """Clip the gradient by its global norm, update, and clear it. Collective.
 

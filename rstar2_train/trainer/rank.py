@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -18,21 +17,19 @@ import torch.distributed as dist
 from transformers import AutoConfig
 
 from rstar2_train.api.stages import GRPOSettings
-from rstar2_train.planning.layout import Layout
-from rstar2_train.trainer import attention, checkpoint, device, export, sharded_state, step
+from rstar2_train.trainer import attention, checkpoint, device, export, self_check, sharded_state, step
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.collective_sender import CollectiveSender
+from rstar2_train.trainer.compilation import CompilationWatch
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
-from rstar2_train.trainer.optimizer import make_optimizer, update
+from rstar2_train.trainer.optimizer import make_optimizer, reset, update
 from rstar2_train.trainer.parking import ParkedMemory
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
-from rstar2_train.trainer.types import MetricTally, OptimizerConfig, TrainConfig
+from rstar2_train.trainer.types import LoadReport, MetricTally, OptimizerConfig, TrainConfig
 from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
-
-log = logging.getLogger(__name__)
 
 
 class TrainerRank:
@@ -55,6 +52,9 @@ class TrainerRank:
         """The copy of the state that the next checkpoint is written from."""
         self.memory: ParkedMemory | None = None
         """Set by the first `sleep`."""
+        self.watch = CompilationWatch() if config.compiled else None
+        self.copies: dict[str, torch.Tensor] = {}
+        """Host memory that the copies for checkpoints reuse."""
 
     def host(self) -> str:
         """Return the address of this rank's machine."""
@@ -103,16 +103,22 @@ class TrainerRank:
         self.checkpoint_group = dist.new_group(backend="gloo", timeout=timeout)
         return os.getpid()
 
-    def load(self, model_dir: Path, optimizer: OptimizerConfig) -> Layout:
-        """Load a model folder, and create a fresh optimiser. Return the layout, the same on all ranks."""
+    def load(self, model_dir: Path, optimizer: OptimizerConfig) -> LoadReport:
+        """Load a model folder, and create a fresh optimiser. Return the facts, the same on all ranks.
+
+        Raises:
+            UnsupportedModel: for a model that the trainer does not compute exactly.
+        """
         # The memory of an earlier model is free for this one.
         self.policy = self.optimizer = None
+        self.copies = {}
         config = self.config
         layout = device.layout_of(
             model_dir, config, self.compute, ranks_here=self.ranks_here, ranks_per_host=self.ranks_per_host
         )
         if config.vendor == "AMD":
             attention.check_flash(AutoConfig.from_pretrained(model_dir), self.compute.device, self.compute.dtype)
+        family = self_check.check_family(model_dir, packed=config.packed)
         self.policy = load_policy(
             model_dir,
             compute=self.compute,
@@ -120,12 +126,18 @@ class TrainerRank:
             layout=layout,
             packed=config.packed,
             compiled=config.compiled,
+            longest=config.longest_sequence,
         )
+        weights = self_check.check_weights(self.policy, self.compute, packed=config.packed)
         self.optimizer_config = optimizer
         self.optimizer = make_optimizer(self.policy, optimizer)
-        if self.rank == 0:
-            log.info("layout of the training step: %s", layout)
-        return layout
+        return LoadReport(
+            layout=layout,
+            attention=self.policy.attention,
+            compiled=config.compiled,
+            family_difference=None if family is None else family.largest,
+            difference=weights.mean,
+        )
 
     def sft(self, batches: list[MicroBatch], lr: float) -> MetricTally:
         """Run one supervised update."""
@@ -166,7 +178,7 @@ class TrainerRank:
 
     def stage_checkpoint(self) -> None:
         """Copy this rank's part of a checkpoint into host memory."""
-        self.staged = sharded_state.stage(*self._loaded())
+        self.staged = sharded_state.stage(*self._loaded(), self.copies)
 
     def write_checkpoint(self, folder: Path) -> dict[str, sharded_state.FileDigest]:
         """Write the staged copy, also during a step, and drop it. Return the sizes and hashes of this rank's files."""
@@ -186,7 +198,7 @@ class TrainerRank:
         policy, optimizer = self._loaded()
         sharded_state.restore(folder, policy, None if reset_optimizer else optimizer)
         if reset_optimizer:
-            self.optimizer = make_optimizer(policy, self.optimizer_config)
+            reset(optimizer)
 
     def export(self, model_dir: Path, folder: Path, stop_ids: Sequence[int] = ()) -> None:
         """Gather the weights; rank 0 writes them to `folder` and copies the other files of `model_dir`."""
@@ -257,4 +269,7 @@ class TrainerRank:
         norm = update(policy, optimizer, lr=lr, grad_clip=self.optimizer_config.grad_clip)
         finite = norm < float("inf")
         # Every rank has the same norm: the maximum over ranks keeps it.
-        return MetricTally(maxima={"grad_norm": norm, "skipped": float(not finite)})
+        maxima = {"grad_norm": norm, "skipped": float(not finite)}
+        if self.watch is not None:
+            maxima |= {"graphs": float(self.watch.graphs), "uncompiled": float(self.watch.given_up)}
+        return MetricTally(maxima=maxima)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rstar2_train.trainer.model import Policy, named_shards
 from rstar2_train.trainer.optimizer import named_state
@@ -23,11 +24,32 @@ FileDigest = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
 
 
-def stage(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, Any]:
-    """Return a copy of this rank's shards, moments and generator in host memory. No collective."""
+def stage(policy: Policy, optimizer: torch.optim.AdamW, buffers: dict[str, Tensor]) -> dict[str, Any]:
+    """Return a copy of this rank's shards, moments and generator in host memory. No collective.
+
+    `buffers`: pinned memory of the copies of an accelerator, kept for the next time: it is slow to allocate. The
+    copy must have been written before. On the CPU it is freed instead, for the activations.
+    """
     state = _state(policy, optimizer) | {f"generator.{dist.get_rank()}": torch.get_rng_state()}
-    staged: dict[str, Any] = BlockingAsyncStager().stage(state)
+    staged: dict[str, Any] = _copied(state, "", buffers)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return staged
+
+
+@torch.no_grad()
+def _copied(value: Any, key: str, buffers: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        return {name: _copied(each, f"{key}/{name}", buffers) for name, each in value.items()}
+    if isinstance(value, DTensor):
+        return DTensor(_copied(value.to_local(), key, buffers), value._spec, requires_grad=False)
+    pinned = value.device.type != "cpu" and value.numel() > 0
+    buffer = buffers.get(key)
+    if buffer is None:
+        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)
+        if pinned:
+            buffers[key] = buffer
+    return buffer.copy_(value, non_blocking=pinned)
 
 
 def write(folder: Path, staged: dict[str, Any], group: dist.ProcessGroup) -> dict[str, FileDigest]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.advantage import kept_group_weights
 from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss, kept_group_tokens
 from rstar2_train.trainer.batching import MicroBatch
@@ -22,6 +21,9 @@ from rstar2_train.trainer.device_tally import DeviceTally
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
 from rstar2_train.trainer.transfers import DeviceBatch, on_device
 from rstar2_train.trainer.types import MetricTally
+
+if TYPE_CHECKING:
+    from rstar2_train.api.stages import GRPOSettings
 
 
 @dataclass(slots=True)

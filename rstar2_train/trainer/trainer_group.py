@@ -21,6 +21,7 @@ from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointInvalid, CheckpointManifest
 from rstar2_train.trainer.types import (
+    LoadReport,
     MetricTally,
     OptimizerConfig,
     TokenSequence,
@@ -71,6 +72,8 @@ class TrainerGroup:
         self._libraries: set[str] = set()
         """Where rank 0 answers requests for collective transfers; None before the first staged version."""
         self._layout: Layout | None = None
+        self._uncompiled = 0.0
+        """Functions that torch no longer compiles."""
 
     @property
     def pids(self) -> list[int]:
@@ -78,9 +81,16 @@ class TrainerGroup:
         return self._ranks.pids
 
     def load(self, model_dir: Path, *, optimizer: OptimizerConfig) -> None:
-        """Load a model folder (config, safetensors, tokenizer) with a fresh optimiser."""
-        layout: Layout = self._ranks.call("load", model_dir, optimizer)[0]
-        self._model_dir, self._layout = model_dir, layout
+        """Load a model folder (config, safetensors, tokenizer) with a fresh optimiser.
+
+        Raises ModelRefused if the trainer does not compute the model exactly.
+        """
+        report: LoadReport = self._ranks.call("load", model_dir, optimizer)[0]
+        self._model_dir, self._layout = model_dir, report.layout
+        log.info("layout of the training step: %s", report.layout)
+        log.info("attention: %s; layers: %s", report.attention, "compiled" if report.compiled else "not compiled")
+        small = "no small model of the class" if report.family_difference is None else f"{report.family_difference:.1g}"
+        log.info("log-probabilities differ from transformers by %.1g nats (mean; %s)", report.difference, small)
 
     def restore(self, checkpoint_dir: Path, reset_optimizer: bool = False) -> TrainState:
         """Verify a checkpoint, each rank a share of its files, and load its weights and optimiser. Call `load` before.
@@ -315,11 +325,14 @@ class TrainerGroup:
             packed=self._config.packed,
         )
 
-    @staticmethod
-    def _merge(tallies: list[MetricTally]) -> MetricTally:
+    def _merge(self, tallies: list[MetricTally]) -> MetricTally:
         merged = MetricTally()
         for tally in tallies:
             merged.add(tally)
+        uncompiled = merged.maxima.get("uncompiled", 0.0)
+        if uncompiled > self._uncompiled:
+            log.warning("torch stopped to compile %d functions of the layers: steps are slower from now on", uncompiled)
+            self._uncompiled = uncompiled
         return merged
 
 
@@ -357,4 +370,5 @@ def _common(tally: MetricTally, *, lr: float, all_tokens: int, started: float) -
         "lr": lr,
         "seconds": seconds,
         "tokens_per_second": all_tokens / seconds,
+        **{name: tally.maxima[name] for name in ("graphs", "uncompiled") if name in tally.maxima},
     }

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rstar2_train.planning.layout import Layout
+
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
     from rstar2_train.api.roles import Sharding, Vendor
@@ -79,6 +81,22 @@ class OptimizerConfig:
     """Largest global norm of the gradient of an update."""
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """How the ranks compute the model that they loaded."""
+
+    layout: Layout
+    attention: str
+    """How attention runs, and why not faster."""
+    compiled: bool
+    """Whether the layers are compiled."""
+    family_difference: float | None
+    """Largest difference of a log-probability of a small model of the same class to transformers, in nats; None: no
+    small model of this class can be built."""
+    difference: float
+    """Mean difference of the loaded model to its own forward pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import OPTIMIZER, VOCABULARY, conversations, rank_here, rollout_groups, write_model
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
@@ -295,3 +298,53 @@ def test_rank_missing_accelerator_raises(model_dir: Path) -> None:
         rank_here(model_dir, vendor="AMD"),
     ):
         pass
+
+
+def test_rank_rollout_without_trained_tokens_is_skipped(model_dir: Path) -> None:
+    """A rollout whose budget was used up before its first token changes nothing, also as the only one of a pass."""
+    groups = rollout_groups(2, 2)
+    empty = replace(groups[0][0], mask=np.zeros_like(groups[0][0].mask))
+    norms = []
+    for first in ([empty, groups[0][1]], [groups[0][1]]):
+        with rank_here(model_dir) as rank:
+            (batches,) = grpo_batches([first, groups[1]], budget=1)
+            norms.append(rank.grpo([batches], 1e-3, GRPOSettings()).maxima["grad_norm"])
+    assert norms[0] == norms[1] > 0
+
+
+def test_rank_restore_resets_the_optimizer_in_place(model_dir: Path, tmp_path: Path) -> None:
+    """Moments become zero without a second optimiser, whose memory would be 8 bytes per parameter more."""
+    with rank_here(model_dir) as rank:
+        rank.stage_checkpoint()
+        (tmp_path / "checkpoint").mkdir()
+        rank.write_checkpoint(tmp_path / "checkpoint")
+        rank.sft(sft_batches(conversations(3)), 1e-3)
+        before = rank.optimizer
+        rank.restore(tmp_path / "checkpoint", True)
+        assert rank.optimizer is before
+        values = [value for state in before.state.values() for value in state.values()]
+        assert not any(bool(value.any()) for value in values)
+
+
+def test_rank_checkpoint_copies_each_tensor_once(model_dir: Path) -> None:
+    """Training waits for the copy: its bytes are those of the weights and moments, not twice as many."""
+    copied = 0
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal copied
+            if str(function).startswith(("aten.copy_", "aten.clone", "aten._to_copy")):
+                copied += args[0].nbytes
+            return function(*args, **(kwargs or {}))
+
+    with rank_here(model_dir) as rank:
+        policy, optimizer = rank._loaded()
+        tensors = [*policy.parameters(), *(each for state in optimizer.state.values() for each in state.values())]
+        expected = sum(tensor.nbytes for tensor in tensors) + torch.get_rng_state().nbytes
+        with Copies():
+            rank.stage_checkpoint()
+        assert rank.staged is not None
+        copy = rank.staged["model"]["model.norm.weight"]
+        rank.sft(sft_batches(conversations(3)), 1e-2)
+        assert not torch.equal(copy.to_local(), named_shards(policy)["model.norm.weight"].to_local())
+    assert copied == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,6 +49,38 @@ def steps(group: TrainerGroup, numbers: range) -> list[float]:
         rollouts = rollout_groups(3, 4, seed=number)
         losses.append(group.grpo_step(rollouts, lr=LR, settings=SETTINGS, seed=number)["loss"])
     return losses
+
+
+def test_trainer_group_load_logs_layout_and_attention(
+    group: TrainerGroup, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log of the orchestrator has the facts that a rank, whose log no user sees, decides on."""
+    with caplog.at_level(logging.INFO, logger="rstar2_train"):
+        group.load(model_dir, optimizer=OPTIMIZER)
+    assert "layout of the training step: Layout(ranks=2" in caplog.text
+    assert "attention: padded rows; layers: not compiled" in caplog.text
+    assert "log-probabilities differ from transformers by" in caplog.text
+
+
+def test_ranks_without_amdsmi_have_devices_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray without the package amdsmi narrows only the variable of NVIDIA; torch for ROCm reads the other one first."""
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0,1")
+    # A private Ray of its own: the ranks' variables are those at its start.
+    code = (
+        "import os\n"
+        "from rstar2_train.trainer import ray_runtime\n"
+        "from rstar2_train.trainer.actors import VISIBLE, RankProcess\n"
+        "from rstar2_train.trainer.types import TrainConfig\n"
+        "runtime = ray_runtime.start_or_join(None, cpus=2, gpus=2)\n"
+        "remote = runtime.ray.remote(num_cpus=1, num_gpus=1)(RankProcess)\n"
+        "ranks = [remote.remote(rank=rank, ranks=2, config=TrainConfig()) for rank in range(2)]\n"
+        "seen = [each.__ray_call__.remote(lambda _: [os.environ[name] for name in VISIBLE]) for each in ranks]\n"
+        "print(sorted(runtime.ray.get(seen)))\n"
+        "runtime.stop()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[['0', '0'], ['1', '1']]"
 
 
 def test_trainer_group_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from rstar2_train.trainer import attention, varlen
 from rstar2_train.trainer.attention import Packing, attend, check_flash, packing_of, positions_of, supports
 
 CPU = torch.device("cpu")
@@ -20,7 +23,7 @@ def test_attend_packed_equals_each_sequence_alone() -> None:
     query = torch.randn(1, 4, 15, 8, requires_grad=True)
     key, value = torch.randn(1, 2, 15, 8, requires_grad=True), torch.randn(1, 2, 15, 8)
     module = SimpleNamespace(num_key_value_groups=2, is_causal=True)
-    packed, _ = attend(module, query, key, value, None, scaling=0.3, packing=packing_of(lengths, CPU, torch.float32))
+    packed, _ = attend(module, query, key, value, None, scaling=0.3, packing=packing_of(lengths, CPU, kernel=False))
     alone = [
         attend(module, q, k, v, None, scaling=0.3)[0]
         for q, k, v in zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)
@@ -72,7 +75,88 @@ def test_check_flash_without_a_kernel_raises() -> None:
 
 
 def test_supports_full_attention_only() -> None:
-    """Sliding windows keep the attention of transformers."""
-    assert supports(SimpleNamespace(layer_types=["full_attention"] * 2))
-    assert not supports(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]))
-    assert not supports(SimpleNamespace(sliding_window=128))
+    """Layers of other kinds keep the attention of transformers."""
+    assert supports(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]))
+    assert supports(SimpleNamespace(sliding_window=128))
+    assert not supports(SimpleNamespace(layer_types=["full_attention", "linear_attention"]))
+
+
+def plain_scores(query: Tensor, key: Tensor, options: dict[str, Any]) -> Tensor:
+    """Return the shares of one row by the definition, [heads, tokens, tokens], with all scores in memory."""
+    scores = query[0] @ key[0].repeat_interleave(2, dim=0).transpose(1, 2) * 0.3
+    if (cap := options.get("softcap")) is not None:
+        scores = cap * torch.tanh(scores / cap)
+    distance = torch.arange(scores.shape[1])[:, None] - torch.arange(scores.shape[2])
+    hidden = (distance < 0) | (distance >= options.get("sliding_window", 10**6))
+    scores = scores.masked_fill(hidden, float("-inf")).exp()
+    sinks = options["s_aux"].exp()[:, None, None] if "s_aux" in options else 0.0
+    return scores / (scores.sum(dim=2, keepdim=True) + sinks)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sliding_window": 5},
+        {"softcap": 2.0},
+        {"softcap": 2.0, "sliding_window": 5},
+        {"s_aux": torch.tensor([0.5, -1.0, 2.0, 0.0]), "sliding_window": 5},
+    ],
+    ids=["window", "cap", "cap and window", "sinks"],
+)
+def test_attend_equals_the_definition(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, soft caps and sinks, packed and alone, in blocks of queries smaller than a window and a sequence."""
+    monkeypatch.setattr(attention, "BLOCK", 4)
+    torch.manual_seed(0)
+    lengths = (19, 1, 7)
+    query, slope = torch.randn(1, 4, 27, 8).double().requires_grad_(), torch.randn(1, 27, 4, 8).double()
+    key, value = (torch.randn(1, 2, 27, 8).double().requires_grad_() for _ in range(2))
+    packed, _ = attend(
+        None, query, key, value, None, scaling=0.3, packing=packing_of(lengths, CPU, kernel=False), **options
+    )
+    expected = torch.cat(
+        [
+            (plain_scores(q, k, options) @ v[0].repeat_interleave(2, dim=0)).transpose(0, 1)[None]
+            for q, k, v in zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)
+        ],
+        dim=1,
+    )
+    torch.testing.assert_close(packed, expected, rtol=1e-5, atol=1e-6)
+    inputs = [query, key, value]
+    gradients = torch.autograd.grad((packed * slope).sum(), inputs)
+    torch.testing.assert_close(gradients, torch.autograd.grad((expected * slope).sum(), inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_attend_mask_is_refused() -> None:
+    """A mask would be ignored."""
+    part = torch.ones(1, 1, 2, 4)
+    with pytest.raises(ValueError, match="passes a mask"):
+        attend(None, part, part, part, torch.ones(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("grouped", [True, False], ids=["2.12 and later", "2.11"])
+def test_varlen_arguments_of_each_torch(grouped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of torch 2.11 has no flag for grouped heads; it is used all the same, with the model's window."""
+    calls: list[dict[str, Any]] = []
+
+    def kernel_211(query: Tensor, *_: Any, scale: float, window_size: tuple[int, int]) -> Tensor:
+        calls.append({"window_size": window_size})
+        return query
+
+    def kernel_212(query: Tensor, *_: Any, scale: float, window_size: tuple[int, int], enable_gqa: bool) -> Tensor:
+        calls.append({"window_size": window_size, "enable_gqa": enable_gqa})
+        return query
+
+    kernel = kernel_212 if grouped else kernel_211
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
+    monkeypatch.setattr(varlen, "PARAMETERS", frozenset(inspect.signature(kernel).parameters))
+    query, key = torch.ones(6, 4, 8), torch.ones(6, 2, 8)
+    borders = torch.tensor([0, 2, 6], dtype=torch.int32)
+    for window in (None, 3):
+        varlen.attend_varlen(query, key, key, borders, 4, scaling=0.3, window=window)
+    flag = {"enable_gqa": True} if grouped else {}
+    assert calls == [{"window_size": (-1, 0)} | flag, {"window_size": (2, 0)} | flag]
+
+
+def test_packing_has_no_guarded_values() -> None:
+    """Torch 2.11 compiles a layer again for each value in a frozen dataclass, and gives up after eight."""
+    assert not Packing.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rstar2_train.planning.model_support import OutputLayer
 from rstar2_train.trainer.logprobs import token_logprobs
 
 
@@ -30,6 +31,41 @@ def test_token_logprobs_equal_the_plain_computation(chunk: int, temperature: flo
     assert not entropies.requires_grad
     chunked = torch.autograd.grad((logprobs * weights).sum(), [hidden, head])
     torch.testing.assert_close(chunked, gradients)
+
+
+@pytest.mark.parametrize("chunk", [16, 64])
+@pytest.mark.parametrize(
+    ("layer", "biased"),
+    [(OutputLayer(scale=0.125), False), (OutputLayer(scale=0.0625), True), (OutputLayer(softcap=3.0), False)],
+    ids=["scale", "scale and bias", "cap"],
+)
+def test_token_logprobs_output_layer_of_the_model(layer: OutputLayer, biased: bool, chunk: int) -> None:
+    """Scale, bias and soft cap: values and gradients equal the plain computation."""
+    torch.manual_seed(0)
+    hidden, head = torch.randn(50, 8, requires_grad=True), torch.randn(31, 8, requires_grad=True)
+    bias = torch.randn(31, requires_grad=True) if biased else None
+    targets, weights = torch.randint(0, 31, (50,)), torch.randn(50)
+    logits = hidden @ head.t() if bias is None else hidden @ head.t() + bias
+    logits = logits * layer.scale
+    if layer.softcap is not None:
+        logits = layer.softcap * torch.tanh(logits / layer.softcap)
+    expected = torch.log_softmax(logits / 0.7, dim=-1)[torch.arange(50), targets]
+    inputs = [hidden, head] if bias is None else [hidden, head, bias]
+    gradients = torch.autograd.grad((expected * weights).sum(), inputs)
+    logprobs, _ = token_logprobs(
+        hidden=hidden, head=head, targets=targets, chunk=chunk, temperature=0.7, bias=bias, layer=layer
+    )
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(torch.autograd.grad((logprobs * weights).sum(), inputs), gradients)
+
+
+def test_token_logprobs_without_targets_have_gradients() -> None:
+    """The gradients are zero, not missing: other ranks wait for the collectives of the backward pass."""
+    hidden, head = torch.randn(0, 8, requires_grad=True), torch.randn(31, 8, requires_grad=True)
+    logprobs, entropies = token_logprobs(hidden=hidden, head=head, targets=torch.zeros(0, dtype=torch.long), chunk=4)
+    assert logprobs.shape == entropies.shape == (0,)
+    gradient = torch.autograd.grad(logprobs.sum(), [hidden, head])[1]
+    torch.testing.assert_close(gradient, torch.zeros(31, 8))
 
 
 def test_token_logprobs_keep_no_full_logits() -> None:

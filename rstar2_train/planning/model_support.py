@@ -1,0 +1,123 @@
+"""Which models the trainer computes exactly, by their config.json. Pure, without torch.
+
+`rstar2 validate` and the ranks refuse the others by name, before anything starts. `trainer.self_check` measures at each
+start whether the trainer's numbers are those of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KINDS = frozenset({"full_attention", "sliding_attention", "attention"})
+"""Kinds of layers whose sequences can be packed, by their name in `layer_types`."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Fields with the number of experts of a mixture."""
+_FACTORS: Mapping[str, frozenset[str]] = {
+    "logit_scale": frozenset({"cohere", "cohere2"}),
+    "logits_scaling": frozenset({"granite", "granitemoehybrid", "hyperclovax"}),
+}
+"""Fields that scale the logits, and the model types in which their meaning is known."""
+_DIVISORS = frozenset({"granite", "granitemoehybrid"})
+"""Model types whose `logits_scaling` divides."""
+_CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
+_OUTPUT = re.compile(r"logits?_(scal|mult|soft|cap)|lm_head_(scal|mult)|logit_cap")
+"""Names of fields that change the logits."""
+_BATCH_ROPE = ("dynamic", "longrope")
+"""Rotary embeddings whose frequencies depend on the longest sequence of a batch, above the trained length."""
+
+
+PROVEN = frozenset(
+    {
+        *("arcee", "bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4"),
+        *("gpt_neox", "granite", "granitemoehybrid", "helium", "hyperclovax", "llama", "ministral", "mistral", "olmo"),
+        *("olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2"),
+    }
+)
+"""Model types whose log-probabilities a test compares with transformers, padded and packed: see docs/models.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLayer:
+    """The changes of a model to the products of the hidden states with its output weight."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+    """Cap c: logits become c * tanh(logits / c)."""
+
+
+class UnsupportedModel(ValueError):
+    """The trainer cannot compute a model exactly. The message names the field of config.json and the fix."""
+
+
+def is_proven(folder: Path) -> bool:
+    """Return whether a test proves the model type of a folder's config.json."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type") in PROVEN
+
+
+def output_layer(config: Mapping[str, Any]) -> OutputLayer:
+    """Return the output layer of a model. Raises UnsupportedModel for an unknown field that changes the logits."""
+    kind, scale = str(config.get("model_type", "")), 1.0
+    for name, value in config.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or name in _CAPS or not _OUTPUT.search(name):
+            continue
+        if kind in _FACTORS.get(name, ()):
+            scale = 1.0 / value if kind in _DIVISORS else float(value)
+        elif value != 1:
+            raise UnsupportedModel(
+                f"{name}: {value} changes the logits in a way that the trainer does not know for model_type {kind!r}"
+            )
+    cap = config.get("final_logit_softcapping")
+    return OutputLayer(scale, None if not cap else float(cap))
+
+
+def find_obstacles(config: Mapping[str, Any], *, packed: bool, longest: int = 0) -> Iterator[str]:
+    """Yield why the trainer refuses a model.
+
+    Args:
+        config: the content of config.json.
+        packed: whether micro-batches are packed.
+        longest: tokens of the longest sequence; 0: unknown.
+    """
+    kind = config.get("model_type")
+    if config.get("quantization_config"):
+        yield "quantization_config: quantised weights cannot be trained; use the folder of the unquantised model"
+    if any(config.get(name) for name in ("vision_config", "audio_config", "text_config")):
+        yield f"model_type {kind!r} is a model for images or audio: save its text model as a folder of its own"
+    if config.get("is_encoder_decoder"):
+        yield "is_encoder_decoder: only decoders are trained"
+    experts = next((name for name in EXPERTS if config.get(name)), None)
+    if experts:
+        yield f"{experts}: mixtures of experts are not supported; use a dense model"
+    try:
+        output_layer(config)
+    except UnsupportedModel as error:
+        yield str(error)
+    others = sorted(set(config.get("layer_types") or ()) - KINDS)
+    if packed and others:
+        yield f"layer_types: layers of kind {', '.join(others)} cannot be packed: set spec.trainer.packing: false"
+    yield from _rope_obstacles(config, longest)
+
+
+def _rope_obstacles(config: Mapping[str, Any], longest: int) -> Iterator[str]:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    nested = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
+    kinds = {part.get("rope_type", part.get("type")) for part in nested}
+    for kind in _BATCH_ROPE:
+        if kind not in kinds:
+            continue
+        limits = [part.get("original_max_position_embeddings") for part in nested]
+        limits = [config.get("original_max_position_embeddings"), *limits]
+        if kind == "dynamic":
+            limits = [config.get("max_position_embeddings")]
+        limit = next((int(each) for each in limits if each), 0)
+        if not longest or longest > limit:
+            yield (
+                f"rope_type {kind}: beyond {limit:,} tokens its frequencies depend on the longest sequence of a batch, "
+                f"so a sequence would not have the same values in every batch; the job's longest sequence has "
+                f"{longest or 'an unknown number of'} tokens: lower maxResponseTokens, or use another rope_type (yarn)"
+            )

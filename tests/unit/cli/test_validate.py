@@ -1,0 +1,54 @@
+"""`rstar2 validate` with a model folder at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.cli.main import main
+from rstar2_train.launch.local import preflight
+
+TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
+
+
+def write_job(folder: Path, config: dict[str, Any]) -> Path:
+    """Write a job that trains a model folder with this config.json."""
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    manifest = yaml.safe_load(TINY.read_text())
+    manifest["spec"]["model"]["source"] = "./model"
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    return file
+
+
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_command_refuses_a_model_by_its_config(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that the trainer does not compute exactly is refused before anything starts."""
+    monkeypatch.chdir(tmp_path)
+    file = write_job(tmp_path, {"model_type": "mixtral", "num_local_experts": 8})
+    assert main([command, str(file)]) != 0
+    printed = capsys.readouterr()
+    assert "spec.model.source" in printed.err + printed.out
+    assert "num_local_experts: mixtures of experts are not supported" in printed.err + printed.out
+
+
+def test_preflight_refuses_a_model_by_its_config(tmp_path: Path) -> None:
+    """`rstar2 run` refuses it too, with its other missing files."""
+    file = write_job(tmp_path, {"model_type": "mixtral", "num_local_experts": 8})
+    job, _ = preflight.read_job(file)
+    with pytest.raises(preflight.PreflightError, match=r"spec.model.source: .*config.json: num_local_experts: "):
+        preflight.resolve_sources(job, manifest=file, state=JobState(tmp_path / "state"))
+
+
+def test_validate_accepts_a_proven_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A family of docs/models.md needs no measurement."""
+    assert main(["validate", str(write_job(tmp_path, {"model_type": "qwen3"}))]) == 0
+    assert ": valid, " in capsys.readouterr().out

@@ -1,0 +1,66 @@
+"""Which models the trainer refuses by their config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_train.planning.model_support import OutputLayer, UnsupportedModel, find_obstacles, output_layer
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "qwen3"}, OutputLayer()),
+        ({"model_type": "granite", "logits_scaling": 8.0}, OutputLayer(scale=0.125)),
+        ({"model_type": "hyperclovax", "logits_scaling": 8.0}, OutputLayer(scale=8.0)),
+        ({"model_type": "cohere2", "logit_scale": 0.25}, OutputLayer(scale=0.25)),
+        ({"model_type": "gemma2", "final_logit_softcapping": 30.0}, OutputLayer(softcap=30.0)),
+        ({"model_type": "gemma3_text", "final_logit_softcapping": None}, OutputLayer()),
+        ({"model_type": "mixtral", "output_router_logits": False, "lm_head_multiplier": 1.0}, OutputLayer()),
+    ],
+)
+def test_output_layer_of_each_family(config: dict[str, Any], expected: OutputLayer) -> None:
+    """Granite divides by its factor, HyperCLOVA X and Cohere multiply; other models have none."""
+    assert output_layer(config) == expected
+
+
+@pytest.mark.parametrize("field", ["logits_scaling", "logit_scale", "lm_head_multiplier", "output_logit_soft_cap"])
+def test_output_layer_unknown_field_is_refused(field: str) -> None:
+    """The same name has different meanings in different families: only known ones are computed."""
+    with pytest.raises(UnsupportedModel, match=rf"{field}: 2.0 changes the logits .* model_type 'new'"):
+        output_layer({"model_type": "new", field: 2.0})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_local_experts": 8}, "num_local_experts: mixtures of experts"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
+        ({"text_config": {"hidden_size": 8}}, "save its text model"),
+        ({"is_encoder_decoder": True}, "only decoders"),
+        ({"logit_scale": 2.0}, "logit_scale: 2.0 changes the logits"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention cannot be packed"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64}, "rope_type dynamic"),
+        (
+            {"rope_parameters": {"rope_type": "longrope"}, "original_max_position_embeddings": 64},
+            "rope_type longrope: beyond 64 tokens .* has 100 tokens",
+        ),
+    ],
+)
+def test_find_obstacles_names_field_and_fix(config: dict[str, Any], message: str) -> None:
+    """Each model that the trainer does not compute exactly is refused with the field."""
+    with pytest.raises(UnsupportedModel, match=message):
+        raise UnsupportedModel("; ".join(find_obstacles({"model_type": "new"} | config, packed=True, longest=100)))
+
+
+def test_find_obstacles_accepts_what_is_exact() -> None:
+    """Dense models, windows, and rotary embeddings that no sequence of the job scales."""
+    windows = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"]}
+    assert not list(find_obstacles(windows, packed=True))
+    hybrid = {"model_type": "new", "layer_types": ["linear_attention"]}
+    assert not list(find_obstacles(hybrid, packed=False))
+    long = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 64}}
+    assert not list(find_obstacles(long, packed=True, longest=64))
+    assert not list(find_obstacles({"num_local_experts": 0, "model_type": "granitemoehybrid"}, packed=True))
