@@ -7,9 +7,9 @@ WORKERS ?= logical
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
+.PHONY: help setup demo check watch lint types imports language unit test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-train \
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
   bench-environments
 
 ##@ Start here
@@ -74,6 +74,9 @@ e2e-full: setup ## Run the slow cluster tests too: examples/tiny.yaml undisturbe
 
 test-gpu: setup ## Run the tests that need a GPU; they skip with the reason if there is none
 	@$(BIN)/pytest -m gpu $(wildcard tests/integration/*/test_*_gpu.py)
+
+gpu-kit: ## Check the trainer on the first GPU in 8 minutes: only torch, transformers, safetensors (KIT_PYTHON=python3)
+	@$(or $(KIT_PYTHON),python3) -m bench.gpu_kit
 
 gpu-smoke: setup ## Run the smoke curriculum on the GPUs of this machine (bench/results/gpu.json); skips if there is none
 	@$(BIN)/python -m bench.gpu_smoke
@@ -146,6 +149,9 @@ bench-failures: setup ## Cause every failure mode on a real API server; writes t
 
 bench-data: setup ## Measure how many planted overlaps and near duplicates are found in 100,000 problems
 	@$(BIN)/python -m bench.data
+
+bench-models: setup ## Compare tiny models of each family with transformers; writes the table of docs/models.md
+	@$(BIN)/python -m bench.models
 
 bench-memory: setup ## Compare the memory model of rstar2 plan with real training steps (short form: QUICK=1)
 	@$(BIN)/python -m bench.memory

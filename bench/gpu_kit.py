@@ -1,0 +1,148 @@
+"""`make gpu-kit`: the trainer on the first GPU, in at most eight minutes, with torch and transformers only.
+
+No vLLM, no Ray, no installation: `python3 -m bench.gpu_kit` in the root of a clone, with torch from 2.11 on,
+transformers from 5.17 on, safetensors and NumPy. Each check runs in a process of its
+own (`bench/gpu_kit_checks.py`), so that a failure, or a device that hangs, does not stop the others. The step also runs
+on all GPUs, by torchrun. Writes bench/results/gpu_kit.json, and prints a table with a verdict per check.
+
+`--dry` runs the same code on the CPU with small shapes. `--only NAME ...` selects checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "gpu_kit.json"
+BUDGET_SECONDS = 470.0
+"""Time of all checks; those that it does not suffice for are named."""
+LEAST_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: a function of `bench.gpu_kit_checks`."""
+
+    name: str
+    seconds: float
+    """Longest time."""
+    arguments: tuple[str, ...] = ()
+    all_gpus: bool = False
+    """Run one rank per GPU, by torchrun; skipped with one GPU."""
+
+    @property
+    def title(self) -> str:
+        """Name with its arguments."""
+        return " ".join([self.name, *self.arguments, *["on all GPUs"] * self.all_gpus])
+
+
+CHECKS = (
+    Check("machine", 60),
+    Check("logits", 60),
+    Check("attention", 120),
+    Check("families", 60),
+    Check("state", 120),
+    Check("speed", 150, ("0.6b", "4096")),
+    Check("speed", 150, ("0.6b", "12288")),
+    Check("speed", 180, ("4b", "12288")),
+    Check("speed", 180, ("4b", "4096")),
+    Check("speed", 180, ("8b", "12288")),
+    Check("speed", 150, ("0.6b", "12288"), all_gpus=True),
+)
+"""In the order of their worth: the last ones may find no time."""
+
+
+def main() -> int:
+    """Run all checks; return 0 if none failed."""
+    parser = argparse.ArgumentParser(prog="gpu-kit", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--dry", action="store_true", help="on the CPU, with small shapes")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these checks")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS}")
+    options = parser.parse_args()
+    started = time.monotonic()
+    rows = []
+    for check in CHECKS:
+        if options.only and check.name not in options.only:
+            continue
+        left = BUDGET_SECONDS - (time.monotonic() - started)
+        row = {"check": check.title} | (
+            run(check, dry=options.dry, seconds=min(check.seconds, left))
+            if left > LEAST_SECONDS
+            else {"verdict": "no time left"}
+        )
+        print(line(row), flush=True)
+        rows.append(row)
+        options.output.write_text(
+            json.dumps({"command": "make gpu-kit", "dry": options.dry, "checks": rows}, indent=1) + "\n"
+        )
+    failed = [row["check"] for row in rows if row["verdict"] not in ("pass", "skipped", "no time left")]
+    print(f"\n{len(rows)} checks in {time.monotonic() - started:.0f} s: {options.output}")
+    print(f"failed: {', '.join(failed)}" if failed else "none failed")
+    return 1 if failed else 0
+
+
+def run(check: Check, *, dry: bool, seconds: float) -> dict[str, Any]:
+    """Run a check in a process of its own; return its figures with `verdict` and `seconds`."""
+    count = 2 if dry else visible_gpus()
+    if check.all_gpus and count < 2:
+        return {"verdict": "skipped", "reason": f"{count} GPU"}
+    program = ["-m", "bench.gpu_kit_checks", check.name, *check.arguments, *["--dry"] * dry]
+    ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"] if check.all_gpus else []
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gpu-kit-") as folder:
+        output = Path(folder) / "result.json"
+        environment = os.environ | {"GPU_KIT_OUTPUT": str(output), "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(
+                [sys.executable, *ranks, *program],
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
+            status, errors = f"exit code {done.returncode}", done.stderr
+        except subprocess.TimeoutExpired as error:
+            status = f"no result after {seconds:.0f} s"
+            errors = (error.stderr or b"").decode(errors="replace") if isinstance(error.stderr, bytes) else ""
+        figures = json.loads(output.read_text()) if output.exists() else {"verdict": "fail", "error": status}
+    if figures["verdict"] == "fail":
+        figures["stderr"] = errors[-3000:]
+    return figures | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def visible_gpus() -> int:
+    """Return the number of GPUs, asked in another process: this one must not hold memory on a device."""
+    code = "import torch; print(torch.cuda.device_count())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return int(done.stdout.strip() or 0) if done.returncode == 0 else 0
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row of the table: verdict, check, time and the main figures."""
+    hidden = {"check", "verdict", "seconds", "stderr", "traceback"}
+    figures = ", ".join(f"{name} {short(value)}" for name, value in row.items() if name not in hidden)
+    return f"{row['verdict']:12s} {row['check']:28s} {row.get('seconds', 0):6.1f} s  {figures}"
+
+
+def short(value: Any) -> str:
+    """Return a figure with three digits."""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} {short(each)}" for name, each in value.items()) + "}"
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
