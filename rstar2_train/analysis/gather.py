@@ -16,7 +16,7 @@ from rstar2_train.analysis.sources import SampleSelection, TrajectoryFile
 from rstar2_train.analysis.study import Study
 from rstar2_train.analysis.tokens import annotate
 from rstar2_train.analysis.viewer import ViewerData
-from rstar2_train.evaluation.statistics import group_by
+from rstar2_train.evaluation.scores import group_by
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.metrics import step_metrics

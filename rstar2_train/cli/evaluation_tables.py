@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from rstar2_train.evaluation.bfcl import leaderboard_rows
 from rstar2_train.evaluation.difficulty import FilterReport
-from rstar2_train.evaluation.records import Evaluation, Figures, LeaderboardMetrics
-from rstar2_train.evaluation.result import benchmark_rows, format_number
+from rstar2_train.evaluation.plugins.figure_table import FigureTable
+from rstar2_train.evaluation.records import Evaluation, Figures
+from rstar2_train.evaluation.result import benchmark_rows, format_number, plugin_tables
 from rstar2_train.launch.tables import Column, FittingTable
 
 BAR = 32
@@ -20,17 +20,16 @@ BAR = 32
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTables:
-    """A row per benchmark, one for all of them, and tables of instructions and BFCL."""
+    """A row per benchmark, one for all of them, and the tables of benchmarks with figures of their own."""
 
     evaluation: Evaluation
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the tables for the width of the console."""
         yield _benchmark_table(self.evaluation)
-        if self.evaluation.instructions is not None:
-            yield _instruction_table(self.evaluation)
-        if self.evaluation.bfcl is not None:
-            yield _leaderboard_table(self.evaluation.bfcl)
+        for table in plugin_tables(self.evaluation):
+            if not table.only_on_page:
+                yield _plugin_table(table)
 
 
 def filter_table(report: FilterReport) -> FittingTable:
@@ -74,34 +73,14 @@ def _benchmark_table(evaluation: Evaluation) -> FittingTable:
     return FittingTable(Text(f"{evaluation.model}: {sampling}", style="bold"), columns)
 
 
-def _instruction_table(evaluation: Evaluation) -> FittingTable:
-    """Return the table of the benchmarks with instructions."""
-    rows = [(name, figures.instructions) for name, figures in evaluation.benchmarks.items()]
-    known = [(name, metrics) for name, metrics in rows if metrics is not None]
-    columns = [
-        Column("benchmark", [name for name, _ in known], is_text=True),
-        Column("prompts", [str(metrics.prompts) for _, metrics in known], rank=2),
-        Column("strict", [f"{metrics.prompt_strict:.3f}" for _, metrics in known]),
-        Column("loose", [f"{metrics.prompt_loose:.3f}" for _, metrics in known]),
-        Column("instructions", [str(metrics.instructions) for _, metrics in known], rank=1),
-        Column("strict", [f"{metrics.instruction_strict:.3f}" for _, metrics in known]),
-        Column("loose", [f"{metrics.instruction_loose:.3f}" for _, metrics in known]),
-    ]
-    return FittingTable(Text("instructions followed"), columns)
-
-
-def _leaderboard_table(metrics: LeaderboardMetrics) -> FittingTable:
-    """Return the table of BFCL's leaderboard."""
-    rows = leaderboard_rows(metrics)
-    names = [
-        Text(f"{row.name} (mean)" if row.is_mean else row.name, style="bold" if row.is_mean else "") for row in rows
-    ]
-    columns = [
-        Column("category", names, is_text=True),
-        Column("problems", [str(row.problems) for row in rows]),
-        Column("accuracy", [format_number(row.accuracy, "{:.3f}") for row in rows]),
-    ]
-    return FittingTable(Text("BFCL: calls in one turn"), columns)
+def _plugin_table(table: FigureTable) -> FittingTable:
+    names = [Text(row.name, style="bold" if row.is_mean else "") for row in table.rows]
+    columns = [Column(table.headings[0], names, is_text=True)]
+    for at, heading in enumerate(table.headings[1:]):
+        values = [row.values[at] for row in table.rows]
+        cells = [format_number(value, "{}" if isinstance(value, int) else "{:.3f}") for value in values]
+        columns.append(Column(heading, cells))
+    return FittingTable(Text(table.title), columns)
 
 
 def _bar(number: int, counts: Mapping[int, int]) -> str:

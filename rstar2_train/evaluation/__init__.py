@@ -9,7 +9,7 @@
                  sample_cache ──> sample_result (one per sample)
                     ^                   │
           settings, model_fingerprint   ├──> difficulty ──> the problems that a filter keeps
-          (name of the file)            └──> statistics, ifeval, bfcl ──> result ──> records ──┬──> evaluation_files
+          (name of the file)            └──> scores, statistics, plugins ──> result ──> records ──┬──> evaluation_files
                                                                                                └──> job_report
 
 Modules:
@@ -20,8 +20,9 @@ Modules:
 - `settings`: the settings that determine the samples, and the name of their file.
 - `sample_result`: the result of one sample, without its tokens.
 - `model_fingerprint`: hash of a model's config and weights.
-- `statistics`, `ifeval`, `bfcl`: figures of a set of samples.
-- `records`: the JSON records, `evaluation.json` and `report.json`.
+- `scores`, `statistics`: figures of a set of samples.
+- `plugins`: benchmarks with figures of their own: IFEval, BFCL.
+- `records`, `record_model`: the JSON records, `evaluation.json` and `report.json`.
 - `difficulty`: the figures of a filter, and the problems that it keeps.
 - `result`: the record of an evaluation.
 - `evaluation_files`, `html_report`: its files, and the page for a browser.

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rstar2_train.evaluation.bfcl import leaderboard_rows
 from rstar2_train.evaluation.records import Evaluation
-from rstar2_train.evaluation.result import benchmark_rows, format_number
+from rstar2_train.evaluation.result import benchmark_rows, format_number, plugin_tables
 from rstar2_train.rewards.instructions import describe_instructions, holds_instructions
 from rstar2_train.utils.html import render_template
 
@@ -23,7 +22,7 @@ def render_page(result: Evaluation) -> str:
         TEMPLATE,
         result=result,
         rows=benchmark_rows(result),
-        leaderboard=leaderboard_rows(result.bfcl) if result.bfcl else [],
+        tables=plugin_tables(result),
         powers=sorted(result.pass_at_k),
         number=format_number,
         expected=_expected,

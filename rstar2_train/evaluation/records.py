@@ -11,62 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from rstar2_train.evaluation.plugins.bfcl import LeaderboardMetrics
+from rstar2_train.evaluation.plugins.ifeval import InstructionMetrics
+from rstar2_train.evaluation.record_model import RecordModel
+from rstar2_train.evaluation.scores import SliceMetrics
 from rstar2_train.utils.files import write_atomically
-
-
-class RecordModel(BaseModel):
-    """Base of the records: unknown fields are an error, and each field has a docstring."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class SliceMetrics(RecordModel):
-    """Pass@1 of one slice of the problems."""
-
-    problems: int
-    """Problems with at least one valid sample."""
-    samples: int
-    """Valid samples of these problems."""
-    pass_at_1: float
-    """Mean over problems of the share of correct samples."""
-    pass_at_1_se: float | None = None
-    """Standard error of pass_at_1, clustered by problem; null with a single problem."""
-
-
-class InstructionMetrics(RecordModel):
-    """Accuracy on a benchmark with instructions (IFEval)."""
-
-    prompts: int
-    """Problems with instructions and at least one valid sample."""
-    instructions: int
-    """Instructions of these problems."""
-    prompt_strict: float
-    """Share of samples that follow all their instructions: pass@1 of these problems."""
-    prompt_loose: float
-    """As prompt_strict, but each instruction may hold without the first line, the last line or asterisks."""
-    instruction_strict: float
-    """Share of followed instructions."""
-    instruction_loose: float
-    """As instruction_strict, but each instruction may hold without the first line, the last line or asterisks."""
-    kinds: dict[str, float] = {}
-    """Kind of instruction -> instruction_strict."""
-
-
-class LeaderboardMetrics(RecordModel):
-    """Accuracy on BFCL, with the means of its leaderboard. A mean is null if one of its categories is missing."""
-
-    categories: dict[str, SliceMetrics]
-    """Category -> metrics."""
-    simple: float | None
-    """Mean of simple_python, simple_java and simple_javascript."""
-    non_live: float | None
-    """Mean of simple, multiple, parallel and parallel_multiple."""
-    live: float | None
-    """Mean of the live categories with calls, weighted by their number of problems."""
-    irrelevance: float | None
-    """Mean of irrelevance and live_irrelevance."""
 
 
 class Figures(RecordModel):

@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.evaluation.plugins import PLUGINS
+from rstar2_train.evaluation.plugins.figure_table import FigureTable
 from rstar2_train.evaluation.records import Evaluation, Figures, ProblemResult
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import group_by, measure, tool_error_ratio
+from rstar2_train.evaluation.scores import group_by, tool_error_ratio
+from rstar2_train.evaluation.statistics import measure
 
 
 def build_evaluation(
@@ -59,6 +62,16 @@ def benchmark_rows(evaluation: Evaluation) -> list[tuple[str, Figures]]:
     """Return (name, figures) of each benchmark, and of all together unless there is exactly one."""
     rows = list(evaluation.benchmarks.items())
     return rows if len(rows) == 1 else [*rows, ("all", evaluation)]
+
+
+def plugin_tables(evaluation: Evaluation) -> list[FigureTable]:
+    """Return the tables of the benchmarks with figures of their own."""
+    tables = []
+    for plugin in PLUGINS:
+        if (metrics := getattr(evaluation, plugin.field)) is not None:
+            named = {name: getattr(figures, plugin.field) for name, figures in evaluation.benchmarks.items()}
+            tables += plugin.tables(metrics, {name: each for name, each in named.items() if each is not None})
+    return tables
 
 
 def format_number(value: float | None, template: str) -> str:

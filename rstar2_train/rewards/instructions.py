@@ -3,7 +3,7 @@
 The list of instructions, as text (`encode_instructions`), takes the place of the known answer. So problems,
 trajectories, stored samples and filters carry it without special code; only `grade.py` distinguishes it. The verdict is
 the benchmark's strict prompt accuracy: correct if the unmodified text follows every instruction. The outcome of each
-instruction is stored as the sample's `answer`, for the figures of `evaluation/ifeval.py`. Pure.
+instruction is stored as the sample's `answer`, for the figures of `evaluation/plugins/ifeval.py`. Pure.
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ from rich.console import Console
 from rstar2_train.api.stages import Sampling
 from rstar2_train.cli.evaluation_tables import EvaluationTables
 from rstar2_train.data.prepare.bfcl import KINDS
-from rstar2_train.evaluation.bfcl import LeaderboardRow, leaderboard_metrics, leaderboard_rows
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.records import Evaluation, SliceMetrics
+from rstar2_train.evaluation.plugins.bfcl import BFCL, leaderboard_metrics
+from rstar2_train.evaluation.plugins.figure_table import FigureRow
+from rstar2_train.evaluation.records import Evaluation
 from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.scores import SliceMetrics
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure
 
 SAMPLING = Sampling(temperature=0, max_response_tokens=100, max_turns=1)
@@ -95,18 +97,19 @@ def test_leaderboard_rows_have_each_category_once() -> None:
     """A mean is before its categories; its problems are theirs."""
     metrics = leaderboard_metrics(CATEGORIES)
     assert metrics is not None
-    rows = leaderboard_rows(metrics)
+    (table,) = BFCL().tables(metrics, {})
+    rows = table.rows
     assert [each.name for each in rows if not each.is_mean] == [
         *(name for name, kind in KINDS.items() if "relevance" not in kind),
         *("irrelevance", "live_irrelevance", "live_relevance"),
     ]
-    assert [(each.name, each.problems) for each in rows if each.is_mean] == [
-        ("non-live", 1150),
-        ("simple", 550),
-        ("live", 1351),
-        ("irrelevance, both", 1124),
+    assert [(each.name, each.values[0]) for each in rows if each.is_mean] == [
+        ("non-live (mean)", 1150),
+        ("simple (mean)", 550),
+        ("live (mean)", 1351),
+        ("irrelevance, both (mean)", 1124),
     ]
-    assert rows[2] == LeaderboardRow("simple_python", 400, 0.9, is_mean=False)
+    assert rows[2] == FigureRow("simple_python", (400, 0.9))
 
 
 def test_measure_counts_only_valid_samples_of_bfcl() -> None:

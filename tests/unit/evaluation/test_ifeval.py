@@ -2,7 +2,7 @@
 
 import pytest
 
-from rstar2_train.evaluation.ifeval import instruction_metrics
+from rstar2_train.evaluation.plugins.ifeval import instruction_metrics
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import figure_metrics, measure
 from rstar2_train.rewards.instructions import encode_instructions, read_instructions

@@ -13,7 +13,8 @@ from rstar2_train.evaluation.html_report import render_page
 from rstar2_train.evaluation.records import Evaluation
 from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import NORMAL_95, measure, pass_at_1
+from rstar2_train.evaluation.scores import NORMAL_95, pass_at_1
+from rstar2_train.evaluation.statistics import measure
 from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
@@ -144,9 +145,7 @@ def test_page_and_table_have_instruction_metrics() -> None:
     assert HOSTILE.split("&")[0] in page.text
     out = StringIO()
     Console(file=out, width=120).print(EvaluationTables(evaluation))
-    (line,) = [
-        line.split() for line in out.getvalue().partition("instructions followed")[2].splitlines() if "b " in line
-    ]
+    (line,) = [line.split() for line in out.getvalue().partition("Instructions")[2].splitlines() if "b " in line]
     assert line == ["b", "1", "0.000", "0.250", "2", "0.500", "0.625"]
 
 

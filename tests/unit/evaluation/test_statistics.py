@@ -11,7 +11,8 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.records import Evaluation
 from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import evaluation_metrics, pass_at_1, pass_at_k, tool_error_ratio
+from rstar2_train.evaluation.scores import pass_at_1, pass_at_k, tool_error_ratio
+from rstar2_train.evaluation.statistics import evaluation_metrics
 from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.types import CallStatus

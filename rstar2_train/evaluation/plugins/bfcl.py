@@ -1,6 +1,6 @@
 """The figures of BFCL's leaderboard: accuracy per category, and its means for calls in one turn. Pure.
 
-`statistics.py` adds them to an evaluation record. The means are those of bfcl-eval's `generate_leaderboard_csv`: the
+The means are those of bfcl-eval's `generate_leaderboard_csv`: the
 non-live mean weights its four kinds equally, and the live mean weights its categories by their number of problems.
 """
 
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple, Protocol
 
 from rstar2_train.data.prepare.bfcl import KINDS
-from rstar2_train.evaluation.records import LeaderboardMetrics, SliceMetrics
+from rstar2_train.evaluation.plugins.figure_table import FigureRow, FigureTable
+from rstar2_train.evaluation.record_model import RecordModel
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.scores import SliceMetrics, scores_by
 
 SIMPLE = ("simple_python", "simple_java", "simple_javascript")
 NON_LIVE = ("multiple", "parallel", "parallel_multiple")
@@ -20,26 +22,44 @@ LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple
 IRRELEVANCE = ("irrelevance", "live_irrelevance")
 
 
-class CategorySample(Protocol):
-    """The fields of a sample that name its category."""
+class LeaderboardMetrics(RecordModel):
+    """Accuracy on BFCL, with the means of its leaderboard. A mean is null if one of its categories is missing."""
 
-    @property
-    def prompt_id(self) -> str: ...
-    @property
-    def slice(self) -> str: ...
-
-
-class LeaderboardRow(NamedTuple):
-    """A row of the leaderboard's table."""
-
-    name: str
-    problems: int
-    accuracy: float | None
-    is_mean: bool
-    """Whether the row is a mean of categories."""
+    categories: dict[str, SliceMetrics]
+    """Category -> metrics."""
+    simple: float | None
+    """Mean of simple_python, simple_java and simple_javascript."""
+    non_live: float | None
+    """Mean of simple, multiple, parallel and parallel_multiple."""
+    live: float | None
+    """Mean of the live categories with calls, weighted by their number of problems."""
+    irrelevance: float | None
+    """Mean of irrelevance and live_irrelevance."""
 
 
-def is_bfcl(sample: CategorySample) -> bool:
+class BFCL:
+    """The plug-in."""
+
+    field = "bfcl"
+
+    def metrics(self, samples: Sequence[SampleResult]) -> LeaderboardMetrics | None:
+        """Return the figures of the problems of BFCL; None without such problems."""
+        return leaderboard_metrics(scores_by([sample for sample in samples if is_bfcl(sample)], lambda row: row.slice))
+
+    def tracked(self, metrics: LeaderboardMetrics) -> dict[str, float | None]:
+        """Return the means."""
+        return {f"bfcl_{name}": getattr(metrics, name) for name in ("simple", "non_live", "live", "irrelevance")}
+
+    def tables(self, metrics: LeaderboardMetrics, benchmarks: Mapping[str, LeaderboardMetrics]) -> list[FigureTable]:
+        """Return the table of the leaderboard."""
+        note = (
+            "Calls in one turn, as on the benchmark's leaderboard. The mean simple weights its languages equally, "
+            "non-live its four kinds, and live its problems. A mean without one of its categories is empty."
+        )
+        return [FigureTable("BFCL", note, ("category", "problems", "accuracy"), _rows(metrics))]
+
+
+def is_bfcl(sample: SampleResult) -> bool:
     """Whether `rstar2 data prepare bfcl=...` wrote the problem of a sample: its id has its category."""
     return sample.slice in KINDS and f"/bfcl-{sample.slice}_" in f"/{sample.prompt_id}"
 
@@ -61,7 +81,7 @@ def leaderboard_metrics(categories: Mapping[str, SliceMetrics]) -> LeaderboardMe
     )
 
 
-def leaderboard_rows(metrics: LeaderboardMetrics) -> list[LeaderboardRow]:
+def _rows(metrics: LeaderboardMetrics) -> list[FigureRow]:
     """Return the rows of the table, each mean before its categories. A group without problems is omitted."""
     groups = (
         ("non-live", metrics.non_live, (*SIMPLE, *NON_LIVE)),
@@ -73,16 +93,14 @@ def leaderboard_rows(metrics: LeaderboardMetrics) -> list[LeaderboardRow]:
         ("irrelevance, both", metrics.irrelevance, IRRELEVANCE),
         ("", None, (*IRRELEVANCE, "live_relevance")),
     )
-    rows: list[LeaderboardRow] = []
+    rows: list[FigureRow] = []
     for mean, value, names in groups:
         present = {name: metrics.categories[name] for name in names if name in metrics.categories}
         if mean and present:
             problems = sum(category.problems for category in present.values())
-            rows.append(LeaderboardRow(mean, problems, value, is_mean=True))
+            rows.append(FigureRow(f"{mean} (mean)", (problems, value), is_mean=True))
         elif not mean:
-            rows += [
-                LeaderboardRow(name, each.problems, each.pass_at_1, is_mean=False) for name, each in present.items()
-            ]
+            rows += [FigureRow(name, (each.problems, each.pass_at_1)) for name, each in present.items()]
     return rows
 
 
