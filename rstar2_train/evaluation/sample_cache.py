@@ -9,19 +9,21 @@ missing samples.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tracking.journal import Event, Journal, read_entries, read_event
+from rstar2_train.tracking.journal import Event, Journal, read_entries
 
 
 def sample_cache_key(prompt_id: str, prompt_ids: Sequence[int], gold: str, sample: int) -> str:
@@ -36,47 +38,69 @@ def _gold(problem: Problem) -> str:
     return json.dumps([problem.answer, *extras]) if any(extras) else problem.answer
 
 
+class Place(NamedTuple):
+    """The place of a trajectory in its file."""
+
+    offset: int
+    size: int
+
+
+def trajectory_file(path: Path) -> Path:
+    """Return the file with the trajectories of a file of samples. Pure."""
+    return path.with_suffix(".trajectories")
+
+
 class SampleCache:
     """The samples of one model with one set of settings. Use as a context manager, in one process at a time.
 
-    In memory, it has only the file offset of each sample.
+    The results are lines of JSON. The trajectories are compressed in a second file, so that a restart reads results
+    only. In memory, it has only the place of each trajectory.
     """
 
     def __init__(self, path: Path, *, with_trajectories: bool = True) -> None:
         """`with_trajectories`: save the trajectories too; otherwise only the results, in a thousandth of the space."""
         self._path = path
         self._with_trajectories = with_trajectories
-        self._offsets: dict[SampleKey, int] = {}
+        self._places: dict[SampleKey, Place] = {}
         self._lost: dict[SampleKey, Trajectory] = {}
         self._problems: dict[str, Problem] = {}
 
     def __enter__(self) -> Self:
         self._journal = Journal(self._path)
+        self._trajectories = os.open(trajectory_file(self._path), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._journal.close()
+        os.close(self._trajectories)
 
     def load(self, request: SampleRequest) -> dict[SampleKey, SampleResult]:
         """Return the saved samples of the request.
 
         `slice` and `hard` come from the request's problems, because the data file may have changed since. A line that a
-        killed process left unfinished is skipped.
+        killed process left unfinished is skipped, and one whose trajectory is needed but was not saved.
         """
+        size = os.fstat(self._trajectories).st_size
         self._problems = {problem.id: problem for problem in request.problems}
         problems = {
             sample_cache_key(problem.id, request.prompts[problem.id], _gold(problem), sample): problem
             for problem, sample in request.pairs
         }
         results = {}
-        for event, start, _ in read_entries(self._path):
+        for event, _ in read_entries(self._path):
             problem = problems.get(event["sample"]) if event is not None else None
-            if event is not None and problem is not None:
-                result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
-                results[problem.id, result.sample] = result
-                self._offsets[problem.id, result.sample] = start
+            if event is None or problem is None:
+                continue
+            result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
+            key = problem.id, result.sample
+            if self._with_trajectories:
+                place = Place(*event.get("place", (size, 1)))
+                if place.offset + place.size > size:
+                    continue
+                self._places[key] = place
+            results[key] = result
         return results
 
     def add(self, trajectory: Trajectory) -> SampleResult:
@@ -93,8 +117,8 @@ class SampleCache:
             name = sample_cache_key(trajectory.prompt_id, trajectory.prompt_ids, gold, trajectory.sample)
             event: Event = {"sample": name, "scored": dataclasses.asdict(result)}
             if self._with_trajectories:
-                event["trajectory"] = trajectory_store.to_row(trajectory)
-            self._offsets[key] = self._journal.append(event)
+                event["place"] = self._places[key] = self._append(trajectory_store.to_bytes(trajectory))
+            self._journal.append(event)
         elif self._with_trajectories:
             self._lost[key] = trajectory
         return result
@@ -102,11 +126,18 @@ class SampleCache:
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield the trajectories of all loaded and added samples, in problem order; one is in memory at a time."""
         order = {problem_id: index for index, problem_id in enumerate(self._problems)}
-        for key in sorted(self._offsets | self._lost, key=lambda key: (order[key[0]], key[1])):
-            if key in self._offsets:
-                trajectory = trajectory_store.from_row(read_event(self._path, self._offsets[key])["trajectory"])
+        for key in sorted({*self._places, *self._lost}, key=lambda key: (order[key[0]], key[1])):
+            if place := self._places.get(key):
+                trajectory = trajectory_store.from_bytes(os.pread(self._trajectories, place.size, place.offset))
                 problem = self._problems[key[0]]
                 trajectory.slice, trajectory.hard = problem.slice, problem.hard
                 yield trajectory
             else:
                 yield self._lost[key]
+
+    def _append(self, data: bytes) -> Place:
+        """Append a trajectory. A line of the results refers to it only when it is complete."""
+        written = os.write(self._trajectories, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, f"wrote only {written} of {len(data)} bytes of a trajectory")
+        return Place(os.lseek(self._trajectories, 0, os.SEEK_CUR) - written, written)

@@ -20,7 +20,7 @@ from rstar2_train.evaluation.model_fingerprint import fingerprint
 from rstar2_train.tools.sandbox_program import read_sources
 from rstar2_train.tools.toolset import load_tool
 
-FORMAT = 2
+FORMAT = 3
 """Version of the lines of a file of samples and of its keys."""
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -127,17 +127,27 @@ def prune(folder: Path, keep: int) -> list[Path]:
 
 def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:
     """Return trajectories as the rows of one table."""
-    # pyarrow copies a NumPy array; of any other sequence it reads each number as a Python object.
-    return pa.Table.from_pylist([_row(trajectory, np.asarray) for trajectory in trajectories], schema=SCHEMA)
+    return pa.Table.from_pylist(list(map(_row, trajectories)), schema=SCHEMA)
 
 
-def to_row(trajectory: Trajectory) -> dict[str, Any]:
-    """Return a trajectory as values for JSON."""
-    return _row(trajectory, array.tolist)
+def to_bytes(trajectory: Trajectory) -> bytes:
+    """Return a trajectory as a compressed stream of Arrow, for `from_bytes`."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(to_table([trajectory]))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_bytes(data: bytes) -> Trajectory:
+    """Return the trajectory of `to_bytes`. Raises pyarrow.ArrowInvalid for other data."""
+    with pa.ipc.open_stream(data) as reader:
+        (row,) = reader.read_all().to_pylist()
+    return from_row(row)
 
 
 def from_row(row: dict[str, Any]) -> Trajectory:
-    """Return the trajectory of a complete row of `stream` or `to_row`. A missing column has its default."""
+    """Return the trajectory of a complete row of `stream`. A missing column has its default."""
     row["prompt_ids"] = array("i", row["prompt_ids"])
     row["segments"] = [_segment_from_row(segment) for segment in row["segments"]]
     row["calls"] = [_call_from_row(call) for call in row["calls"]]
@@ -160,12 +170,12 @@ def _group(trajectories: Iterator[Trajectory]) -> pa.Table:
     return pa.concat_tables([to_table(itertools.islice(trajectories, BATCH)) for _ in range(GROUP_BATCHES)])
 
 
-def _row(trajectory: Trajectory, numbers: Callable[[array[Any]], Any]) -> dict[str, Any]:
-    """Return a trajectory as plain values. `numbers`: converts an array."""
+def _row(trajectory: Trajectory) -> dict[str, Any]:
+    """Return a trajectory as plain values. pyarrow copies a NumPy array; any other sequence it reads by objects."""
 
     def values(record: Trajectory | Segment | ToolCall | ReturnedFile) -> dict[str, Any]:
         fields_of = {field.name: getattr(record, field.name) for field in fields(record)}
-        return {name: numbers(value) if isinstance(value, array) else value for name, value in fields_of.items()}
+        return {name: np.asarray(value) if isinstance(value, array) else value for name, value in fields_of.items()}
 
     row = values(trajectory)
     row["segments"] = [

@@ -23,8 +23,6 @@ class JournalEntry(NamedTuple):
 
     event: Event | None
     """None: a torn line, which the reader skips."""
-    start: int
-    """Offset of the first byte, the argument of `read_event`."""
     end: int
     """Offset after the line, at which reading continues."""
 
@@ -36,8 +34,8 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def append(self, event: Mapping[str, Any]) -> int:
-        """Append one event and return its offset. The event survives the death of this process.
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Append one event, which survives the death of this process.
 
         The file is not synced to disk, which would take longer than a step of a small model. A machine crash may lose
         the last seconds. Raises OSError when the disk is full; the journal stays readable.
@@ -47,7 +45,6 @@ class Journal:
         written = os.write(self._file, opening + line)
         if written != len(opening + line):
             raise OSError(errno.ENOSPC, f"wrote only {written} of {len(line)} bytes of a journal entry")
-        return os.lseek(self._file, 0, os.SEEK_CUR) - len(line)
 
     def close(self) -> None:
         """Close the file."""
@@ -69,19 +66,9 @@ def read_entries(path: Path, offset: int = 0) -> Iterator[JournalEntry]:
         while chunk := file.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                start, offset = offset, offset + len(line) + 1
+                offset += len(line) + 1
                 if line:
-                    yield JournalEntry(_decode(line), start, offset)
-
-
-def read_event(path: Path, start: int) -> Event:
-    """Return the event at byte `start`, from `Journal.append` or `read_entries`. Raises ValueError if there is none."""
-    with path.open("rb") as file:
-        file.seek(start)
-        event = _decode(file.readline())
-    if event is None:
-        raise ValueError(f"{path}: no event at byte {start}")
-    return event
+                    yield JournalEntry(_decode(line), offset)
 
 
 def _decode(line: bytes) -> Event | None:

@@ -213,7 +213,7 @@ def _send_singly(sink: object, events: list[Event]) -> int:
 def _batches(state: Path, offset: int) -> Iterator[tuple[list[Event], int]]:
     events: list[Event] = []
     end = offset
-    for event, _, end in read_entries(journal_file(state), offset):
+    for event, end in read_entries(journal_file(state), offset):
         if event is None:
             log.warning("skipping an incomplete line of the journal before byte %d", end)
             continue

@@ -1,5 +1,6 @@
 """The cache of samples: keys cover everything that affects a sample, and torn lines are skipped."""
 
+import random
 import resource
 import signal
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.sample_cache import SampleCache, sample_cache_key
+from rstar2_train.evaluation.sample_cache import SampleCache, sample_cache_key, trajectory_file
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest
 from rstar2_train.evaluation.settings import cache_key
@@ -37,8 +38,8 @@ def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> T
     )
 
 
-def load(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS):
-    with SampleCache(path) as store:
+def load(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS, with_trajectories=True):
+    with SampleCache(path, with_trajectories=with_trajectories) as store:
         return store.load(SampleRequest(problems=problems, prompts=prompts, samples=samples))
 
 
@@ -67,24 +68,48 @@ def test_trajectories_are_in_problem_order(tmp_path: Path) -> None:
 
 
 def test_add_without_trajectories_saves_results_only(tmp_path: Path) -> None:
-    """Without trajectories, the file has only the results."""
-    sizes = {}
+    """Without trajectories, only the results are saved; a request for trajectories samples them again."""
     for with_trajectories in (True, False):
         path = tmp_path / f"{with_trajectories}"
         row = sample(PROBLEMS[0], 0)
         row.segments[0] = Segment("model", token_array([9] * 5000), logprob_array([-0.123456789] * 5000), [("w", 0)])
         with SampleCache(path, with_trajectories=with_trajectories) as store:
             store.add(row)
-        assert load(path) == {("b/1", 0): SampleResult.from_trajectory(row)}
-        sizes[with_trajectories] = path.stat().st_size
-    assert sizes[False] < 1000 < sizes[True] / 50
+        assert load(path, with_trajectories=False) == {("b/1", 0): SampleResult.from_trajectory(row)}
+        assert path.stat().st_size < 1000
+        assert (trajectory_file(path).stat().st_size > 0) == with_trajectories == bool(load(path))
+
+
+def test_saved_trajectory_needs_a_third_of_its_json(tmp_path: Path) -> None:
+    """Tokens and log-probabilities are stored as in a trajectory file: at most 8 bytes per token, and exactly."""
+    numbers = random.Random(0)
+    row = sample(PROBLEMS[0], 0)
+    ids = token_array([numbers.randrange(150_000) for _ in range(5000)])
+    row.segments[0] = Segment("model", ids, logprob_array([-numbers.random() for _ in range(5000)]), [("w", 0)])
+    with SampleCache(tmp_path / "s") as store:
+        store.load(BOTH)
+        store.add(row)
+        assert list(store.trajectories()) == [row]
+    assert trajectory_file(tmp_path / "s").stat().st_size < 8 * 5000 + 10_000
+
+
+def test_load_without_trajectory_samples_again(tmp_path: Path) -> None:
+    """A result whose trajectory is missing, because its file was removed or cut, is not used."""
+    with SampleCache(tmp_path / "s") as store:
+        store.add(sample(PROBLEMS[0], 0))
+        store.add(sample(PROBLEMS[0], 1))
+    file = trajectory_file(tmp_path / "s")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert list(load(tmp_path / "s")) == [("b/1", 0)]
+    file.unlink()
+    assert load(tmp_path / "s") == {}
 
 
 def test_add_on_full_disk_raises_and_keeps_saved_samples(tmp_path: Path) -> None:
     """A limit on the file size simulates the full disk. Saved samples stay readable."""
     with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
-        size = (tmp_path / "s").stat().st_size
+        size = trajectory_file(tmp_path / "s").stat().st_size
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))

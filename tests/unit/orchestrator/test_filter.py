@@ -192,8 +192,8 @@ async def test_filter_that_keeps_samples_saves_results_only(attempt: Callable[..
     ctx.keep_samples = True
     await run(ctx, FakeRollouts())
     assert file_sizes(ctx) == [] and kept(ctx) == ["0", "2", "4"]
-    (saved,) = ctx.folder.samples.iterdir()
-    assert "prompt_ids" not in saved.read_text() and len(saved.read_text().splitlines()) == len(ALL)
+    (saved,), (tokens,) = (list(ctx.folder.samples.glob(f"*.{suffix}")) for suffix in ("jsonl", "trajectories"))
+    assert len(saved.read_text().splitlines()) == len(ALL) and tokens.stat().st_size == 0
 
 
 async def test_filter_that_keeps_nothing_fails_with_report(attempt: Callable[..., StageContext]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rstar2_train.tracking import journal
-from rstar2_train.tracking.journal import Journal, read_entries, read_event
+from rstar2_train.tracking.journal import Journal, read_entries
 
 events = st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers(), max_size=3), max_size=8)
 
@@ -51,22 +51,19 @@ def test_read_entries_from_offset_continues(tmp_path: Path) -> None:
     ends = [entry.end for entry in read_entries(path)]
     assert [entry.event for entry in read_entries(path, ends[2])] == [{"n": 3}, {"n": 4}]
     assert list(read_entries(path, ends[-1])) == []
-    starts = [entry.start for entry in read_entries(path, ends[2])]
-    assert [read_event(path, start) for start in starts] == [{"n": 3}, {"n": 4}]
-    with pytest.raises(ValueError, match="no event at byte 3"):
-        read_event(path, 3)
     assert list(read_entries(tmp_path / "none")) == []
 
 
-def test_append_returns_offset_of_event(tmp_path: Path) -> None:
-    """`append` returns the offset of the event, with several writers and after a torn line."""
+def test_append_of_several_writers_after_a_torn_line(tmp_path: Path) -> None:
+    """All complete events are read, those of another writer and those after a torn line too."""
     path = tmp_path / "journal.jsonl"
     first, second = Journal(path), Journal(path)
-    starts = [first.append({"n": 1}), second.append({"n": 2})]
+    first.append({"n": 1})
+    second.append({"n": 2})
     with path.open("ab") as torn:
         torn.write(b'{"n": ')
-    starts.append(first.append({"n": 3}))
-    assert [read_event(path, start) for start in starts] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    first.append({"n": 3})
+    assert [entry.event for entry in read_entries(path)] == [{"n": 1}, {"n": 2}, None, {"n": 3}]
 
 
 def test_read_entries_longer_than_chunk_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
