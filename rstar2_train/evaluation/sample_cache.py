@@ -136,7 +136,7 @@ class SampleCache:
                 yield self._lost[key]
 
     def _append(self, data: bytes) -> Place:
-        """Append a trajectory. A line of the results refers to it only when it is complete."""
+        """Append a trajectory. The results refer to it only when it is complete."""
         written = os.write(self._trajectories, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"wrote only {written} of {len(data)} bytes of a trajectory")
