@@ -141,7 +141,7 @@ def test_read_conversations_are_trained_whole(
     """A conversation that a stage reads is tokenised with all calls and reasoning, or was refused: no field is lost."""
     given_fields = {key for message in drawn for key, value in message.items() if value is not None}
     rows = _read(_write(tmp_path, {"messages": drawn}))
-    if given_fields & {"function_call", "audio"}:
+    if given_fields & {"function_call", "audio", "name", "tool_call_id"}:
         assert not rows
     own = ChatFormat(chat_format.tokenizer, system_prompt="", prompt_prefix="", chat_template=QWEN3)
     for row in rows:

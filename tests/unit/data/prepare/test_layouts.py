@@ -196,3 +196,13 @@ def test_convert_row_with_wrong_types_raises() -> None:
     ):
         with pytest.raises(DataError, match=r"^f:1: "):
             convert_row(LAYOUTS[layout], row, "f:1", max_digits=20)
+
+
+def test_convert_row_of_gsm8k_has_the_value_as_answer() -> None:
+    """Of GSM8K's solutions the value is the answer; an answer with a control character is an error with its line."""
+    for name in ("problems", "benchmark"):
+        row = {"question": "How many?", "answer": "5+5=10\n#### 10"}
+        converted = convert_row(LAYOUTS[name], row, "f:1", max_digits=20)
+        assert converted == {"problem": "How many?", "answer": "10"}
+        with pytest.raises(DataError, match=r"^f:1: answer contains '\\x0c', a control character"):
+            convert_row(LAYOUTS[name], row | {"answer": "\frac{1}{2}"}, "f:1", max_digits=20)
