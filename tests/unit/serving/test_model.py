@@ -81,4 +81,9 @@ def test_engine_parses_tool_calls_within_the_context(jobs: Path) -> None:
     assert argv[argv.index("--max-model-len") + 1] == "200"
     assert argv[argv.index("--tool-call-parser") + 1] == "hermes"
     assert "--enable-auto-tool-choice" in argv
+    (served.folder / "chat_template.jinja").write_text("{{ '[TOOL_CALLS]' }}")
+    argv = served.engine(port=1).argv
+    assert argv[argv.index("--tool-call-parser") + 1] == "mistral"
+    (served.folder / "chat_template.jinja").write_text("{{ '<start_of_turn>' }}")  # vLLM has no parser of its texts
+    assert "--tool-call-parser" not in served.engine(port=1).argv
     assert argv[argv.index("--host") + 1] == "127.0.0.1"
