@@ -31,7 +31,7 @@ from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.utils.event_loop import run_fast
+from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.loop_lag import LoopLag
 from rstar2_train.utils.pacer import Pacer
 from tests.support.engine import load_chat_format, random_model
@@ -58,7 +58,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         chat_format = load_chat_format(random_model(Path(folder) / "model", seed=0))
     seconds = 45 if quick else 120
     with stub_engine(chat_format) as port:
-        results = run_fast(_measure(chat_format, port, seconds=seconds))
+        results = run_with_uvloop(_measure(chat_format, port, seconds=seconds))
     print(results, file=sys.stderr, flush=True)
     results["loop"]["workers"] = []
     for count in (1, 2):

@@ -34,7 +34,7 @@ from rstar2_train.rollout.collector import run_rollout
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.workers.messages import WorkerSetup
 from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
-from rstar2_train.utils.event_loop import run_fast
+from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.loop_lag import LoopLag
 
 CONCURRENT = 1000
@@ -68,7 +68,7 @@ class StubClient(EngineClient):
 def measure_workers(chat_format: ChatFormat, count: int, *, seconds: float) -> dict[str, Any]:
     """Return CPU per request and lag with `count` processes; 1: the orchestrator runs the trajectories."""
     with stub_engine(chat_format) as port:
-        return run_fast(_measure(chat_format, f"http://127.0.0.1:{port}", count, seconds=seconds))
+        return run_with_uvloop(_measure(chat_format, f"http://127.0.0.1:{port}", count, seconds=seconds))
 
 
 async def _measure(chat_format: ChatFormat, url: str, count: int, *, seconds: float) -> dict[str, Any]:

@@ -204,7 +204,7 @@ async def _main() -> int:
 def main() -> int:
     """Entry point. Return the exit code; 78 if the settings or the access to the cluster are wrong."""
     try:
-        return event_loop.run_fast(_main())
+        return event_loop.run_with_uvloop(_main())
     except (ValueError, aio_config.ConfigException) as error:
         print(f"rstar2-operator: {error}", file=sys.stderr)
         return 78

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError
 from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
-from rstar2_train.utils.event_loop import run_fast
+from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.options import count, port, seconds
 
@@ -130,7 +130,7 @@ def run_worker(options: argparse.Namespace) -> None:
         session_idle_seconds=options.session_idle,
         lanes=tuple(options.lanes) if options.lanes else None,
     )
-    run_fast(worker.serve(settings))
+    run_with_uvloop(worker.serve(settings))
 
 
 def run_executor(options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import Endpoints, StageContext, SuspendRequested
 from rstar2_train.orchestrator.leftovers import remove_leftovers
 from rstar2_train.tracking.tracker import Tracker
-from rstar2_train.utils.event_loop import run_fast
+from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.files import DISK_FULL
 from rstar2_train.utils.open_files import raise_open_file_limit
 
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         tokenizer=options.tokenizer,
         keep_samples=options.keep_samples,
     )
-    return run_fast(_run_attempt(ctx))
+    return run_with_uvloop(_run_attempt(ctx))
 
 
 async def _run_attempt(ctx: StageContext) -> int:

@@ -145,7 +145,7 @@ class McpSession:
 
 def list_tools(servers: Sequence[MCPServerSpec]) -> dict[str, list[Any]]:
     """Return the tools of each server by its name, as `mcp.types.Tool`. Blocks. Raises ServerLost."""
-    from rstar2_train.utils.run_apart import run_apart
+    from rstar2_train.utils.run_in_new_loop import run_in_new_loop
 
     async def list_all() -> dict[str, list[Any]]:
         tools = {}
@@ -154,7 +154,7 @@ def list_tools(servers: Sequence[MCPServerSpec]) -> dict[str, list[Any]]:
                 tools[server.name] = session.tools
         return tools
 
-    return run_apart(list_all())
+    return run_in_new_loop(list_all())
 
 
 def _answer(result: Any) -> McpAnswer:

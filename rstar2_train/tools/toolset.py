@@ -28,7 +28,7 @@ from rstar2_train.tools.mcp_session import list_tools
 from rstar2_train.tools.remote_schema import declared_signature, lenient_schema, remote_signature
 from rstar2_train.tools.sandbox_program import SourceError, function_input, function_program, read_sources
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, qwen_tools_section, tools_section
-from rstar2_train.utils.run_apart import run_apart
+from rstar2_train.utils.run_in_new_loop import run_in_new_loop
 from rstar2_train.utils.text import lone_surrogate
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _read_environment(spec: EnvironmentSpec, services: Sequence[str]) -> Environ
             f"environment {spec.name}: only `rstar2 run` and a cluster start its servers; start one yourself and set "
             "its url in spec.environments"
         )
-    return run_apart(read_environment(spec, services))
+    return run_in_new_loop(read_environment(spec, services))
 
 
 def schema_tool(signature: dict[str, Any], *, server: str) -> Tool:

@@ -21,7 +21,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def run_fast(main: Coroutine[Any, Any, Result]) -> Result:
+def run_with_uvloop(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end, as `asyncio.run` does, in uvloop if it is installed.
 
     Objects that exist already, such as modules, leave the garbage collector: to scan them holds the loop for 50 ms. Its

@@ -32,7 +32,7 @@ from rstar2_train.rollout.workers.messages import (
     WorkerSetup,
 )
 from rstar2_train.rollout.workers.remote_pool import RemotePool
-from rstar2_train.utils.event_loop import run_fast
+from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.loop_lag import LoopLag
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.supervisor import die_with_parent
@@ -158,7 +158,7 @@ def main() -> None:
     async def run() -> None:
         await serve(await WorkerLink.open(socket.socket(fileno=int(sys.argv[1]))))
 
-    run_fast(run())
+    run_with_uvloop(run())
 
 
 if __name__ == "__main__":

@@ -4,15 +4,15 @@ import asyncio
 
 import uvloop
 
-from rstar2_train.utils.event_loop import run_fast
+from rstar2_train.utils.event_loop import run_with_uvloop
 
 
-def test_run_fast_uses_uvloop_and_returns_the_result() -> None:
+def test_run_with_uvloop_uses_uvloop_and_returns_the_result() -> None:
     """The loop is closed at the end, as after `asyncio.run`."""
 
     async def main() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    loop = run_fast(main())
+    loop = run_with_uvloop(main())
     assert isinstance(loop, uvloop.Loop)
     assert loop.is_closed()

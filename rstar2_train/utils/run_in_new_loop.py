@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
+def run_in_new_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of `work`, which runs in an event loop of its own. Blocks. Raises the error of `work`."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
