@@ -18,6 +18,7 @@ from rstar2_train.api.roles import (
     RESERVED_FOLDERS,
     RESERVED_PREFIXES,
     RESERVED_VARIABLES,
+    SANDBOX_ANNOTATIONS,
     RuntimePatch,
 )
 from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
@@ -191,6 +192,12 @@ PATCHES = (
         at="spec.runtimePatches[]",
         rule=f"!('executor' in self.roles) || !({' || '.join(f'has(self.{name})' for name in _NOT_FOR_EXECUTORS)})",
         message=f"executors accept only {', '.join(EXECUTOR_PATCH_FIELDS)}; use a separate patch for them",
+    ),
+    Rule(
+        at="spec.runtimePatches[]",
+        rule="!('executor' in self.roles) || !has(self.annotations) || !self.annotations.exists(key,"
+        f" {list(SANDBOX_ANNOTATIONS)}.exists(p, key.startsWith(p)))",
+        message="annotations that container runtimes read could weaken the sandbox of executors",
     ),
     Rule(
         at="spec.runtimePatches[].env[]",

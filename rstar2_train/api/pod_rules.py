@@ -20,10 +20,12 @@ from rstar2_train.api.roles import (
     RESERVED_LABELS,
     RESERVED_PREFIXES,
     RESERVED_VARIABLES,
+    SANDBOX_ANNOTATIONS,
     Resources,
     RuntimePatch,
 )
 
+SANDBOX = "could weaken the sandbox of executors: container runtimes read it"
 VOLUME_KINDS = {
     "persistent_volume_claim": "persistentVolumeClaim",
     "config_map": "configMap",
@@ -59,6 +61,9 @@ def _metadata(patch: RuntimePatch, at: str) -> Iterator[Issue]:
             domain, _, name = key.rpartition("/")
             if domain in RESERVED_DOMAINS or (field == "labels" and name in RESERVED_LABELS):
                 yield Issue(f"{at}.{field}.{key}", "is reserved for the operator and the cluster's controllers")
+    for key in patch.annotations if "executor" in patch.roles else ():
+        if key.startswith(SANDBOX_ANNOTATIONS):
+            yield Issue(f"{at}.annotations.{key}", SANDBOX)
 
 
 def _sources(patch: RuntimePatch, at: str) -> Iterator[Issue]:

@@ -52,7 +52,7 @@ Requirement = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
 ]
 """A package of PyPI, optionally with versions."""
-Role = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
+Role = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent", "prepare", "report"]
 Vendor = Literal["AMD", "NVIDIA", "None"]
 
 GPU_RESOURCES: dict[Vendor, str] = {"AMD": "amd.com/gpu", "NVIDIA": "nvidia.com/gpu"}
@@ -72,10 +72,15 @@ RESERVED_DOMAINS = ("rstar2.dev", "app.kubernetes.io", "batch.kubernetes.io", "k
 RESERVED_LABELS = ("controller-uid", "job-name", "pod-template-hash", "controller-revision-hash")
 """Labels without a reserved domain that controllers of the cluster set."""
 EXECUTOR_PATCH_FIELDS = (
-    *("nodeSelector", "tolerations", "imagePullSecrets", "labels"),
+    *("nodeSelector", "tolerations", "imagePullSecrets", "labels", "annotations"),
     *("schedulerName", "schedulingGates", "topologySpreadConstraints"),
 )
 """Fields of a runtimePatch that apply to executors; no other field may weaken the sandbox."""
+SANDBOX_ANNOTATIONS = (
+    *("dev.gvisor", "io.kubernetes.cri", "io.katacontainers", "io.containerd"),
+    *("container.apparmor.security", "container.seccomp.security", "seccomp.security"),
+)
+"""Prefixes of annotations that container runtimes read, and that could weaken the sandbox of executors."""
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16), keys(COMPUTE)]
 """Resource name -> amount."""
 
@@ -325,8 +330,9 @@ class RuntimePatch(ApiModel):
 
     manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     """Author of the patch; unique in the job."""
-    roles: Annotated[list[Role], Field(min_length=1, max_length=6), SET]
-    """Roles to patch. Executors accept only fields about placement, labels and imagePullSecrets."""
+    roles: Annotated[list[Role], Field(min_length=1, max_length=9), SET]
+    """Roles to patch. Executors accept only placement, metadata and imagePullSecrets. Patches of trainer reach prepare
+    and report in part."""
     labels: Annotated[Labels, Field(json_schema_extra=ATOMIC_MAP)] = {}
     """Further labels of the pods, such as the queue of a scheduler."""
     annotations: Annotations = {}

@@ -209,8 +209,8 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         [{"manager": "m", "roles": ["executor"], "annotations": {"dev.gvisor.flag.network": "host"}}],
-        "executors accept only",
-        "executors accept only",
+        "annotations.dev.gvisor.flag.network: could weaken the sandbox of executors",
+        "could weaken the sandbox of executors",
     ),
     (
         "spec.runtimePatches",

@@ -92,6 +92,7 @@ def executor(context: BuildContext) -> list[Manifest]:
     pod = PodTemplate(
         role="executor",
         containers=[container],
+        opts_out=True,
         volumes=[_key(context, "worker-public-key", "public-key")],
         extra=extra,
     )

@@ -14,8 +14,8 @@ from rstar2_operator.builders.environment import own_environment
 from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_train.utils import ports
 
-DNS: Manifest = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
-"""Any address, because clusters differ in where DNS listens (a Service, a cache on the node)."""
+DNS: Manifest = {"ports": [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]}
+"""Any address, because clusters differ in where DNS listens (a Service, a cache on the node). 5353: of OpenShift."""
 ANYWHERE: Manifest = {}
 
 

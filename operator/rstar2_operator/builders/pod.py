@@ -19,6 +19,21 @@ from rstar2_train.api.pod_rules import devices
 from rstar2_train.api.roles import Resources, Role, RuntimePatch
 
 Manifest = dict[str, Any]
+WITHOUT_INJECTION: tuple[dict[str, str], dict[str, str]] = (
+    {"sidecar.istio.io/inject": "false", "admission.datadoghq.com/enabled": "false"},
+    {"linkerd.io/inject": "disabled", "vault.hashicorp.com/agent-inject": "false"},
+)
+"""Labels and annotations by which injectors leave a pod alone, unless a patch sets them.
+
+A proxy that never ends keeps the pod of a batch Job running, and an executor must have no other container.
+"""
+SHARED_WITH_HELPERS = (
+    *("labels", "annotations", "image_pull_secrets", "tolerations", "node_selector"),
+    *("env", "env_from", "volumes", "volume_mounts", "service_account_name"),
+)
+"""Fields by which patches of `trainer` reach the Jobs for preparation and report: not gangs, networks and devices."""
+NOT_SHARED_LABELS = ("scheduling.x-k8s.io/", "scheduling.k8s.io/", "pod-group.scheduling.sigs.k8s.io", "k8s.v1.cni")
+"""Prefixes of labels and annotations of gangs and networks, which are for the pods of an attempt."""
 HEADLESS: Manifest = {"clusterIP": "None"}
 """Spec of a Service whose DNS name resolves to every pod."""
 NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
@@ -85,6 +100,10 @@ class PodTemplate:
     containers: Sequence[Container]
     patched_as: Role | None = None
     """Role whose runtimePatches apply; None: its own."""
+    helper: Role | None = None
+    """prepare or report: its own patches apply, and those of the trainer in part."""
+    opts_out: bool = False
+    """Whether injectors of sidecars leave the pod alone."""
     volumes: Sequence[Manifest] = ()
     account: str = ""
     """ServiceAccount, with its token; empty: the account without rights, without a token."""
@@ -120,10 +139,13 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
         _trust(spec, job.spec.secret_refs.ca.name)
     own = {**context.labels(pod.role), **pod.labels}
     metadata: Manifest = {"labels": own}
-    for number, patch in enumerate(job.spec.runtime_patches):
-        if role in patch.roles:
-            patch_metadata(metadata, patch)
-            patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job), labels=own)
+    for number, patch in _patches(job, role, pod.helper):
+        patch_metadata(metadata, patch)
+        patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job), labels=own)
+    if pod.opts_out:
+        labels, annotations = WITHOUT_INJECTION
+        metadata["labels"] = {**labels, **metadata["labels"]}
+        metadata["annotations"] = {**annotations, **metadata.get("annotations", {})}
     if (placement := context.placements.get(pod.labels.get(names.ROLE_LABEL, pod.role))) is not None:
         spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **placement.node_selector}
         spec["tolerations"] = [*spec.get("tolerations", []), *placement.tolerations]
@@ -137,6 +159,25 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
         tuning = [{"name": name, "value": value} for name, value in container.tuning.items()]
         body["env"] += missing(tuning, body["env"], "name")
     return {"metadata": metadata, "spec": spec}
+
+
+def _patches(job: AgenticRLJob, role: str, helper: Role | None) -> list[tuple[int, RuntimePatch]]:
+    """The patches of a pod with their numbers; those of a helper's own role first, because earlier values win."""
+    numbered = list(enumerate(job.spec.runtime_patches))
+    if helper is None:
+        return [(number, patch) for number, patch in numbered if role in patch.roles]
+    own = [(number, patch) for number, patch in numbered if helper in patch.roles]
+    has_account = any(patch.service_account_name for _, patch in own)
+    others = [(number, patch) for number, patch in numbered if role in patch.roles and helper not in patch.roles]
+    return own + [(number, _shared(patch, account=not has_account)) for number, patch in others]
+
+
+def _shared(patch: RuntimePatch, *, account: bool) -> RuntimePatch:
+    """The part of a trainer's patch that its helpers share."""
+    fields = {name: getattr(patch, name) for name in SHARED_WITH_HELPERS if name != "service_account_name" or account}
+    for kind in ("labels", "annotations"):
+        fields[kind] = {key: value for key, value in fields[kind].items() if not key.startswith(NOT_SHARED_LABELS)}
+    return RuntimePatch.model_construct(**{**RuntimePatch(manager=patch.manager, roles=patch.roles).__dict__, **fields})
 
 
 def _container(container: Container, context: BuildContext) -> Manifest:
@@ -194,7 +235,7 @@ def patch_pod(
     spec: Manifest,
     patch: RuntimePatch,
     *,
-    role: Role,
+    role: str,
     prefix: str,
     fixed: Collection[str] = (),
     labels: Mapping[str, str] | None = None,

@@ -6,6 +6,8 @@ the orchestrator, whose exit code is the pod's. Only the operator restarts an at
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rstar2_operator import names
 from rstar2_operator.builders import accelerator, config
 from rstar2_operator.builders.environment import own_environment
@@ -53,7 +55,12 @@ def disruption_budget(context: BuildContext) -> Manifest:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": names.trainer(context.name), "labels": labels},
-        "spec": {"minAvailable": replicas, "selector": {"matchLabels": labels}},
+        # A pod that is not ready has no work to lose, and must not block the drain of its node.
+        "spec": {
+            "minAvailable": replicas,
+            "selector": {"matchLabels": labels},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
     }
 
 
@@ -154,6 +161,7 @@ def _stage_template(
         account=names.trainer(context.name),
         groups=accelerator.groups(context) if learns else (),
         labels=labels,
+        opts_out=True,
         extra=extra,
     )
     return template(pod, context)
@@ -195,7 +203,11 @@ def report(context: BuildContext, ending: Ending) -> Manifest:
 
 
 def _helper(
-    context: BuildContext, role: str, arguments: list[str], *, env_from: list[LocalReference | None]
+    context: BuildContext,
+    role: Literal["prepare", "report"],
+    arguments: list[str],
+    *,
+    env_from: list[LocalReference | None],
 ) -> Manifest:
     name = {"prepare": names.prepare, "report": names.report}[role](context.name)
     job_volume, job_mount = job_file(context)
@@ -217,6 +229,8 @@ def _helper(
         volumes=[job_volume, *volumes],
         account=names.trainer(context.name),
         labels={names.ROLE_LABEL: role},
+        helper=role,
+        opts_out=True,
         extra={"restartPolicy": "Never"},
     )
     return {

@@ -231,7 +231,7 @@ PATCH = {
     [
         (["judge"], {"requests": {"memory": "4Gi"}}, "demo-judge", ("4Gi", "4Gi")),
         (["redis"], {"requests": {"memory": "1Gi"}}, "demo-redis", ("1Gi", "2Gi")),
-        (["trainer"], {"limits": {"memory": "768Mi"}}, "demo-prepare", ("768Mi", "768Mi")),
+        (["prepare"], {"limits": {"memory": "768Mi"}}, "demo-prepare", ("768Mi", "768Mi")),
     ],
 )
 def test_patch_resources_override_defaults(roles: list[str], given: dict, pod: str, memory: tuple[str, str]) -> None:
@@ -250,7 +250,7 @@ def test_patch_site_fields_reach_the_pods() -> None:
     for name in ("demo-g0-1", "demo-rollout"):
         meta, spec = pods[name]["metadata"], pods[name]["spec"]
         assert meta["labels"]["kai.scheduler/queue"] == "research" and names.ROLE_LABEL in meta["labels"]
-        assert meta["annotations"] == SITE["annotations"]
+        assert meta["annotations"].items() >= SITE["annotations"].items()
         assert spec["serviceAccountName"] == "cloud-identity"
         assert spec["schedulerName"] == "kai-scheduler" and spec["schedulingGates"] == SITE["schedulingGates"]
         (spread,) = spec["topologySpreadConstraints"]
@@ -338,6 +338,47 @@ def test_patch_patches_of_one_role_add_up() -> None:
     assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
     # Server-side apply rejects a list with a repeated name.
     assert [entry["name"] for entry in spec["containers"][0]["env"]].count("HTTPS_PROXY") == 1
+
+
+def test_pods_of_jobs_and_executors_opt_out_of_injection() -> None:
+    """Service meshes and agents add no container that never ends to a Job, and none to a sandbox; a patch wins."""
+    wanted = {"sidecar.istio.io/inject": "true"}
+    data = manifest("g", runtimePatches=[{"manager": "mesh", "roles": ["trainer"], "labels": wanted}])
+    pods = dict(templates(all_objects(data, "g0")))
+    for name in ("demo-executor", "demo-g0-1", "demo-prepare"):
+        metadata = pods[name]["metadata"]
+        assert metadata["labels"]["sidecar.istio.io/inject"] == ("false" if name == "demo-executor" else "true")
+        assert metadata["annotations"]["linkerd.io/inject"] == "disabled"
+        assert metadata["annotations"]["vault.hashicorp.com/agent-inject"] == "false"
+    assert "annotations" not in pods["demo-judge"]["metadata"]
+
+
+def test_patch_of_the_trainer_reaches_its_helpers_in_part() -> None:
+    """The one pod of the preparation does not wait for the trainer's gang, network or devices."""
+    gang = {
+        "manager": "gang",
+        "roles": ["trainer"],
+        "schedulerName": "coscheduling",
+        "schedulingGates": [{"name": "example.org/budget"}],
+        "labels": {"scheduling.x-k8s.io/pod-group": "demo", "team": "a"},
+        "annotations": {"scheduling.k8s.io/group-name": "demo", "k8s.v1.cni.cncf.io/networks": "rdma"},
+        "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-nic"}],
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "env": [{"name": "A", "value": "trainer"}, {"name": "B", "value": "trainer"}],
+    }
+    own = {"manager": "prepare", "roles": ["prepare"], "env": [{"name": "A", "value": "prepare"}]}
+    pods = dict(templates(all_objects(manifest("g", runtimePatches=[gang, own]), "g0")))
+    attempt, prepare = pods["demo-g0-1"], pods["demo-prepare"]
+    assert attempt["spec"]["schedulerName"] == "coscheduling" and attempt["spec"]["resourceClaims"]
+    assert attempt["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "demo"
+    assert not {"schedulerName", "schedulingGates", "resourceClaims"} & prepare["spec"].keys()
+    assert "scheduling.x-k8s.io/pod-group" not in prepare["metadata"]["labels"]
+    assert (
+        not {"scheduling.k8s.io/group-name", "k8s.v1.cni.cncf.io/networks"} & prepare["metadata"]["annotations"].keys()
+    )
+    assert prepare["metadata"]["labels"]["team"] == "a" and prepare["spec"]["tolerations"]
+    env = {each["name"]: each.get("value") for each in prepare["spec"]["containers"][0]["env"]}
+    assert (env["A"], env["B"]) == ("prepare", "trainer")
 
 
 def test_patch_executors_accept_only_placement() -> None:
