@@ -37,6 +37,8 @@ FAILURES: Final = f"{GROUP}/failures"
 DISRUPTIONS: Final = f"{GROUP}/disruptions"
 QUOTA: Final = f"{GROUP}/quota-request"
 """Annotation of a Workload: digest of all that decides which quota the stage needs."""
+SOURCES: Final = f"{GROUP}/sources"
+"""Annotation of the prepare Job: digest of the sources that it downloads or generates."""
 START_STEP: Final = f"{GROUP}/start-step"
 """Annotations of an attempt's Job: consecutive disruptions before it, and its checkpoint's step."""
 

@@ -209,8 +209,9 @@ class Reconciler:
                     state.corrections.reject(body, rejected[-1])
         if rejected:
             state.secret.invalidate()
-        pods: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
-        rejected += await self._delete(key, prunable(observed, desired, now=now, ending=plan.ending) + pods)
+        others: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
+        others += [("Job", job) for job in plan.stale_jobs]
+        rejected += await self._delete(key, prunable(observed, desired, now=now, ending=plan.ending) + others)
         rejected += await self._report_to_kueue(key, plan, now=now)
         if transient:
             raise transient[-1]

@@ -141,6 +141,8 @@ class JobStatus(ApiModel):
     """Restarts that spec.failurePolicy.maxRestarts limits."""
     restart_window_start_time: Time | None = None
     """First counted restart in the window of spec.failurePolicy."""
+    prepared_sources: Word | None = None
+    """Digest of the downloaded sources."""
     start_time: Time | None = None
     """Time at which the operator first acted on the job."""
     active_since: Time | None = None

@@ -130,6 +130,8 @@ class SimulatedCluster:
             elif not (is_missing and must_wait(body, observed)):
                 self._apply(body)
                 writes_left -= 1
+        for child in plan.stale_jobs:
+            self._delete("Job", child["metadata"]["name"])
         for pod in plan.remove_pods:
             del self.pods[pod["metadata"]["name"]]
         for kind, child in prunable(observed, bodies, now=self.now, ending=plan.ending):

@@ -27,6 +27,7 @@ from rstar2_operator.builders.pod import (
     template,
 )
 from rstar2_operator.decide.plan import Ending, StageAttempt
+from rstar2_operator.decide.storage import source_digest
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.base import LocalReference
 from rstar2_train.api.contracts import ExitCode
@@ -181,6 +182,7 @@ def prepare(context: BuildContext) -> Manifest:
     secrets = context.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(context.name)]
     job = _helper(context, "prepare", arguments, env_from=[secrets.hub_token, secrets.proxy])
+    job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
     job["spec"] |= {
         "backoffLimit": 6,

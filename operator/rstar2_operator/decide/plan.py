@@ -101,6 +101,8 @@ class Plan:
     """Name of the Kueue Workload that should exist."""
     remove_pods: tuple[Object, ...] = ()
     """Pods to delete without waiting for their nodes: those of lost nodes, and failed ones that do not exit."""
+    stale_jobs: tuple[Object, ...] = ()
+    """Finished Jobs to delete, because others of their names must start."""
     delete: bool = False
     """Whether the AgenticRLJob itself should be deleted."""
     release: bool = False

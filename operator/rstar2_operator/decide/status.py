@@ -17,6 +17,7 @@ from rstar2_operator.decide.node_loss import pods_to_move
 from rstar2_operator.decide.plan import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
 from rstar2_operator.decide.plan_fits import plan_fits
 from rstar2_operator.decide.restarts import NO_RESTARTS
+from rstar2_operator.decide.storage import prepared_sources
 from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
@@ -62,6 +63,8 @@ def status_of(
         rewards = [row["metrics"]["reward"] for row in up_to_current if "reward" in (row.get("metrics") or {})]
         if rewards:  # of the current stage, or of the last stage that had any
             status["reward"] = rewards[-1]
+    if (prepared := prepared_sources(job, observed)) is not None:
+        status["preparedSources"] = prepared
     status["progressPercentage"] = round(100 * _share_done(job, rows))
     if plan.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)

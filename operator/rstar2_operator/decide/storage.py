@@ -1,6 +1,11 @@
-"""spec.storage: model and datasets are downloaded into the storage before the first stage."""
+"""spec.storage: model and datasets are downloaded into the storage before the first stage.
+
+Sources that are added or changed later are downloaded before the next attempt.
+"""
 
 from __future__ import annotations
+
+import hashlib
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
@@ -8,7 +13,9 @@ from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.decide.pod_termination import pod_termination
-from rstar2_operator.observed import Object, ObservedJob, condition, exit_code, exited_at
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, condition, exit_code, exited_at
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.sources import GENERATED, HUB, sources
 
 
 def storage(facts: Facts) -> Verdict:
@@ -26,7 +33,46 @@ def storage(facts: Facts) -> Verdict:
             prepare=True,
             remove_pods=_failed_pods(facts.observed),
         )
-    return fail(facts, *_failure(facts.observed)) if facts.preparation == "failed" else None
+    if facts.preparation == "failed":
+        return fail(facts, *_failure(facts.observed))
+    if facts.stage is None or stage_progress.running_attempts(facts.observed) or not _has_new_sources(facts):
+        return None
+    last = facts.observed.child("Job", names.prepare(facts.observed.name))
+    return Plan(
+        facts.stage_name,
+        facts.restarts,
+        phase="Preparing",
+        reason="Preparing",
+        message="Downloading sources that were added or changed.",
+        prepare=last is None,
+        serving=facts.has_engines and facts.needs_engines,
+        stale_jobs=() if last is None else (last,),
+    )
+
+
+def source_digest(job: AgenticRLJob) -> str:
+    """Return a digest of the sources that preparation downloads or generates."""
+    provided = {source.value for source in sources(job) if source.value.startswith((GENERATED, HUB))}
+    return hashlib.sha256(as_json([sorted(provided), job.spec.seed]).encode()).hexdigest()[:16]
+
+
+def prepared_sources(job: AgenticRLJob, observed: ObservedJob) -> str | None:
+    """Return the digest of the sources in the storage, for the status; None before they are there."""
+    if stage_progress.preparation(observed) != "complete":
+        return observed.status.get("preparedSources")
+    return _prepared(observed) or source_digest(job)  # prepared by a version without digests
+
+
+def _prepared(observed: ObservedJob) -> str | None:
+    """Return the digest of the last preparation: its Job has it, or the status."""
+    last = observed.child("Job", names.prepare(observed.name))
+    digest = None if last is None else annotations_of(last).get(names.SOURCES)
+    return digest or observed.status.get("preparedSources")
+
+
+def _has_new_sources(facts: Facts) -> bool:
+    prepared = _prepared(facts.observed)
+    return prepared is not None and prepared != source_digest(facts.job)
 
 
 def _failure(observed: ObservedJob) -> tuple[str, str]:

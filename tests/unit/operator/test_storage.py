@@ -1,0 +1,48 @@
+"""Sources that are added or changed after the first preparation."""
+
+from __future__ import annotations
+
+import pytest
+
+from rstar2_operator import names
+from rstar2_operator.observed import annotations_of
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
+
+ADDED = {"name": "g9", "type": "GRPO", "grpo": {"data": "hf://datasets/org/new-set/train.jsonl", "steps": 4}}
+
+
+def add_stage(cluster: SimulatedCluster) -> None:
+    """Act as a user who adds a stage with a source of the Hub."""
+    cluster.job["spec"]["stages"].append(ADDED)
+    cluster.job["metadata"]["generation"] += 1
+
+
+@pytest.mark.parametrize("lost", ["", "Job"])
+def test_added_source_is_downloaded_before_its_stage(lost: str) -> None:
+    """A running attempt is not disturbed; also if the first prepare Job was deleted, the source is downloaded."""
+    cluster = at_first_stage("s")
+    add_stage(cluster)
+    assert cluster.round().phase == "Running" and cluster.running() == ["demo-s0-1"]
+    if lost:
+        del cluster.children["Job", "demo-prepare"]
+    first = cluster.job["status"]["preparedSources"]
+    cluster.finish_stage("s0")
+    cluster.pods.clear()
+    assert cluster.round().phase == "Preparing"
+    assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-prepare"]
+    cluster.finish_job("demo-prepare", 0)
+    cluster.round()
+    assert cluster.running() == ["demo-g9-1"]
+    prepared = annotations_of(cluster.children["Job", "demo-prepare"])[names.SOURCES]
+    assert prepared == cluster.job["status"]["preparedSources"] != first
+
+
+def test_prepared_by_an_earlier_version_is_not_repeated() -> None:
+    """A Job without the digest is taken as it is."""
+    cluster = at_first_stage("s")
+    cluster.job["status"].pop("preparedSources")
+    del cluster.children["Job", "demo-prepare"]["metadata"]["annotations"][names.SOURCES]
+    cluster.round()
+    cluster.finish_stage("s0")
+    cluster.round()
+    assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-report"]
