@@ -98,6 +98,7 @@ class ExploredCluster(SimulatedCluster):
                 if "status" in self.faults and self._stage(job) and job not in self.reported:
                     yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
+                yield from (f"{fault} {job}" for fault in ("inject", "reject") if fault in self.faults)
                 if "hang" in self.faults and self._stage(job):
                     yield f"hang {job}"
                 if "lose" in self.faults and self._stage(job):
@@ -106,7 +107,9 @@ class ExploredCluster(SimulatedCluster):
                     f"{fault} {job}" for fault in ("fault", "stick") if fault in self.faults and self._stage(job)
                 )
         yield from (
-            fault for fault in ("toggle", "delete", "secret", "status", "unschedulable") if fault in self.faults
+            fault
+            for fault in ("toggle", "delete", "secret", "status", "unschedulable", "unstarted")
+            if fault in self.faults
         )
 
     def act(self, action: str) -> None:
@@ -131,11 +134,12 @@ class ExploredCluster(SimulatedCluster):
         elif verb == "status":
             self.job.pop("status", None)
             self.unrecorded |= set(self.started_jobs) - self.reported - {name for _, name in self.children}
-        elif verb == "unschedulable":
+        elif verb in ("unschedulable", "unstarted"):  # without a node; or on a node, without a container
             self.settle()
+            scheduled = {"type": "PodScheduled", "status": str(verb == "unstarted")}
             for pod in self.pods.values():
                 if pod["status"]["phase"] == "Running":
-                    pod["status"] = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+                    pod["status"] = {"phase": "Pending", "conditions": [scheduled]}
         elif verb in ("settle", "terminate", "admit", "preempt"):
             getattr(self, verb)()
         else:
@@ -163,6 +167,19 @@ class ExploredCluster(SimulatedCluster):
         elif verb == "fault":
             pod = next(each for each in self.pods.values() if labels(each)[names.BATCH_JOB_LABEL] == job)
             self.node_faults = {**self.node_faults, pod["spec"]["nodeName"]: NodeFault(("label x",), closed=True)}
+        elif verb == "inject":  # the own containers exit, and an injected one keeps their pods running
+            for pod in self._pods_of(job):
+                own = {"exitCode": 137 if stage else 0, "finishedAt": timestamp(self.now)}
+                pod["status"]["containerStatuses"] = [
+                    {"name": "a-proxy", "state": {"running": {"startedAt": timestamp(0)}}},
+                    {"name": labels(pod)[names.ROLE_LABEL], "state": {"terminated": own}},
+                ]
+        elif verb == "reject":
+            for pod in self._pods_of(job):
+                pod["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+            failed = {"type": "Failed", "status": "True", "lastTransitionTime": timestamp(self.now), "reason": "x"}
+            if ("Job", job) in self.children:
+                self.children["Job", job]["status"] = {"conditions": [failed]}
         elif verb in ("crash", "misconfigure"):
             self.finish_job(job, 137 if verb == "crash" else 78)
         else:
@@ -173,6 +190,12 @@ class ExploredCluster(SimulatedCluster):
             pod["status"]["containerStatuses"] = [
                 {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(0)}}}
             ]
+
+    def _pods_of(self, job: str) -> list[dict[str, Any]]:
+        return [pod for pod in self.pods.values() if labels(pod)[names.BATCH_JOB_LABEL] == job]
+
+    def _is_injected(self, job: str) -> bool:
+        return any(len(pod["status"].get("containerStatuses", ())) > 1 for pod in self._pods_of(job))
 
     def _has_progress(self) -> bool:
         return ("ConfigMap", "demo-progress") in self.children
@@ -235,7 +258,7 @@ class ExploredCluster(SimulatedCluster):
             if pod["status"]["phase"] == "Pending":
                 pod["status"] = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
         for job in self.running():
-            if job and ("Job", job) in self.children:
+            if job and ("Job", job) in self.children and not self._is_injected(job):
                 self._of_job("finish", job)
         self.now += TICK
 
@@ -293,6 +316,7 @@ class ExploredCluster(SimulatedCluster):
                 row.get("ended"),
                 row.get("disruptedAttempt"),
                 row.get("stepSeconds"),
+                row.get("outcomeTime"),
                 "startTime" in row,
             )
             for row in status.get("stages", ())

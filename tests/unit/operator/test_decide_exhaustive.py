@@ -21,7 +21,7 @@ SPEC = {
     "stuck": {"action": "Restart"},
 }
 FAULTS = [
-    *("crash", "misconfigure", "evict", "hang", "lose", "fault", "stick"),
+    *("crash", "misconfigure", "evict", "hang", "lose", "fault", "stick", "inject", "reject", "unstarted"),
     *("secret", "status", "unschedulable", "toggle", "delete"),
 ]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
