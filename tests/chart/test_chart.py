@@ -199,7 +199,7 @@ def needed() -> set[tuple[str, str, str]]:
         elif kind == "AgenticRLJob":
             requests |= {(group, plural, verb) for verb in ("list", "watch", "patch", "delete")}
             requests |= {(group, f"{plural}/status", "patch")}
-        elif kind in ("ResourceFlavor", "PriorityClass"):
+        elif kind in ("ResourceFlavor", "PriorityClass", "WorkloadPriorityClass"):
             requests.add((group, plural, "get"))
         elif kind in ("Event", "Secret"):
             requests.add((group, plural, "create"))
@@ -207,6 +207,8 @@ def needed() -> set[tuple[str, str, str]]:
             requests |= {(group, plural, verb) for verb in ("get", "create")}
             if kind not in CREATE_ONLY:
                 requests.add((group, plural, "patch"))
+            if kind == "Workload":
+                requests.add((group, f"{plural}/status", "patch"))
             if kind in {*PRUNED, "Job", "Workload"}:  # garbage collection deletes the others with their owner
                 requests.add((group, plural, "delete"))
     return requests
@@ -226,6 +228,16 @@ def test_rights_cover_the_requests_of_the_operator(rendered: Render) -> None:
         ("rstar2.dev", "agenticrljobs/finalizers"),
         ("", "events"),
     }
+
+
+def test_rights_of_kueue_are_to_read_jobs(rendered: Render) -> None:
+    """Kueue reads the owner of a batch Job, to leave it alone; its account gets nothing else."""
+    objects = rendered("kueue.enabled=true", "kueue.serviceAccount.namespace=quota")
+    name = "site-rstar2-operator-kueue-owners"
+    (rule,) = objects.single("ClusterRole", name)["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["agenticrljobs"], ["get", "list", "watch"])
+    (subject,) = objects.single("ClusterRoleBinding", name)["subjects"]
+    assert (subject["name"], subject["namespace"]) == ("kueue-controller-manager", "quota")
 
 
 def test_rights_have_no_wildcard_and_no_secret_reads(rendered: Render) -> None:
