@@ -58,7 +58,7 @@ async def test_measure_long_prompt_counts_as_wrong(ctx: StageContext, caplog: py
     rollouts._pool, rollouts._checked = pool, True
     with SampleCache(ctx.state.root / "samples.jsonl") as cache:
         results = await rollouts.measure(
-            problems, samples=2, sampling=Sampling(max_response_tokens=20), seed=(0,), store=cache
+            problems, samples=2, sampling=Sampling(max_response_tokens=20), seed=(0,), cache=cache
         )
     assert [(result.prompt_id, result.sample) for result in results] == [("p7", 0), ("p7", 1), ("p8", 0), ("p8", 1)]
     assert all(result.truncated and not result.correct and not result.failed for result in results)
