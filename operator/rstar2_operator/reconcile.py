@@ -43,10 +43,10 @@ from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import drifted
-from rstar2_operator.job_state import JobState
 from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of
 from rstar2_operator.quota import QuotaReader
+from rstar2_operator.reconcile_state import ReconcileState
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
 from rstar2_operator.workqueue import WorkQueue
@@ -77,7 +77,7 @@ class Reconciler:
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._quota = QuotaReader(client)
         self._desired = DesiredState(settings)
-        self._states: dict[Key, JobState] = {}
+        self._states: dict[Key, ReconcileState] = {}
         metrics.measure_jobs(self._figures)
 
     async def work(self, *, urgent_only: bool = False) -> None:
@@ -151,18 +151,18 @@ class Reconciler:
             self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
         return bool(rejected)
 
-    def _state(self, key: Key, job: Object) -> JobState:
+    def _state(self, key: Key, job: Object) -> ReconcileState:
         """Return the state of a job; a new one if another job had the name."""
         state, uid = self._states.get(key), job["metadata"]["uid"]
         if state is None or state.uid != uid:
-            state = self._states[key] = JobState(uid)
+            state = self._states[key] = ReconcileState(uid)
         return state
 
     def _figures(self) -> dict[Key, JobFigures]:
         return {key: state.figures for key, state in self._states.items() if state.figures is not None}
 
     async def _with_quota(
-        self, state: JobState, context: BuildContext, observed: ObservedJob
+        self, state: ReconcileState, context: BuildContext, observed: ObservedJob
     ) -> tuple[BuildContext, ObservedJob]:
         """Return both with the nodes that Kueue has assigned, and the value of the job's PriorityClass."""
         if not context.job.spec.queue_name:
@@ -173,7 +173,7 @@ class Reconciler:
         return replace(context, placements=placements(observed), priority=priority), observed
 
     async def _apply_plan(
-        self, key: Key, state: JobState, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
+        self, key: Key, state: ReconcileState, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
     ) -> tuple[list[Diagnosis], float | None]:
         """Create missing objects, update changed ones, delete superfluous ones.
 
@@ -263,7 +263,7 @@ class Reconciler:
         else:
             self._cache.record_write(kind, remaining)
 
-    async def _apply(self, state: JobState, body: dict[str, Any], observed: ObservedJob) -> None:
+    async def _apply(self, state: ReconcileState, body: dict[str, Any], observed: ObservedJob) -> None:
         if body["kind"] == "Secret":
             try:
                 await apply(self._client, body, observed)

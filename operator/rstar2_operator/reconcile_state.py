@@ -1,7 +1,7 @@
 """The state of one job between two rounds, in memory only. It saves requests and work.
 
-reconcile.py has one `JobState` per job and hands its parts to the modules that read and write them. It drops the state
-with the job.
+reconcile.py has one `ReconcileState` per job and hands its parts to the modules that read and write them. It drops the
+state with the job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rstar2_operator.status_writer import WriteTimes
 
 
 @dataclass(slots=True)
-class JobState:
+class ReconcileState:
     """One job, identified by its UID."""
 
     uid: str
