@@ -20,11 +20,7 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
         known, answer = (mapped(side, _without_arrow) for side in (known, answer))
     phrases = [_text_names(side) for side in (known, answer)]
     if phrases[0] != phrases[1]:
-        capitals = [any(word.isupper() for word in side) for side in phrases]
-        if not all(capitals):
-            known, answer = (
-                mapped(side, lambda node: _letters(node, phrases[0] & phrases[1])) for side in (known, answer)
-            )
+        known, answer = (mapped(side, lambda node: _joined(node, phrases[0] | phrases[1])) for side in (known, answer))
     answer = _sympy_constants(answer, answer_text, known)
     known = _sympy_constants(known, known_text, answer)
     figures = [{name for name in names(side) if name.startswith(("angle ", "triangle "))} for side in (known, answer)]
@@ -39,8 +35,9 @@ def _sympy_constants(node: Node, text: str, other: Node) -> Node:
     """Return a tree with the constants that SymPy prints as `E` and `I`."""
     if "\\" in text or not ("*" in text or len(text) < 3):
         return node
+    letters = ("E", "I") if "*" in text else ("E",)
     return substituted(
-        node, {name: Node("constant", text=name.lower()) for name in ("E", "I") if name not in names(other)}
+        node, {name: Node("constant", text=name.lower()) for name in letters if name not in names(other)}
     )
 
 
@@ -82,14 +79,19 @@ def _text_names(node: Node) -> set[str]:
     return {part.text for part in nodes(node) if part.kind == "text"}
 
 
-def _letters(node: Node, both: set[str]) -> Node | None:
-    r"""Return a product of letters for a word in capitals that only one answer has: `\text{PV}`."""
-    if node.kind != "text" or node.text in both or not re.fullmatch("[A-Z]{2,4}", node.text):
+def _joined(node: Node, phrases: set[str]) -> Node | None:
+    r"""Return a word in capitals for the product of its letters: `PV` for `\text{PV}` of the other answer."""
+    if node.kind != "mul":
         return None
-    product = Node("name", text=node.text[0])
-    for letter in node.text[1:]:
-        product = Node("mul", (product, Node("name", text=letter)))
-    return product
+    letters = _run(node)
+    return Node("text", text=letters) if letters in phrases else None
+
+
+def _run(node: Node) -> str:
+    """Return the letters of a product of capitals, in order; a blank for another factor."""
+    if node.kind == "mul":
+        return _run(node.parts[0]) + _run(node.parts[1])
+    return node.text if node.kind == "name" and re.fullmatch("[A-Z]", node.text) else " "
 
 
 def _python_list(answer: Node, text: str, known: Node) -> Node:

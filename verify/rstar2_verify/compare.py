@@ -258,13 +258,22 @@ def _same_members(ours: list[Node], theirs: list[Node]) -> bool:
     """Return whether two lists have the same members in any order."""
     if len(ours) != len(theirs):
         return False
+    notes = [[unnoted(member)[1] for member in side] for side in (ours, theirs)]
     rest = list(theirs)
     for member in ours:
-        match = next((at for at, other in enumerate(rest) if same(member, other)), None)
+        match = next(
+            (at for at, other in enumerate(rest) if same(member, other) and _may_pair(member, other, notes)), None
+        )
         if match is None:
             return False
         del rest[match]
     return True
+
+
+def _may_pair(given: Node, known: Node, notes: list[list[str]]) -> bool:
+    """Return whether two members may be the same: a note that both lists have belongs to one member of each."""
+    first, second = unnoted(given)[1], unnoted(known)[1]
+    return first == second or not ((first and first in notes[1]) or (second and second in notes[0]))
 
 
 def _same_matrices(given: Node, known: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ class Evaluator:
         self.in_angle = False
         self.bound: dict[str, Any] = {}
         self.terms = 0
+        self.numeric = False
+        """Whether sums without end and integrals have their numeric value, with few digits."""
 
     def value(self, node: Node) -> Any:
         """Return the value. Raises Undefined, TooLarge and Unknown."""
@@ -84,12 +87,9 @@ class Evaluator:
     def _name(self, name: str) -> Any:
         if name in self.integers:
             return mpmath.mpf(self.integers[name])
+        bits, sign = _drawn(name, self.point)
         low, high = _RANGES[self.point]
-        share = mpmath.mpf(random.Random(f"{name}/{self.point}").getrandbits(160)) / 2**160
-        size = (low + (high - low) * share) * self.scale
-        turned = random.Random(f"{name}/{self.point >= FIRST_LARGE}").random() < 0.5
-        negative = self.point >= FIRST_NEGATIVE and turned != (self.point in (FIRST_NEGATIVE, FIRST_LARGE))
-        return -size if negative else size
+        return sign * (low + (high - low) * (mpmath.mpf(bits) / 2**160)) * self.scale
 
     def _sum(self, terms: list[Any]) -> Any:
         sizes = [mp.mag(term) * 0.30103 for term in terms if term != 0 and mp.isfinite(term)]
@@ -135,6 +135,9 @@ class Evaluator:
                 raise TooLarge
             values = [self._with(variable.text, mpmath.mpf(at), body) for at in range(int(low), int(high) + 1)]
             return mp.fsum(values) if node.text == "sum" else mp.fprod(values)
+        if self.numeric and bounds:
+            function = functools.partial(self._small, variable.text, body)
+            return mp.quad(function, [low, high]) if node.text == "int" else mp.nsum(function, [low, high])
         generator = random.Random(f"{node.text}/{self.point}")
         total = mpmath.mpf(1)
         if any(part.text == variable.text for bound in bounds for part in nodes(bound)):
@@ -156,6 +159,20 @@ class Evaluator:
             return self.value(body)
         finally:
             self.bound = before
+
+    def _small(self, name: str, body: Node, value: Any) -> Any:
+        """Return the value of an integrand; 0 far from the origin, where it cannot be computed."""
+        try:
+            return self._with(name, value, body)
+        except TooLarge:
+            return mpmath.mpf(0)
+
+    def is_derivative(self, body: Node, name: str, integral: Node) -> bool:
+        """Return whether an integrand is the derivative of an expression, at two points."""
+        return all(
+            _close(mp.diff(lambda value: self._with(name, value, integral), point), self._with(name, point, body))
+            for point in (mpmath.mpf(7) / 5, mpmath.mpf(11) / 17)
+        )
 
     def _apply(self, node: Node) -> Any:
         """Return the value of an unknown function: smooth, different for each name, without special values."""
@@ -193,6 +210,15 @@ class Evaluator:
         if any(len(row) != len(rows) for row in rows) or len(rows) > 8:
             raise Unknown("det")
         return _minor(rows)
+
+
+@functools.lru_cache(maxsize=4096)
+def _drawn(name: str, point: int) -> tuple[int, int]:
+    """Return the bits and the sign of the value of a name at a point."""
+    bits = random.Random(f"{name}/{point}").getrandbits(160)
+    turned = random.Random(f"{name}/{point >= FIRST_LARGE}").random() < 0.5
+    negative = point >= FIRST_NEGATIVE and turned != (point in (FIRST_NEGATIVE, FIRST_LARGE))
+    return bits, -1 if negative else 1
 
 
 def _is_odd_root(exponent: Node) -> bool:
@@ -281,6 +307,27 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "gcd": _whole_numbers(math.gcd),
     "lcm": _whole_numbers(math.lcm),
 }
+
+
+def same_numerically(first: Node, second: Node) -> bool:
+    """Return whether two constants of which one is an integral or a sum without end agree in twelve digits.
+
+    Of an indefinite integral and an expression, the integrand and the derivative are compared.
+    """
+    with mp.workdps(20):
+        evaluator = Evaluator(0)
+        evaluator.numeric = True
+        try:
+            for side, other in ((first, second), (second, first)):
+                if side.kind == "bind" and side.text == "int" and len(side.parts) == 2:
+                    return evaluator.is_derivative(side.parts[0], side.parts[1].text, other)
+            return _close(evaluator.value(first), evaluator.value(second))
+        except (ValueError, ZeroDivisionError, OverflowError, TypeError, mp.NoConvergence):
+            return False
+
+
+def _close(first: Any, second: Any) -> bool:
+    return bool(abs(first - second) <= mpmath.mpf(10) ** -12 * max(abs(first), abs(second)))
 
 
 def evaluate(

@@ -350,9 +350,13 @@ def _is_group(node: Node) -> bool:
 
 def _quotient_group(node: Node, factor: Node) -> Node | None:
     r"""Return the name of `\mathbb{Z}/2\mathbb{Z}`."""
-    if node.kind != "div" or not _is_group(factor) or node.parts[0] != factor or node.parts[1].kind != "number":
+    if node.kind != "div" or not _is_group(factor) or node.parts[1].kind != "number":
         return None
-    return Node("name", text=f"{factor.text}_{node.parts[1].number}")
+    group, order = node.parts
+    name = Node("name", text=f"{factor.text}_{order.number}")
+    if group.kind == "mul" and group.parts[1] == factor:
+        return Node("mul", (group.parts[0], name))
+    return name if group == factor else None
 
 
 def _multiplied(first: Node, second: Node, *, times: bool) -> Node:

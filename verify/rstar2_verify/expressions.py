@@ -11,7 +11,7 @@ from typing import Any
 import mpmath
 from mpmath import mp
 
-from .evaluator import evaluate
+from .evaluator import evaluate, same_numerically
 from .exact import exact
 from .tree import Node, NotExact, Undefined, names, nodes, substituted
 from .values import DIGITS, equal_values, real_value
@@ -87,6 +87,9 @@ def same_expressions(given: Node, known: Node) -> bool:
             return True
     if ours is not None and theirs is not None and max(ours[1], theirs[1]) > FLOAT_DIGITS:
         return abs(ours[0] - theirs[0]) <= abs(theirs[0]) / 10**FLOAT_DIGITS
+    binds = [any(node.kind == "bind" for node in nodes(side)) for side in (given, known)]
+    if binds[0] != binds[1] and len(names(given) | names(known)) <= 1:
+        return same_numerically(given, known) or equal_values(given, known)
     return equal_values(given, known)
 
 

@@ -15,6 +15,8 @@ ParseError. Standard library only.
 
 from __future__ import annotations
 
+import functools
+
 from .cursor import Reading
 from .expression_grammar import RELATIONS, ExpressionParser
 from .lexicon import NEUTRAL
@@ -256,7 +258,12 @@ def words_follow(tokens: list[Token], at: int) -> bool:
 
 def tokenized(text: str, reading: Reading) -> list[Token]:
     """Return the tokens of an answer, with signs for phrases."""
-    return phrased(Lexer(text, reading.compounds, commas=reading.commas).read())
+    return list(_tokenized(text, tuple(reading.compounds), reading.commas))
+
+
+@functools.lru_cache(maxsize=512)
+def _tokenized(text: str, compounds: tuple[str, ...], commas: bool) -> list[Token]:
+    return phrased(Lexer(text, compounds, commas=commas).read())
 
 
 def parse(tokens: list[Token], reading: Reading) -> Node:

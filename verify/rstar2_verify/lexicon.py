@@ -130,7 +130,7 @@ HEADINGS = word_set(
 """Words that announce a value."""
 MODIFIERS = word_set(
     "not no never non nor neither except excluding excluded outside without least most between false wrong incorrect",
-    "undefined none nothing cannot isn't doesn't impossible than fewer less over under below above unless fails",
+    "undefined none nothing cannot isn't doesn't impossible than fewer less over under unless fails",
     "fail nonexistent unbounded invalid extraneous half twice triple thrice dozen either but",
 )
 """Words that change the value next to them: both answers must have the same ones."""

@@ -81,7 +81,8 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
             result[-1] += word
             continue
         result += _plain_words(word)
-    kept = [word for word in result if word not in NEUTRAL | _SENTENCE and word not in ("th", "st", "nd", "rd", "^")]
+    dropped = NEUTRAL | _SENTENCE | {"th", "st", "nd", "rd"}
+    kept = [word for word in result if (len(word) == 1 and word not in "a^") or word not in dropped | {"^"}]
     kept = kept or result
     while kept and kept[-1] == ",":
         kept.pop()

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from .compare import same_answer
 from .grammar import Reading, parse, tokenized
 from .lexicon import GREEK, KNOWN_WORDS, MATH_WORDS, SCALES
+from .shapes import as_tuple
 from .texts import MONTHS, choice, choices, names_another_choice, same_sentences, sentence
 from .tokens import Token, cleaned
 from .tree import Node, ParseError, Undecided, integer
@@ -75,6 +76,7 @@ class _Comparison:
     def __init__(self, known: str, answer: str) -> None:
         self.known, self.answer = known, answer
         self.values: tuple[Node | None, Node | None] = (None, None)
+        self.compared: list[tuple[Node, Node]] = []
 
     def verdict(self, kind: str | None) -> Verdict:
         """Return the decision of the first reading in which both are equal."""
@@ -155,6 +157,8 @@ class _Comparison:
         if ours_mark is None:
             return None
         given, rest = ours_mark
+        if {known[0].text, answer[0].text} == {"I", "i"} or (known[0].text.islower() and known[0].text == self.known):
+            return None  # a name, and no choice
         if names_another_choice(rest):
             return False
         if content and rest:
@@ -197,6 +201,11 @@ class _Comparison:
             self.values = known, answer
         if known is None or answer is None:
             return False
+        if (known, answer) in self.compared:
+            return False
+        self.compared.append((known, answer))
+        if not reading.commas:
+            known, answer = as_tuple(known), as_tuple(answer)
         known, answer = self._alike(known, answer)
         return same_answer(answer, known) or self._choice_content(known, answer, reading)
 
@@ -208,7 +217,7 @@ class _Comparison:
         try:
             if marks[0] and marks[0][1] and not marks[1]:
                 return same_answer(answer, parse([*marks[0][1], end], reading))
-            bracketed = tokens[1][0].text == "("
+            bracketed = tokens[1][0].text == "(" or tokens[1][0].roman
             if marks[1] and marks[1][1] and not marks[0] and bracketed:
                 return same_answer(parse([*marks[1][1], end], reading), known)
         except ParseError:
