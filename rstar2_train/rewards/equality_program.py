@@ -1,34 +1,54 @@
 """Builds the program that compares answers in the judge's sandbox, and installs its package there.
 
-`verify` sends `program(pairs)` to the judge. The program imports the package `equality` under the name MODULE, which a
-sandbox has (`install`), and its warm interpreter has loaded (WARM_UP). A judge of another version does not have it:
-there the program prints NO_PACKAGE, and `verify` sends `program(pairs, with_package=True)`. MODULE contains a hash of
-the files, so that another version is never used by mistake.
+`verify` sends `program(answer, gold)` to the judge. The program imports the package `rstar2_verify` under the name
+MODULE, which a sandbox has (`install`), and its warm interpreter has loaded (WARM_UP). A judge of another version does
+not have it: there the program prints NO_PACKAGE, and `verify` sends the program with the package. MODULE contains a
+hash of the files, so that another version is never used by mistake.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import json
+import re
 import zlib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from rstar2_train.utils.files import cache_folder, write_atomically
 
-_FOLDER = Path(__file__).with_name("equality")
-_ORDER = (
-    *("__init__", "tokens", "commands", "events", "latex", "exact", "evaluator", "values", "expressions"),
-    *("real_sets", "notations", "shapes", "integer_families", "constants", "labels", "compare", "check"),
-)
-"""The modules of the package; a module imports only earlier ones."""
-SOURCES = {name: (_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in _ORDER}
+_IMPORT = re.compile(r"^\s*from \.(\w+) import", re.MULTILINE)
+_OUTSIDE = frozenset(["cli", "math_verify", "boxed"])
+"""Modules of the package that a sandbox does not need."""
+
+
+def _sources() -> dict[str, str]:
+    """Return module -> source text; a module imports only earlier ones."""
+    spec = importlib.util.find_spec("rstar2_verify")
+    assert spec is not None and spec.origin is not None
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(spec.origin).parent.glob("*.py"))}
+    texts = {name: text for name, text in texts.items() if name not in _OUTSIDE} | {"__init__": ""}
+    ordered: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        for needed in _IMPORT.findall(texts[name]):
+            if needed not in ordered:
+                add(needed)
+        ordered[name] = texts[name]
+
+    for name in ("__init__", *texts):
+        if name not in ordered:
+            add(name)
+    return ordered
+
+
+SOURCES = _sources()
 """Module -> source text."""
-MODULE = f"rstar2_equality_{hashlib.sha256(json.dumps(SOURCES).encode()).hexdigest()[:12]}"
+MODULE = f"rstar2_verify_{hashlib.sha256(json.dumps(SOURCES).encode()).hexdigest()[:12]}"
 """Name of the package inside the sandbox."""
-WARM_UP = f"import mpmath\nfrom {MODULE}.check import warm_up\nwarm_up()\n"
+WARM_UP = f"import mpmath\nfrom {MODULE}.limited import warm_up\nwarm_up()\n"
 """Program for a warm interpreter of a sandbox that has the package: it imports, parses and compares once."""
 
 _WARM_UP_MODULE = "sandbox_warm_up"
@@ -38,17 +58,17 @@ NO_PACKAGE = "no package"
 """Output of a program that finds no package in its sandbox."""
 
 _COMPARE = """\
-import mpmath
 try:
-    from {module}.check import main
+    from {module}.limited import main
 except ImportError:
     print({no_package!r})
 else:
-    main({pairs!r})
+    main({gold!r}, {answer!r})
 """
 _LOAD = """\
 import base64, json, sys, types, zlib
-for name, source in json.loads(zlib.decompress(base64.b85decode({packed!r}))).items():
+packed = {packed!r} if "{module}" not in sys.modules else ""
+for name, source in json.loads(zlib.decompress(base64.b85decode(packed)) if packed else "{{}}").items():
     full = "{module}" if name == "__init__" else "{module}." + name
     sys.modules[full] = module = types.ModuleType(full)
     module.__package__, module.__path__ = "{module}", []
@@ -56,12 +76,12 @@ for name, source in json.loads(zlib.decompress(base64.b85decode({packed!r}))).it
 """
 
 
-def program(pairs: Sequence[tuple[str, str]], *, with_package: bool = False) -> str:
-    """Return a program that prints the verdict on (answer, gold) pairs: `correct`, `wrong` or `undecided`.
+def program(answer: str, gold: str, *, with_package: bool = False) -> str:
+    """Return a program that prints the verdict on an answer: `correct`, `wrong` or `undecided`.
 
-    All texts are literals (`repr`) in the program, never code. `with_package`: the program carries its package (40 KB).
+    Both texts are literals (`repr`) in the program, never code. `with_package`: the program carries its package.
     """
-    compare = _COMPARE.format(module=MODULE, no_package=NO_PACKAGE, pairs=list(pairs))
+    compare = _COMPARE.format(module=MODULE, no_package=NO_PACKAGE, gold=gold, answer=answer)
     return _loader() + compare if with_package else compare
 
 

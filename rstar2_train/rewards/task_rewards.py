@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rstar2_verify import is_choice
+from rstar2_verify import verify as compare_answers
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.tasks import RewardSpec
@@ -30,8 +32,6 @@ from rstar2_train.tools.sandbox_program import function_input, function_program,
 
 CHECKER_FUNCTION = "score"
 """Name of the function in a checker's file."""
-_CHOICE = re.compile(r"[\s({\[*]*([A-Za-z])(?:[\s)}\].:*].*)?", re.DOTALL)
-_LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class TaskRewards:
         rule = self.rule(reward)
         if rule.type == "Numeric":
             check_unit(_gold_quantity(rule, answer).unit)
-        if rule.type == "Choice" and _letter(answer) is None:
+        if rule.type == "Choice" and not is_choice(answer):
             raise ValueError(f"reward {rule.name}: the answer must be a letter, got {answer[:80]!r}")
         if rule.type == "Tests":
             tests = json.loads(data).get("tests") if data.startswith("{") else None
@@ -162,14 +162,8 @@ def _is_exact(_: RewardSpec, answer: str, gold: str) -> bool:
 
 
 def _is_choice(_: RewardSpec, answer: str, gold: str) -> bool:
-    """The same letter: `B`, `(B)`, `B. Paris`, `\\text{B}`."""
-    ours = _letter(answer)
-    return ours is not None and ours == _letter(gold)
-
-
-def _letter(text: str) -> str | None:
-    match = _CHOICE.fullmatch(_LATEX_TEXT.sub(r"\1", text).strip())
-    return match[1].upper() if match else None
+    """The same letter: `B`, `(B)`, `B. Paris`, `\\text{B}`; no answer that names several choices."""
+    return compare_answers(gold, answer, "choice").outcome == "equal"
 
 
 def _is_close(rule: RewardSpec, answer: str, gold: str) -> bool:

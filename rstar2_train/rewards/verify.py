@@ -1,10 +1,10 @@
 r"""Decides whether a final answer equals the gold answer: the reward of eq. 3.
 
-Runs after extraction. Two numbers, two words, or two numerals of a base are compared here as text, which decides nearly
-all training data (the RL set has only integer answers). Other forms need a parser (`10/2`, `x=5`, `\frac{1}{2}`). They
-are untrusted input, so the parser (the package `equality`) runs in the judge's sandbox, with its limits. A check that
-exceeds its limits is `undecided`, a failure of the judge is `internal`: both are retried once, then the trajectory is
-excluded, never scored 0. Pure except for `verify`, which calls the given judge. docs/verification.md defines equality.
+Runs after extraction. Two numbers are compared here as text, which decides nearly all training data (the RL set has
+only integer answers). Other forms need a parser (`10/2`, `x=5`, `\frac{1}{2}`). They are untrusted input, so the parser
+(the package `rstar2_verify`) runs in the judge's sandbox, with its limits. A check that exceeds its limits is
+`undecided`, a failure of the judge is `internal`: both are retried once, then the trajectory is excluded, never scored
+0. Pure except for `verify`, which calls the given judge. docs/verification.md defines equality.
 """
 
 from __future__ import annotations
@@ -13,36 +13,20 @@ import re
 from typing import NamedTuple, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.rewards.contradictions import contradict
 from rstar2_train.rewards.equality_program import NO_PACKAGE, program
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.normalize import NormalizedAnswer, normalized_pair
-from rstar2_train.rewards.ordered_names import matrix_product
-from rstar2_train.rewards.paired_forms import in_one_form
-from rstar2_train.rewards.units import FONT, is_same_unit
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
-from rstar2_train.rewards.words import (
-    has_other_words,
-    is_word_answer,
-    normalize_words,
-    spoken_value,
-    without_choice,
-    without_heading,
-)
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
-_ANGLE = re.compile(r"\\pi|\\arc|\\(?:sin|cos|tan)\s*\^\s*\{\s*-")
-"""A value in radians."""
-_SHARE = re.compile(r"\\frac\{\d+\}\{\d+\}|\d+/\d+")
-"""A gold answer that is a fraction, not a number of percent."""
-_FONTED = re.compile(FONT + r"\{([^{}]*)\}")
 _SPACE = r"(?:\\[,;:! ]|~|\{,\})"
 _SPACING = re.compile(rf"(?<!\d){_SPACE}|{_SPACE}(?=\D|$|\d{{3}}(?!\d))")
 """A mark for spacing; between digits only ahead of three of them."""
+_CHOICE = re.compile(r"\(?([A-J])\)?|\\text\{\s*\(?([A-J])\)?\s*\}")
+"""The letter of a choice, alone."""
 _MAX_EXTRA_CHARACTERS = 1024
 """An answer with this many more characters than the gold answer is wrong, without a call of the parser."""
 PARSER_LIMITS = JudgeLimits(wall_seconds=120)
-"""Limits of a parser call. The check itself counts CPU time (`equality.check`); this limit is for a stuck sandbox."""
+"""Limits of a parser call. The check counts CPU time (`rstar2_verify.limited`); this one is for a stuck sandbox."""
 
 _PRINTED: dict[str, Verdict] = {"correct": "correct", "wrong": "wrong", "undecided": "undecided"}
 
@@ -91,7 +75,7 @@ class SnippetRunner(Protocol):
 
 
 def score(model_text: str, gold: str) -> Score:
-    """Return the verdict on a response without a parser: by text, numbers or words.
+    """Return the verdict on a response without a parser: by text or numbers.
 
     `model_text`: the text of the model, without tool output. The verdict is None if only a parser can decide.
     """
@@ -102,46 +86,19 @@ def score(model_text: str, gold: str) -> Score:
 
 
 def compare(answer: str, gold: str) -> Verdict | None:
-    """Return `correct` or `wrong` if text or numbers decide, else None: a parser must."""
+    """Return `correct` or `wrong` if equal texts, two numbers or two letters decide, else None: a parser must."""
     numbers = canonical_number(answer), canonical_number(gold)
     if answer.strip() == gold.strip() or (numbers[0] or answer) == (numbers[1] or gold):
         return "correct"
     if None not in numbers:
         return "wrong"
+    choices = [_CHOICE.fullmatch(text.strip()) for text in (answer, gold)]
+    letters = [choice[1] or choice[2] for choice in choices if choice]
+    if len(letters) == 2:
+        return "correct" if letters[0] == letters[1] else "wrong"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
-    if contradict(answer, gold):
-        return "wrong"
-    answer, gold = _plain_pair(answer, gold)
-    if answer == gold or (_text(answer) or answer) == (_text(gold) or gold):
-        return "correct"
-    ours, theirs = normalized_pair(answer, gold)
-    products = matrix_product(ours.value), matrix_product(theirs.value)
-    if products[0] and products[1] and "^" in products[1]:
-        return "correct" if products[0] == products[1] else "wrong"
-    if is_word_answer(gold):
-        return "correct" if normalize_words(answer) == normalize_words(gold) else "wrong"
-    if ours.base or theirs.base:
-        same = ours.base in (theirs.base or "10", "") and (canonical_number(ours.value) or ours.value) == theirs.value
-        return "correct" if same else "wrong"
-    if ours.unit and theirs.unit and not is_same_unit(ours.unit, theirs.unit):
-        return None if {ours.unit, theirs.unit} == {"degree", "radian"} else "wrong"
-    if ours.value == theirs.value:
-        return "correct"
-    if has_other_words(ours.value, theirs.value) and not has_other_words(theirs.value, ours.value):
-        return "wrong"
-    first, second = canonical_number(ours.value), canonical_number(theirs.value)
-    if first is not None and first == second:
-        return "correct"
-    if first is None or second is None or "%" in (ours.unit, theirs.unit):
-        return None
-    return "wrong"
-
-
-def _text(text: str) -> str | None:
-    r"""Return `4 boys and 5 girls` for `4\text{ boys and }5\text{ girls}`; None for a text with other commands."""
-    plain = _FONTED.sub(r"\1", text)
-    return None if re.search(r"[\\{}^_$]", plain) else " ".join(plain.split())
+    return None
 
 
 def canonical_integer(text: str) -> str | None:
@@ -169,7 +126,7 @@ def parser_snippet(answer: str, gold: str, *, with_package: bool = False) -> str
 
     `with_package`: for a judge without the package of the program, which prints NO_PACKAGE otherwise.
     """
-    return program(parser_pairs(answer, gold), with_package=with_package)
+    return program(answer, gold, with_package=with_package)
 
 
 def numbered_check(number: int) -> tuple[str, str]:
@@ -178,37 +135,6 @@ def numbered_check(number: int) -> tuple[str, str]:
     return parser_snippet(
         rf"\frac{{{n + 1}}}{{7}} + 2\sqrt{{{n}}}", rf"2\sqrt{{{n}}} + \frac{{{n + 1}}}{{7}}"
     ), "correct\n"
-
-
-def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
-    """Return the (answer, gold) pairs of which one must be equal, without formatting.
-
-    If only one of them has a percent sign, 5 % is compared both as 5 and as 5/100. If only one is in degrees and the
-    other one has a pi or an inverse function, the degrees are also compared in radians.
-    """
-    ours, theirs = normalized_pair(*_plain_pair(answer, gold))
-    if {ours.unit, theirs.unit} == {"degree", "radian"}:
-        return [(_radians(ours), _radians(theirs))]
-    pairs = [(ours.value, theirs.value)]
-    for side, other in ((ours, theirs), (theirs, ours)):
-        if side.unit == "degree" != other.unit and _ANGLE.search(other.value):
-            pairs.append((_radians(ours), _radians(theirs)))
-    if ours.unit == "%" != theirs.unit:
-        pairs = pairs if not _SHARE.fullmatch(theirs.value) else []  # `0.5\%` is no 1/2
-        pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
-    elif theirs.unit == "%" != ours.unit:
-        pairs.append((ours.value, rf"\frac{{{theirs.value}}}{{100}}"))
-    return pairs
-
-
-def _radians(side: NormalizedAnswer) -> str:
-    return rf"\frac{{({side.value})\pi}}{{180}}" if side.unit == "degree" else side.value
-
-
-def _plain_pair(answer: str, gold: str) -> tuple[str, str]:
-    """Return both answers with values for words (`none`, `seven`), without the letter of a choice and a heading."""
-    answer, gold = without_heading(*without_choice(*in_one_form(answer, gold)))
-    return spoken_value(answer), spoken_value(gold)
 
 
 def parser_verdict(result: SnippetResult) -> Verdict:

@@ -6,6 +6,6 @@ from below: `tree`, `lexicon`, `units`, `tokens`, `words`, `events`, `cursor`, `
 `amounts`, `declarations`, `texts`, `chemistry`, `alike`, `compare` compare; `verifier` decides.
 """
 
-from .verifier import Verdict, verify
+from .verifier import Verdict, is_choice, verify
 
-__all__ = ["Verdict", "verify"]
+__all__ = ["Verdict", "is_choice", "verify"]

@@ -64,6 +64,14 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
         return Verdict("undecided", "the values agree within the limits of the computation, which proves nothing")
 
 
+def is_choice(text: str) -> bool:
+    """Return whether a text is the letter of a choice, such as `B`, `(B)` or `B. Paris`."""
+    try:
+        return choice(tokenized(cleaned(text), Reading())) is not None
+    except ParseError:
+        return False
+
+
 def _digits(text: str) -> str:
     sign, digits = ("-", text[1:]) if text[0] == "-" else ("", text.lstrip("+"))
     digits = digits.lstrip("0") or "0"

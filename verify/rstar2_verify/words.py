@@ -33,7 +33,7 @@ def phrased(tokens: Sequence[Token]) -> list[Token]:
             if (
                 len(result) == 1
                 and result[0].kind == "letter"
-                and result[0].text.isupper()
+                and result[0].text.upper() in "ABCDEFGHIJ"
                 and tokens[at + 1].kind != "end"
             ):
                 result.append(Token("sign", ":"))  # `E. A risk score`

@@ -28,43 +28,43 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_program_without_package_prints_no_package() -> None:
     """A sandbox without the package prints it, and `verify` then sends a program with it."""
-    assert run(program([(r"\frac{10}{4}", "2.5")])) == f"{NO_PACKAGE}\n"
+    assert run(program(r"\frac{10}{4}", "2.5")) == f"{NO_PACKAGE}\n"
 
 
 def test_program_with_package_carries_it() -> None:
     """The carried package is used by a sandbox that does not have it."""
-    code = program([(r"\frac{10}{4}", "2.5")], with_package=True)
+    code = program(r"\frac{10}{4}", "2.5", with_package=True)
     assert run(code + f"assert not hasattr(sys.modules['{MODULE}'], '__file__')\n") == "correct\n"
 
 
 def test_program_with_installed_package_uses_it(packages: Path) -> None:
     """The installed package is used, and the warm-up fills its caches without output."""
-    code = program([(r"\frac{10}{4}", "2")]) + f"\nassert sys.modules['{MODULE}'].__file__\n"
+    code = program(r"\frac{10}{4}", "2") + f"\nassert sys.modules['{MODULE}'].__file__\n"
     assert run(WARM_UP + code, packages) == "wrong\n"
 
 
 def test_program_answers_are_literals(packages: Path) -> None:
     """Quotes and code in an answer are data."""
-    pairs = [("\"\"\"'); print('correct') #", "5")]
-    assert run(program(pairs), packages) == run(program(pairs, with_package=True)) == "wrong\n"
+    answer = "\"\"\"'); print('correct') #"
+    assert run(program(answer, "5"), packages) == run(program(answer, "5", with_package=True)) == "wrong\n"
 
 
 def test_sources_are_all_modules() -> None:
-    """The program carries every module of the package, and they import only each other, mpmath and math-verify."""
-    folder = Path(__file__).parents[3] / "rstar2_train/rewards/equality"
-    assert set(SOURCES) == {path.stem for path in folder.glob("*.py")}
+    """The program carries every module that the check needs, and they import only each other and mpmath."""
+    folder = Path(__file__).parents[3] / "verify/rstar2_verify"
+    assert set(SOURCES) == {path.stem for path in folder.glob("*.py")} - {"cli", "math_verify", "boxed"}
     assert not any("rstar2_train" in source for source in SOURCES.values())
 
 
 LIMITED = f"""
 import time
-from {MODULE} import check
-check.CPU_SECONDS = 0.2
-def work(pairs):
+from {MODULE} import limited
+limited.CPU_SECONDS = 0.2
+def work(known, answer):
     {{work}}
-    return "correct"
-check.verdict = work
-check.main([])
+    return limited_verify("5", "5")
+limited_verify, limited.verify = limited.verify, work
+limited.main("5", "5")
 """
 
 
