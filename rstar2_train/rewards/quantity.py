@@ -1,7 +1,8 @@
 r"""Reads and compares quantities: a number with an optional unit, such as `3.0 \times 10^8 \text{ m/s}`. Pure.
 
-The number is read by a regular expression. Only a short unit of a restricted alphabet reaches the units library (pint):
-its parser evaluates powers, so that a hostile text could stop the process.
+A number without a unit is read by the grammar of `rstar2_verify`, one with a unit by a regular expression. Only a
+short unit of a restricted alphabet reaches the units library (pint): its parser evaluates powers, so that a hostile
+text could stop the process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from rstar2_verify import read_measure, written
 
 MAX_CHARACTERS = 400
 """Longest text that is read."""
@@ -50,10 +53,25 @@ class Quantity:
     """Unit as text; empty: none."""
 
 
-def read_quantity(text: str) -> Quantity | None:
-    """Return the quantity of an answer; None if the text is not one number with at most one unit."""
+def read_quantity(text: str, *, strict: bool = False) -> Quantity | None:
+    """Return the quantity of an answer; None if the text is not one number with at most one unit.
+
+    The number may be any constant expression, and may have a label: `x = \\frac{1}{2}`, `2\\pi`, `about 5`.
+    `strict`: for a known answer, which has no words around its number.
+    """
     if len(text) > MAX_CHARACTERS:
         return None
+    measure = None if "%" in text else read_measure(text, strict=strict)
+    if measure is not None and not measure[1]:
+        return Quantity(measure[0], "")
+    plain = _plain_quantity(text)
+    if measure is None or (plain is not None and (not plain.unit or _unit(plain.unit) is not None)):
+        return plain
+    return Quantity(measure[0], written(measure[1]))
+
+
+def _plain_quantity(text: str) -> Quantity | None:
+    """Return the quantity of a number in digits with a unit that pint may know."""
     plain = text.translate(_SUPERSCRIPTS) if not any(mark in text for mark in "⁰¹²³⁴⁵⁶⁷⁸⁹") else _superscripts(text)
     for pattern, replacement in _LATEX:
         plain = pattern.sub(replacement, plain)
@@ -78,12 +96,18 @@ def equal_quantities(got: Quantity, gold: Quantity, *, relative: float, absolute
         if not got.unit:
             if needs_unit:
                 return False
+            if gold.unit == "%" and _is_close(100 * got.value, gold.value, relative=relative, absolute=absolute):
+                return True
         else:
             converted = _convert(got, gold.unit)
             if converted is None:
                 return False
             value = converted
-    return abs(value - gold.value) <= max(absolute, relative * abs(gold.value))
+    return _is_close(value, gold.value, relative=relative, absolute=absolute)
+
+
+def _is_close(value: float, gold: float, *, relative: float, absolute: float) -> bool:
+    return abs(value - gold) <= max(absolute, relative * abs(gold))
 
 
 def check_unit(unit: str) -> None:

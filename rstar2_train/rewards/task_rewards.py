@@ -179,7 +179,7 @@ def _is_close(rule: RewardSpec, answer: str, gold: str) -> bool:
 
 
 def _gold_quantity(rule: RewardSpec, gold: str) -> Quantity:
-    quantity = read_quantity(gold)
+    quantity = read_quantity(gold, strict=True)
     if quantity is None:
         raise ValueError(f"reward {rule.name}: the answer of the row is not a number with a unit: {gold[:80]!r}")
     return quantity

@@ -102,7 +102,7 @@ def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose answer is a number, and whose unit may have a power of ten: for a reward of type Numeric."""
     number, unit = first_text(row, where, "answer_number"), text_field(row, "unit", where, default="").strip()
     answer = f"{number} \\times {unit}" if unit.lstrip("$ ").startswith("10^") else f"{number} {unit}"
-    quantity = read_quantity(answer)
+    quantity = read_quantity(answer, strict=True)
     try:
         check_unit(quantity.unit if quantity else "?")
     except ValueError as error:

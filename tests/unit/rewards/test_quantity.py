@@ -35,7 +35,7 @@ def test_read_quantity_reads_common_forms(text: str, value: float, unit: str) ->
     assert read is not None and read.value == pytest.approx(value) and read.unit == unit
 
 
-@pytest.mark.parametrize("text", ["about 5 m", "", "m", "1e9999", "nan m", "1" * 500, "5 m; 6 m"])
+@pytest.mark.parametrize("text", ["", "m", "1e9999", "nan m", "1" * 500, "5 m; 6 m"])
 def test_read_quantity_other_text_is_none(text: str) -> None:
     """A text that is not one number with a unit has no quantity."""
     assert read_quantity(text) is None

@@ -57,6 +57,13 @@ async def grade(spec: RewardSpec, text: str, judge: FakeJudge | None = None, **r
         ("Choice", "**B**", "B", True),
         ("Numeric", r"\boxed{1.0\text{ km}}", "1000 m", True),
         ("Numeric", r"\boxed{a lot}", "1000 m", False),
+        ("Numeric", r"\boxed{\frac{1}{2}}", "0.5", True),
+        ("Numeric", "1.0 x 10^3", "1000", True),
+        ("Numeric", "x = 5", "5", True),
+        ("Numeric", "about 5", "5", True),
+        ("Numeric", "0.5", "50%", True),
+        ("Numeric", "5 kgs", "5 kg", True),
+        ("Numeric", "1/2", "2", False),
     ],
 )
 async def test_grade_compares_by_type(kind: Any, answer: str, gold: str, correct: bool) -> None:
