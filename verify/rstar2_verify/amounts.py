@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from .exact import exact
 from .tree import Node, NotExact, Undefined, integer, mapped, nodes
-from .units import Unit, same_unit, scale, unit_of
+from .units import Unit, same_unit, scale, unit_of, written
 
 Same = Callable[[Node, Node], bool]
 _PI = Node("constant", text="pi")
@@ -54,8 +54,14 @@ def same_amounts(given: Node, known: Node, same: Same) -> bool | None:
 
 
 def without_units(node: Node) -> Node:
-    """Return a tree with bare values for quantities inside of expressions, and degrees in radians next to pi."""
-    return mapped(node, lambda part: without_units(part.parts[0]) if part.kind == "quantity" else None)
+    """Return a tree in which the units of quantities inside of expressions are names."""
+
+    def named(part: Node) -> Node | None:
+        if part.kind != "quantity":
+            return None
+        return Node("mul", (without_units(part.parts[0]), Node("name", text=f"unit {written(part.unit)}")))
+
+    return mapped(node, named)
 
 
 def in_radians(node: Node) -> Node:

@@ -44,6 +44,8 @@ def _agree(
         if needed <= digits:
             break
         if needed > MAX_DIGITS:
+            if min(spread_a, spread_b) < DIGITS:
+                return False  # only terms that cancel could make it equal: `e^{10^{14}}-e^{10^{14}}+5`
             raise Undecided
         digits = int(needed) + 10
     with mp.workdps(2 * digits):

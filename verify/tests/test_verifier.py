@@ -83,7 +83,7 @@ def test_hostile_answers_are_decided_soon(answer: str) -> None:
     """A hostile answer is different, within a second of CPU time and without an exception."""
     start = time.process_time()
     verdict = verify("5", answer)
-    assert verdict.outcome == "different" or answer.startswith("e^")
+    assert verdict.outcome == "different"
     assert time.process_time() - start < 5
 
 
