@@ -130,6 +130,9 @@ class ExpressionParser(CommandParser):
             terms.append(term)
         if len(terms) > 1 and any(term.kind == "quantity" and term.text == "weak" for term in terms):
             raise ParseError("a sum with letters that may be units")
+        *others, last = terms
+        if others and last.kind == "quantity" and not any(term.kind == "quantity" for term in others):
+            return Node("quantity", (Node("add", (*others, *last.parts)),), unit=last.unit)  # `2+3\sqrt{2} cm`
         return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
 
     def product(self) -> Node:
