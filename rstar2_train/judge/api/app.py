@@ -176,6 +176,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     app.add_middleware(BodyLimit)
     if token:
         app.add_middleware(BearerAuth, token=token, is_open=is_open, body=UNAUTHORIZED)
+    app.openapi()  # cached now: its generation takes too long for the event loop of the calls
     return app
 
 

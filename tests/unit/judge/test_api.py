@@ -175,3 +175,8 @@ async def test_missing_token_gets_the_header_to_send() -> None:
         response = await http.post("/v1/run", json={"code": ""})
     assert response.status_code == 401
     assert "Authorization: Bearer TOKEN" in response.text and "RSTAR2_JUDGE_TOKEN" in response.text
+
+
+def test_schema_is_generated_before_the_first_request() -> None:
+    """The generation takes tens of milliseconds, in which the event loop would answer no call."""
+    assert create_app(ApiSettings(redis="redis://127.0.0.1:1/0"), token=None).openapi_schema is not None
