@@ -15,6 +15,7 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.api.tasks import RewardSpec, ToolSpec
 from rstar2_train.data.problems import Problem
 from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.executor.program import SOCKET
 from rstar2_train.judge.types import CallResult, ReturnedFile
 from rstar2_train.rewards.task_rewards import Response, TaskRewards
 from rstar2_train.rollout import trajectory_store
@@ -152,9 +153,9 @@ async def test_function_tool_returns_files(client: JudgeClient, chat_format: Cha
     assert [row.calls for row in trajectory_store.read(path)] == [row.calls for row in rollouts.values()]
 
 
-FORGED_FILES = """
+FORGED_FILES = f"""
 import os
-os.write(0, b"5 1 a.txt\\nhello" + b"9999999 1 b\\n")
+os.write({SOCKET}, b"5 1 a.txt\\nhello" + b"9999999 1 b\\n")
 open("/tmp/out/c.txt", "w").write("c")
 if os.fork() == 0:
     print("child")
@@ -166,9 +167,9 @@ async def test_returned_files_forged_stream_harms_only_itself(client: JudgeClien
     limits = JudgeLimits(file_bytes=1000)
     forged = await client.run(FORGED_FILES, limits=limits)
     assert (forged.status, [file.name for file in forged.files]) == ("ok", ["a.txt"])
-    flood = await client.run("import os\nfor _ in range(99): os.write(0, bytes(65536))", "in", limits=limits)
+    flood = await client.run(f"import os\nfor _ in range(99): os.write({SOCKET}, bytes(65536))", "in", limits=limits)
     assert (flood.status, flood.files) == ("ok", [])
-    closed = await client.run("import os\nos.close(0)\nopen('/tmp/out/x', 'w').close()", limits=limits)
+    closed = await client.run(f"import os\nos.close({SOCKET})\nopen('/tmp/out/x', 'w').close()", limits=limits)
     assert (closed.status, closed.files) == ("ok", [])
     script = "import sys\nprint(len(sys.stdin.read()))\nopen('out/a b.csv', 'w').write('1,2')\n1 / 0"
     clean = await client.run(script, "x" * 3_000_000, limits=limits)
