@@ -67,7 +67,7 @@ async def remote_judge(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path
 
 
 def call(code: str, limits: JudgeLimits = SLOW) -> QueuedCall:
-    return QueuedCall.build(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
+    return QueuedCall(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
 
 
 async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: UnsupervisedJudge) -> None:

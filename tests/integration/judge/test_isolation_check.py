@@ -32,8 +32,7 @@ async def test_isolation_check_rejects_a_leaky_sandbox(tmp_path: Path, monkeypat
     pool = SandboxPool(LocalSandboxProvider(prepare(isolation="gvisor", state=tmp_path, lanes=("bare",)), 1))
     pool.start()
     try:
-        limits = JudgeLimits()
-        call = QueuedCall.build(id="1", reply_to="", code="print(1)", stdin="", limits=limits, deadline=0)
+        call = QueuedCall(id="1", reply_to="", code="print(1)", stdin="", limits=JudgeLimits(), deadline=0)
         future = pool.submit(call)
         with pytest.raises(PoolError, match=r"not isolated.*secrets in the environment.*RSTAR2_REDIS_PASSWORD"):
             await pool.supervisor.failed

@@ -21,6 +21,7 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.loadgen import SNIPPETS, measure_load
 from rstar2_train.judge.queue import GROUP, Consumer, QueueKeys, connect
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
+from rstar2_train.judge.worker.worker import CRASHED
 from tests.support.hostile import HOSTILE
 from tests.support.unsupervised_judge import UnsupervisedJudge
 from tests.support.waiting import until_async
@@ -270,7 +271,7 @@ async def test_call_delivered_too_often_is_a_dead_letter(own_judge: Unsupervised
         redis.xclaim(QueueKeys().calls, GROUP, "dead", 0, [entry], idle=60_000, retrycount=3)
         own_judge.start_worker()
         answer = (await call).json()
-    assert answer["status"] == "internal" and "given up" in answer["stderr"]
+    assert (answer["status"], answer["stderr"]) == ("internal", CRASHED)
     await until_async(lambda: redis.xlen(QueueKeys().calls) == 0, "the call leaves the queue")
     assert redis.xlen(QueueKeys().dead) == before + 1
 
