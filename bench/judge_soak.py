@@ -30,6 +30,8 @@ from tests.support.unsupervised_judge import UnsupervisedJudge
 PARALLEL_BATCHES = 120
 """Batches in flight. 120 batches of 64 calls are near the limit of the API; the other batches wait at the caller."""
 SESSIONS = 8
+VICTIMS = ("worker", "sandbox", "redis", "sandbox")
+"""The kills of a round."""
 CELL = "n = globals().get('n', 0) + 1\nprint(n)"
 
 
@@ -103,12 +105,22 @@ async def hold_sessions(client: JudgeClient, tally: SoakTally) -> None:
 
 
 async def kill_parts(
-    stack: UnsupervisedJudge, kills: Counter[str], tally: SoakTally, *, workers: Sequence[str], every: float, seed: int
+    stack: UnsupervisedJudge,
+    kills: Counter[str],
+    tally: SoakTally,
+    *,
+    workers: Sequence[str],
+    every: float,
+    rounds: int | None,
+    seed: int,
 ) -> None:
-    """Kill and restart one part after another until this task is cancelled. Waits for a result between two kills."""
+    """Kill and restart one part after another, `rounds` times, or until this task is cancelled.
+
+    Waits for a result between two kills.
+    """
     rng = random.Random(seed)
-    for victims in itertools.repeat(("worker", "sandbox", "redis", "sandbox")):
-        for victim in rng.sample(victims, len(victims)):
+    for _ in itertools.count() if rounds is None else range(rounds):
+        for victim in rng.sample(VICTIMS, len(VICTIMS)):
             tally.answered.clear()
             await asyncio.sleep(every * rng.uniform(0.7, 1.3))
             await tally.answered.wait()  # on a busy machine, a sandbox may take longer than `every` to start
@@ -141,8 +153,13 @@ def kill_sandbox(worker: int) -> None:
             os.kill(child.pid, signal.SIGKILL)
 
 
-async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0, workers: int = 1) -> dict[str, Any]:
-    """Queue `calls` calls, kill a part `every` few seconds, and return the counts."""
+async def soak(
+    folder: Path, *, calls: int, every: float = 4.0, rounds: int | None = None, seed: int = 0, workers: int = 1
+) -> dict[str, Any]:
+    """Queue `calls` calls, kill a part `every` few seconds, and return the counts.
+
+    `rounds`: rounds of kills; None: until the last call has its result.
+    """
     names = ("worker", *(f"worker-{number}" for number in range(2, workers + 1)))
     tally, kills = SoakTally(), Counter[str]()
     batches = iter([list(range(start, min(start + MAX_BATCH, calls))) for start in range(0, calls, MAX_BATCH)])
@@ -162,15 +179,16 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0, w
                     await send(session, stack.url, numbers, tally)
 
             start, last_report = time.monotonic(), 0.0
-            background = [kill_parts(stack, kills, tally, workers=names, every=every, seed=seed)]
+            background = [kill_parts(stack, kills, tally, workers=names, every=every, rounds=rounds, seed=seed)]
             background += [hold_sessions(client, tally) for _ in range(SESSIONS)]
-            endless = [asyncio.create_task(coroutine) for coroutine in background]
-            senders = asyncio.gather(*(sender() for _ in range(PARALLEL_BATCHES)))
+            running: set[asyncio.Future[Any]] = {asyncio.create_task(coroutine) for coroutine in background}
+            senders: asyncio.Future[Any] = asyncio.gather(*(sender() for _ in range(PARALLEL_BATCHES)))
             try:
                 while not senders.done():
-                    done, _ = await asyncio.wait([senders, *endless], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done - {senders}:
+                    done, _ = await asyncio.wait([senders, *running], timeout=1, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done & running:
                         task.result()
+                    running -= done
                     if time.monotonic() - last_report > 15:
                         last_report = time.monotonic()
                         print(
@@ -178,9 +196,9 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0, w
                         )
                 await senders
             finally:
-                for task in endless:
+                for task in running:
                     task.cancel()
-                await asyncio.gather(*endless, return_exceptions=True)
+                await asyncio.gather(*running, return_exceptions=True)
             seconds = time.monotonic() - start
             stack.wait_ready()
             resubmitted = stack.status()["resubmitted"]
