@@ -47,7 +47,7 @@ def test_agent_flows_are_the_endpoint_and_dns() -> None:
     policy = policies["demo-agent"]
     assert policy["ingress"] == []
     dns, endpoint = policy["egress"]
-    assert {rule["port"] for rule in dns["ports"]} == {53} and "to" not in dns
+    assert {rule["port"] for rule in dns["ports"]} == {53, 5353} and "to" not in dns
     assert endpoint["to"][0]["podSelector"]["matchLabels"][names.ROLE_LABEL] == "trainer"
     assert [rule["port"] for rule in endpoint["ports"]] == [8090]
     (rule,) = [rule for rule in policies["demo-trainer"]["ingress"] if rule.get("ports")]
