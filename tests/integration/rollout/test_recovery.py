@@ -71,11 +71,13 @@ def context_of(pool: EnginePool, judge: JudgeClient, chat_format: ChatFormat) ->
 
 
 async def until_in_long_turns(engine: Engine) -> None:
-    """Return when an engine has sampled several parts of a turn."""
+    """Return when an engine has sampled several parts of a turn that has not ended."""
+
+    def is_long(turn: SampledTurn) -> bool:
+        return turn.finish_reason is None and len(turn.token_ids) >= 5 * PART
+
     async with asyncio.timeout(300):
-        while engine.url not in {
-            url for url, turn in RecordingClient.turns.values() if len(turn.token_ids) >= 5 * PART
-        }:
+        while engine.url not in {url for url, turn in RecordingClient.turns.values() if is_long(turn)}:
             await asyncio.sleep(0.002)
 
 
