@@ -16,6 +16,7 @@ from rstar2_operator import names
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.kueue import may_run
 from rstar2_operator.decide.plan import FINAL, Plan
+from rstar2_operator.decide.stage_progress import last_attempt
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
 from rstar2_train.api.contracts import PROGRESS_KEY
@@ -99,13 +100,8 @@ class ExploredCluster(SimulatedCluster):
                     yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
                 yield from (f"{fault} {job}" for fault in ("inject", "reject") if fault in self.faults)
-                if "hang" in self.faults and self._stage(job):
-                    yield f"hang {job}"
-                if "lose" in self.faults and self._stage(job):
-                    yield f"lose {job}"
-                yield from (
-                    f"{fault} {job}" for fault in ("fault", "stick") if fault in self.faults and self._stage(job)
-                )
+                own = ("hang", "lose", "fault", "stick") if self._stage(job) else ()
+                yield from (f"{fault} {job}" for fault in own if fault in self.faults)
         yield from (
             fault
             for fault in ("toggle", "delete", "secret", "status", "unschedulable", "unstarted")
@@ -348,7 +344,11 @@ class ExploredCluster(SimulatedCluster):
         )
         held = has_finalizer(self.job), is_deleted(self.job)
         own = status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend")
-        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), self.faults
+        # Two states are equal only if the same attempts would be repeated.
+        latest = {stage.name: last_attempt(stage, self.observed()) for stage in self.spec().spec.stages}
+        following = {names.attempt("demo", stage, number + 1) for stage, number in latest.items()}
+        repeatable = sorted((following & set(self.started_jobs)) - self.unrecorded), self.repeated
+        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), self.faults, repeatable
         return repr(self._aged(state))
 
     def _of_child(self, job: dict[str, Any]) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA
 from rstar2_operator.decide.plan import Ending
 from rstar2_operator.decide.pod_termination import running_pods
@@ -40,7 +41,7 @@ def prunable(
             kind in PRUNED
             # Its deletion returns the quota; at the end of the job the condition Finished does.
             or (kind == "Workload" and not holds_pods and ending not in ("completed", "failed"))
-            or (kind == "Job" and _is_superseded(child, observed, now))
+            or (kind == "Job" and _is_superseded(child, observed, now) and _is_recorded(child, observed))
         )
     ]
 
@@ -71,3 +72,17 @@ def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
         return False
     attempts = sorted(observed.attempts(stage), reverse=True)
     return int(labels(job)[names.ATTEMPT_LABEL]) not in attempts[:KEPT_ATTEMPTS]
+
+
+def _is_recorded(job: Object, observed: ObservedJob) -> bool:
+    """Return whether no later attempt can have the number of a Job that is deleted, because the status has it.
+
+    The operator may have restarted between the creation of the Job and the write of the status.
+    """
+    stage = labels(job).get(names.STAGE_LABEL)
+    if stage is None or is_deleted(observed.job):
+        return True
+    if row := observed.stage_status(stage):
+        return int(row.get("attempts", 0)) >= int(labels(job)[names.ATTEMPT_LABEL])
+    # The status of this spec has no row: the stage was removed from it.
+    return bool(observed.status.get("observedGeneration") == observed.job["metadata"].get("generation"))

@@ -122,8 +122,13 @@ def invalid_status(
     plan = Plan(None, NO_RESTARTS, phase=phase, reason=INVALID_SPEC, message=message)
     problems = [*rejected, *diagnoses(observed, now=now)]
     described = conditions(plan, observed, problems)
+    rows = [
+        {**row, "attempts": max([row.get("attempts", 0), *observed.attempts(row["name"])])}
+        for row in old.get("stages", ())
+    ]
     return {
         **{name: value for name, value in old.items() if name not in TIMERS},
+        **({"stages": rows} if rows else {}),
         **_times(plan, observed, now=now),
         "observedGeneration": generation,
         "phase": phase,

@@ -17,7 +17,7 @@ def suspend(facts: Facts) -> Verdict:
     """End the pods of a job with spec.suspend: true."""
     if not facts.job.spec.suspend:
         return None
-    if stage_progress.running_attempts(facts.observed):
+    if stage_progress.running_attempts(facts.observed) or facts.running_job is not None:
         message = "Waiting for pods to terminate. A training orchestrator writes a checkpoint first."
         return Plan(
             facts.stage_name,
