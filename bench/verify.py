@@ -1,27 +1,25 @@
-r"""Measures which answers the verifier accepts, next to plain math-verify, and how fast it is.
+r"""Measures which answers the package rstar2_verify accepts and how fast, next to math-verify on the same pairs.
 
-`make bench-verify` writes bench/results/verify.json. It has two sets of pairs of an answer and a gold answer:
+`make bench-verify` writes bench/results/verify.json. It has three sets of pairs of an answer and a gold answer:
 
+- the case files of the package (verify/tests/cases);
 - generated classes (bench/forms/generated.py): each class draws gold answers, writes them in other ways, and changes
   them slightly;
 - benchmark files: for every gold answer, rewritings and near misses by its form (bench/forms). The data is a folder
   with *.jsonl files whose rows have an `answer`: `--data FOLDER`, or RSTAR2_BENCHMARKS. Without a folder this set is
   empty.
 
-Other forms must be accepted, near misses refused. Both sets are also compared by math-verify alone, with its defaults.
-The check runs the judge's program in warm processes, one per core; `make bench-judge` measures the cost of the sandbox.
-QUICK=1 takes fewer gold answers of the files and compares every 8th generated pair with math-verify; the JSON keys are
-the same. The verdicts of math-verify are kept in the user's cache, because they take most of the time.
+Other forms must be accepted, near misses refused. math-verify, with its defaults, compares a sample of the pairs in the
+same processes: some take its limit of five seconds. `make bench-judge` measures the cost of the sandbox. QUICK=1 takes
+every 8th gold answer of the benchmark files and a smaller sample for math-verify; the JSON keys are the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import io
 import json
 import os
+import resource
 import sys
 import time
 from collections import Counter
@@ -32,6 +30,9 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from rstar2_verify import verify
+from rstar2_verify.limited import warm_up
+from rstar2_verify.verifier import Outcome
 
 from bench.forms import (
     class_expressions,
@@ -50,13 +51,11 @@ from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.texts import TEXTS
 from bench.provenance import describe_commit
-from bench.verify_baseline import BaselineCache, accepted_by_math_verify, limit_memory
-from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.verdict import Verdict
-from rstar2_train.rewards.verify import score, verify
+from rstar2_train.rewards.verify import score
 
 ROOT = Path(__file__).parents[1]
+CASES = ROOT / "verify" / "tests" / "cases"
 RESULTS = ROOT / "bench" / "results" / "verify.json"
 FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
 """The form of a gold answer is the first one with a matching pattern; GENERIC has none."""
@@ -75,11 +74,13 @@ MAX_FAILURES = 40
 GOLDS_PER_CLASS = 22
 """Gold answers per class."""
 STEP = 8
-"""math-verify compares every n-th pair of the benchmark files; in the short form also of the generated classes. The
-short form has every n-th gold answer of the benchmark files."""
-CLASS_STEP = 4
-"""math-verify compares every n-th pair of the generated classes in the long form: some need its limit of 5 s each."""
+"""math-verify compares every n-th pair of each form and kind; the short form has every n-th gold answer of the
+benchmark files."""
+QUICK_STEPS = {"cases": 8, "generated": 32, "benchmarks": 8}
+"""The steps of math-verify in the short form."""
 CHUNK = 50
+MAX_MEMORY_BYTES = 8 << 30
+"""Address space of a worker. math-verify may compute a power of a power."""
 
 
 class Case(NamedTuple):
@@ -88,43 +89,21 @@ class Case(NamedTuple):
     kind: str
     """`itself`, `same` or `other`."""
     form: str
-    """Form of the gold answer, or class."""
+    """Form of the gold answer, class, or name of the case file."""
     gold: str
     answer: str
 
 
-class Outcome(NamedTuple):
+class Measurement(NamedTuple):
     """The measurement of a case."""
 
-    verdict: Verdict | None
+    outcome: Outcome
     milliseconds: float
-    """CPU time of the parser's check; 0 if text decided."""
+    """CPU time of rstar2_verify."""
     baseline: bool | None
-    """Whether plain math-verify accepts the answer; None if it was not asked."""
-
-
-class SnippetResult(NamedTuple):
-    """The result of a program."""
-
-    status: str
-    stdout: str
-    exit_code: int | None = None
-
-
-class WarmProcess:
-    """Runs the judge's programs in this process, as a warm sandbox does. The program has its own limit of CPU time."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
-        """Run a program as the judge's client does."""
-        start = time.process_time()
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, {})
-        self.seconds += time.process_time() - start
-        return SnippetResult("ok", printed.getvalue())
+    """Whether math-verify accepts the answer; None if it was not asked."""
+    baseline_milliseconds: float
+    """CPU time of math-verify; 0 if it was not asked."""
 
 
 def response(answer: str) -> str:
@@ -165,6 +144,13 @@ def class_cases(golds: int) -> Iterator[Case]:
                     yield Case(kind, name, pairs.gold, answer)
 
 
+def file_cases() -> Iterator[Case]:
+    """Yield the cases of the case files of rstar2_verify."""
+    for path in sorted(CASES.glob("*.jsonl")):
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            yield Case("same" if row["equal"] else "other", path.stem, row["known"], row["answer"])
+
+
 def read_golds(folder: Path) -> dict[str, list[str]]:
     """Return file name -> gold answers."""
     files = sorted(folder.glob("*.jsonl"))
@@ -176,50 +162,59 @@ def read_golds(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def measure(chunk: Sequence[tuple[Case, bool]]) -> list[Outcome]:
-    """Return the outcomes of some cases in a worker; the flag of a case is whether math-verify compares it too."""
-    outcomes = []
+def prepare() -> None:
+    """Warm both verifiers up. Above MAX_MEMORY_BYTES a worker has a MemoryError, which counts as refused."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    warm_up()
+    accepted_by_math_verify(r"\frac{1}{2}", "0.5")
+
+
+def accepted_by_math_verify(answer: str, gold: str) -> bool:
+    """Return whether math-verify with its defaults accepts an answer."""
+    import math_verify
+
+    try:
+        return bool(math_verify.verify(math_verify.parse(f"${gold}$"), math_verify.parse(f"${answer}$")))
+    except Exception:  # its parser raises errors of many kinds
+        return False
+
+
+def measure(chunk: Sequence[tuple[Case, bool]]) -> list[Measurement]:
+    """Return the measurements of some cases in a worker; the flag of a case is whether math-verify compares it too."""
+    measurements = []
     for case, with_baseline in chunk:
-        process = WarmProcess()
-        verdict = asyncio.run(verify(response(case.answer), case.gold, judge=process)).verdict
+        start = time.process_time()
+        outcome = verify(case.gold, case.answer).outcome
+        middle = time.process_time()
         baseline = accepted_by_math_verify(case.answer, case.gold) if with_baseline else None
-        outcomes.append(Outcome(verdict, process.seconds * 1000, baseline))
-    return outcomes
+        end = time.process_time() if with_baseline else middle
+        measurements.append(Measurement(outcome, (middle - start) * 1000, baseline, (end - middle) * 1000))
+    return measurements
 
 
-def measure_all(all_cases: Sequence[Case], cache: BaselineCache, *, step: int, workers: int) -> list[Outcome]:
-    """Return the outcome of each case; math-verify compares every `step`-th one of each kind."""
+def measure_all(all_cases: Sequence[Case], *, step: int, workers: int) -> list[Measurement]:
+    """Return the measurement of each case; math-verify compares every `step`-th one of each form and kind."""
     counts: Counter[tuple[str, str]] = Counter()
-    compared = []
+    flagged = []
     for case in all_cases:
         key = (case.form, case.kind)
-        compared.append(case.kind != "itself" and counts[key] % step == 0)
+        flagged.append((case, case.kind != "itself" and counts[key] % step == 0))
         counts[key] += 1
-    flagged = [
-        (case, flag and (case.gold, case.answer) not in cache.verdicts)
-        for case, flag in zip(all_cases, compared, strict=True)
-    ]
     chunks = [flagged[at : at + CHUNK] for at in range(0, len(flagged), CHUNK)]
-    outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(workers, initializer=limit_memory) as pool:
-        for chunk, part in zip(chunks, pool.map(measure, chunks), strict=True):
-            outcomes += part
-            cache.add(
-                (case.gold, case.answer, outcome.baseline) for (case, _), outcome in zip(chunk, part, strict=True)
-            )
-            if len(outcomes) % (20 * CHUNK) == 0:
-                print(f"{len(outcomes)} of {len(all_cases)}", file=sys.stderr, flush=True)
-    return [
-        outcome._replace(baseline=cache.verdicts[case.gold, case.answer]) if flag else outcome
-        for case, outcome, flag in zip(all_cases, outcomes, compared, strict=True)
-    ]
+    measurements: list[Measurement] = []
+    with ProcessPoolExecutor(workers, initializer=prepare) as pool:
+        for part in pool.map(measure, chunks):
+            measurements += part
+            if len(measurements) % (20 * CHUNK) == 0:
+                print(f"{len(measurements)} of {len(all_cases)}", file=sys.stderr, flush=True)
+    return measurements
 
 
 def _rate(count: int, total: int) -> float | None:
     return round(count / total, 6) if total else None
 
 
-def figures(measured: Iterable[tuple[Case, Outcome]]) -> dict[str, Any]:
+def figures(measured: Iterable[tuple[Case, Measurement]]) -> dict[str, Any]:
     """Return the counts and rates of some cases."""
     measured = list(measured)
     own = {kind: [outcome for case, outcome in measured if case.kind == kind] for kind in ("itself", "same", "other")}
@@ -228,7 +223,7 @@ def figures(measured: Iterable[tuple[Case, Outcome]]) -> dict[str, Any]:
         tried = own[kind]
         compared = [outcome for outcome in tried if outcome.baseline is not None]
         ours, theirs = _accepted(tried), sum(bool(outcome.baseline) for outcome in compared)
-        undecided = sum(outcome.verdict not in ("correct", "wrong", "no_answer") for outcome in tried)
+        undecided = sum(outcome.outcome == "undecided" for outcome in tried)
         results[key] = {
             "tried": len(tried),
             "accepted": ours,
@@ -243,21 +238,21 @@ def figures(measured: Iterable[tuple[Case, Outcome]]) -> dict[str, Any]:
     return results
 
 
-def _accepted(outcomes: Iterable[Outcome]) -> int:
-    return sum(outcome.verdict == "correct" for outcome in outcomes)
+def _accepted(measurements: Iterable[Measurement]) -> int:
+    return sum(measurement.outcome == "equal" for measurement in measurements)
 
 
-def results_by_form(measured: Sequence[tuple[Case, Outcome]]) -> dict[str, Any]:
+def results_by_form(measured: Sequence[tuple[Case, Measurement]]) -> dict[str, Any]:
     """Return the figures and failures of each form or class."""
-    forms: dict[str, list[tuple[Case, Outcome]]] = {}
-    for case, outcome in measured:
-        forms.setdefault(case.form, []).append((case, outcome))
+    forms: dict[str, list[tuple[Case, Measurement]]] = {}
+    for case, measurement in measured:
+        forms.setdefault(case.form, []).append((case, measurement))
     results = {}
     for name, part in sorted(forms.items()):
         failures = [
-            {"kind": case.kind, "gold": case.gold, "answer": case.answer, "verdict": outcome.verdict}
+            {"kind": case.kind, "gold": case.gold, "answer": case.answer, "outcome": outcome.outcome}
             for case, outcome in part
-            if (outcome.verdict == "correct") == (case.kind == "other") or outcome.verdict in ("undecided", "internal")
+            if outcome.outcome != ("different" if case.kind == "other" else "equal")
         ]
         results[name] = {**figures(part), "failures": failures[:MAX_FAILURES]}
     return results
@@ -266,7 +261,7 @@ def results_by_form(measured: Sequence[tuple[Case, Outcome]]) -> dict[str, Any]:
 def integer_rate(golds: list[str], seconds: float = 2.0) -> float:
     """Return integer verifications per second on one core: correct, typeset and wrong answers in a long response."""
     reasoning = "I think of 3 and then of \\boxed{4}. " * 400
-    templates = ("{}", "${}$", "{}.0", r"{}\text{{ cm}}", "{}1")
+    templates = ("{}", "${}$", "{}.0", "{}1")
     texts = [(reasoning + response(template.format(gold)), gold) for gold in golds for template in templates]
     done = 0
     start = time.process_time()
@@ -277,18 +272,26 @@ def integer_rate(golds: list[str], seconds: float = 2.0) -> float:
     return done / (time.process_time() - start)
 
 
-def check_times(outcomes: Sequence[Outcome]) -> dict[str, float | int | None]:
-    """Return the number of checks by the parser, and their CPU time in milliseconds."""
-    times = sorted(outcome.milliseconds for outcome in outcomes if outcome.milliseconds)
-    if not times:
-        return {"calls": 0, "share": 0.0, "p50Milliseconds": None, "p99Milliseconds": None, "maxMilliseconds": None}
-    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+def percentiles(times: Iterable[float]) -> dict[str, float | None]:
+    """Return the percentiles of CPU times in milliseconds."""
+    ordered = sorted(times)
+    if not ordered:
+        return {"p50Milliseconds": None, "p99Milliseconds": None, "maxMilliseconds": None}
     return {
-        "calls": len(times),
-        "share": round(len(times) / len(outcomes), 3),
-        "p50Milliseconds": round(p50, 2),
-        "p99Milliseconds": round(p99, 2),
-        "maxMilliseconds": round(times[-1], 1),
+        "p50Milliseconds": round(ordered[len(ordered) // 2], 2),
+        "p99Milliseconds": round(ordered[len(ordered) * 99 // 100], 2),
+        "maxMilliseconds": round(ordered[-1], 1),
+    }
+
+
+def times_of(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Return the CPU times of all pairs, and of both verifiers on the pairs that math-verify compared."""
+    compared = [measurement for measurement in measurements if measurement.baseline is not None]
+    return {
+        "allPairs": percentiles(measurement.milliseconds for measurement in measurements),
+        "comparedPairs": len(compared),
+        "compared": percentiles(measurement.milliseconds for measurement in compared),
+        "mathVerify": percentiles(measurement.baseline_milliseconds for measurement in compared),
     }
 
 
@@ -316,10 +319,14 @@ def rate_table(title: str, forms: dict[str, Any]) -> Table:
     return table
 
 
-def section(all_cases: list[Case], outcomes: list[Outcome], forms: str) -> dict[str, Any]:
+def section(all_cases: list[Case], measurements: list[Measurement]) -> dict[str, Any]:
     """Return the results of one set of pairs, with the results per form under the key `forms`."""
-    measured = list(zip(all_cases, outcomes, strict=True))
-    return {**figures(measured), forms: results_by_form(measured)}
+    measured = list(zip(all_cases, measurements, strict=True))
+    return {
+        "pairs": sum(case.kind != "itself" for case in all_cases),
+        **figures(measured),
+        "forms": results_by_form(measured),
+    }
 
 
 def main() -> None:
@@ -339,50 +346,46 @@ def main() -> None:
     golds = list(dict.fromkeys(gold for answers in files.values() for gold in answers))
     measured_golds = golds[::STEP] if quick else golds
     sets = {
+        "cases": list(file_cases()),
         "generated": list(class_cases(GOLDS_PER_CLASS)),
         "benchmarks": [case for gold in measured_golds for case in cases(gold)],
     }
     if arguments.forms:
         sets = {name: [case for case in part if case.form in arguments.forms] for name, part in sets.items()}
     start = time.monotonic()
-    cache = BaselineCache()
-    steps = {"generated": STEP if quick else CLASS_STEP, "benchmarks": STEP}
     measured = {
-        name: measure_all(part, cache, step=steps[name], workers=arguments.workers) for name, part in sets.items()
+        name: measure_all(part, step=QUICK_STEPS[name] if quick else STEP, workers=arguments.workers)
+        for name, part in sets.items()
     }
-    classes = section(sets["generated"], measured["generated"], "classes")
-    benchmarks = section(sets["benchmarks"], measured["benchmarks"], "forms")
-    outcomes = [*measured["generated"], *measured["benchmarks"]]
+    sections = {name: section(sets[name], measured[name]) for name in sets}
+    pairs = [
+        measurement
+        for name in sets
+        for case, measurement in zip(sets[name], measured[name], strict=True)
+        if case.kind != "itself"
+    ]
     integers = [gold for gold in golds if gold.lstrip("-").isdigit()] or ["17", "-204", "1005"]
     results = {
         "command": f"{'QUICK=1 ' if quick else ''}make bench-verify",
         "commit": describe_commit(),
         "quick": quick,
         "seconds": round(time.monotonic() - start),
-        "generated": {"pairs": sum(case.kind != "itself" for case in sets["generated"]), **classes},
-        "benchmarks": {
-            "files": {
-                name: {
-                    "golds": len(answers),
-                    "extracted": sum(extract_answer(response(gold)) == gold for gold in answers),
-                }
-                for name, answers in files.items()
-            },
-            "pairs": sum(case.kind != "itself" for case in sets["benchmarks"]),
-            **benchmarks,
+        **sections,
+        "files": {
+            name: {"golds": len(answers), "extracted": sum(extract_answer(response(gold)) == gold for gold in answers)}
+            for name, answers in files.items()
         },
-        "verdicts": {str(verdict): count for verdict, count in Counter(out.verdict for out in outcomes).most_common()},
         "integerVerificationsPerCoreSecond": round(integer_rate(integers)),
-        "parser": check_times(outcomes),
+        "times": times_of(pairs),
     }
-    tables = (("generated classes", classes["classes"]), ("gold answers of the benchmark files", benchmarks["forms"]))
-    for title, forms in tables:
+    for title, part in sections.items():
+        forms = part["forms"]
         Console(width=110).print(rate_table(title, forms))
         for name, form in forms.items():
             for failure in form["failures"]:
-                print(f"{name}: {failure['kind']}: {failure['answer']!r} for {failure['gold']!r}: {failure['verdict']}")
+                print(f"{name}: {failure['kind']}: {failure['answer']!r} for {failure['gold']!r}: {failure['outcome']}")
     summary = {
-        name: {key: value for key, value in part.items() if key not in ("forms", "classes")}
+        name: {key: value for key, value in part.items() if key != "forms"}
         for name, part in results.items()
         if isinstance(part, dict)
     }
