@@ -129,7 +129,7 @@ images: setup ## Build the operator and judge images (root; buildah) and print h
 bench-judge: setup ## Measure the judge against one fresh process per call, then a soak test (short form: QUICK=1)
 	@$(BIN)/python -m bench.judge
 
-bench-verify: setup ## Measure which answers count as equal and how fast (RSTAR2_BENCHMARKS=FOLDER)
+bench-verify: setup ## Measure which answers count as equal and how fast, next to math-verify (RSTAR2_BENCHMARKS=FOLDER, QUICK=1)
 	@$(BIN)/python -m bench.verify
 
 bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GRPO, and plot them

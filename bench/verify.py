@@ -11,7 +11,7 @@ r"""Measures which answers the package rstar2_verify accepts and how fast, next 
 
 Other forms must be accepted, near misses refused. math-verify, with its defaults, compares a sample of the pairs in the
 same processes: some take its limit of five seconds. `make bench-judge` measures the cost of the sandbox. QUICK=1 takes
-every 8th gold answer of the benchmark files and a smaller sample for math-verify; the JSON keys are the same.
+fewer gold answers and a smaller sample for math-verify; the JSON keys are the same.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ MAX_FAILURES = 40
 """Maximum failures per form or class in the results."""
 GOLDS_PER_CLASS = 22
 """Gold answers per class."""
+QUICK_GOLDS_PER_CLASS = 6
 STEP = 8
 """math-verify compares every n-th pair of each form and kind; the short form has every n-th gold answer of the
 benchmark files."""
-QUICK_STEPS = {"cases": 8, "generated": 32, "benchmarks": 8}
+QUICK_STEPS = {"cases": 32, "generated": 24, "benchmarks": 8}
 """The steps of math-verify in the short form."""
 CHUNK = 50
 MAX_MEMORY_BYTES = 8 << 30
@@ -347,7 +348,7 @@ def main() -> None:
     measured_golds = golds[::STEP] if quick else golds
     sets = {
         "cases": list(file_cases()),
-        "generated": list(class_cases(GOLDS_PER_CLASS)),
+        "generated": list(class_cases(QUICK_GOLDS_PER_CLASS if quick else GOLDS_PER_CLASS)),
         "benchmarks": [case for gold in measured_golds for case in cases(gold)],
     }
     if arguments.forms:
