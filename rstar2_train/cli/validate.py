@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
 
 NAME = "validate"
+MAX_ANSWERS = 10
+"""Maximum unclear known answers per file that are printed."""
 
 
 def add_arguments(commands: Subparsers) -> None:
@@ -39,19 +41,29 @@ def main(args: argparse.Namespace) -> int:
     if job is None:
         errors = sum(not issue.warning for issue in issues)
         return fail(NAME, f"{args.file}: {errors} error{'s' if errors > 1 else ''}")
-    invalid = _find_obstacles(job, args.file.parent) | _find_invalid_local_files(job, args.file.parent)
+    invalid_files, unclear = _check_local_files(job, args.file.parent)
+    invalid = _find_obstacles(job, args.file.parent) | invalid_files
     for field, message in invalid.items():
         print(f"error: {field}: {message}", file=sys.stderr)
     if invalid:
         return fail(NAME, f"{args.file}: {len(invalid)} error{'s' if len(invalid) > 1 else ''}")
+    for field, faults in unclear.items():
+        for fault in faults[:MAX_ANSWERS]:
+            print(f"warning: {field}: {fault}")
+        if len(faults) > MAX_ANSWERS:
+            print(f"warning: {field}: {len(faults)} unclear answers in total, the first {MAX_ANSWERS} are above")
     stages = [stage.name for stage in job.spec.stages]
     print(f"{args.file}: valid, {len(stages)} stage{'s' if len(stages) > 1 else ''}: {', '.join(stages)}")
     return 0
 
 
-def _find_invalid_local_files(job: AgenticRLJob, folder: Path) -> dict[str, str]:
-    """Return the errors of the job's files on this machine: field -> error. `folder`: that of the manifest."""
+def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the errors of the job's files on this machine (field -> error), and their unclear answers if none.
+
+    `folder`: that of the manifest.
+    """
     from rstar2_train.api.sources import sources
+    from rstar2_train.data.known_answers import find_unclear_answers
     from rstar2_train.data.sources import find_invalid_files
     from rstar2_train.rollout.template_check import find_template_errors
 
@@ -63,9 +75,11 @@ def _find_invalid_local_files(job: AgenticRLJob, folder: Path) -> dict[str, str]
             source.put(str(path.resolve()))
             local.add(source.field)
     if not local:
-        return {}
+        return {}, {}
     errors = find_template_errors(job) | find_invalid_files(job)
-    return {field: message for field, message in errors.items() if field in local}
+    errors = {field: message for field, message in errors.items() if field in local}
+    unclear = {} if errors else find_unclear_answers(job)
+    return errors, {field: faults for field, faults in unclear.items() if field in local}
 
 
 def _find_obstacles(job: AgenticRLJob, folder: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ Modules:
 - `problems`: validates rows as problems.
 - `demonstrations`: validates rows as demonstrations.
 - `sources`: resolves the `source` and `data` values of a manifest to paths on this machine.
+- `known_answers`: finds known answers without a clear type or meaning.
 - `sampler`: the order in which a stage draws its data.
 - `prepare`: converts and cleans public datasets (`rstar2 data`).
 - `tiny`: generates the tiny task, the data of the examples and tests.

@@ -7,9 +7,7 @@
       |       '-------------> quantity
       |                           known answer
       v                     .---> verify ----> extract     the answer in the response
-    grade ------------------|       |--------> words       choices, and words for values <---- paired_forms
-    grade ------------------|       |--------> normalize   plain notation of answer and gold answer ----> units
-      |                     |       '--- equality_program ---> equality    comparison with a parser, in the sandbox
+    grade ------------------|       '--- equality_program ---> rstar2_verify    comparison by type, in the sandbox
       |                     |     instructions (IFEval)
       '---> visible_text    '---> instructions ----> instruction_checkers ----> language, sentences
 
@@ -21,13 +19,7 @@ Modules:
 - `grade`                 selects the verifier of a problem
 - `verify`                compares an answer with the gold answer
 - `extract`               finds the answer block and the box
-- `words`                 answers in words: names, choices, words for numbers and sets
-- `normalize`             removes formatting from an answer
-- `paired_forms`          times, lists of choices and counted things in the form of the other answer
-- `functions`, `declarations`  notations of functions and of parameters, for `normalize`
-- `units`                 names, products and powers of units
 - `equality_program`      the program for the sandbox that compares two answers
-- `equality`              its package: parser and comparison
 - `instructions`          IFEval instructions as a gold answer, and their score
 - `instruction_checkers`  one checker per instruction
 - `language`, `sentences` language detection and sentence count for the checkers

@@ -5,7 +5,8 @@ from below: `tree`, `lexicon`, `units`, `signs`, `tokens`, `words`, `events`, `c
 `functions`, `commands`, `expression_grammar`, `grammar` read a text; `exact`, `evaluator`, `values`, `expressions`
 compute; `real_sets`, `families`, `constants`, `shapes`, `labels`, `amounts`, `declarations`, `texts`, `chemistry`,
 `alike`, `compare` compare; `verifier` decides. `limited` is the entry point in a sandbox, `measures` reads one number
-for a comparison with tolerances, `boxed`, `cli` and `math_verify` are for programs and people.
+for a comparison with tolerances, `known` checks known answers, `boxed`, `cli` and `math_verify` are for programs and
+people.
 """
 
 from .measures import read_measure

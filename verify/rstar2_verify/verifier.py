@@ -59,7 +59,7 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
     if _COMPLEX.fullmatch(answer):
         answer = answer.replace("j", "i")
     try:
-        return _Comparison(known, answer).verdict(kind)
+        return Comparison(known, answer).verdict(kind)
     except (Undecided, RecursionError, MemoryError, OverflowError):
         return Verdict("undecided", "the values agree within the limits of the computation, which proves nothing")
 
@@ -78,7 +78,7 @@ def _digits(text: str) -> str:
     return digits if digits == "0" else sign + digits
 
 
-class _Comparison:
+class Comparison:
     """Two answers that are compared in each reading."""
 
     def __init__(self, known: str, answer: str) -> None:
@@ -88,7 +88,7 @@ class _Comparison:
 
     def verdict(self, kind: str | None) -> Verdict:
         """Return the decision of the first reading in which both are equal."""
-        sides = [self._tokens(text) for text in (self.known, self.answer)]
+        sides = [self.tokens(text) for text in (self.known, self.answer)]
         if None in sides:
             return self._unread()
         known, answer = sides[0] or [], sides[1] or []
@@ -98,8 +98,7 @@ class _Comparison:
         if kind == "choice":
             return Verdict("different", "the known answer or the answer is no choice")
         sentences = sentence(known), sentence(answer)
-        is_text = _is_text(known) or kind == "text"
-        if is_text:
+        if is_text(known) or kind == "text":
             if same_sentences(sentences[1], sentences[0]):
                 return Verdict("equal", "the words are the same")
             if kind == "text" or {token.text.lower() for token in known} & MONTHS - {"may"}:
@@ -112,7 +111,7 @@ class _Comparison:
         if _bare(self.known) == _bare(self.answer):
             return Verdict("equal", "the texts are the same without fonts")
         undecided = False
-        for reading in self._readings(known, answer):
+        for reading in self.readings(known, answer):
             try:
                 if self._equal_in(reading):
                     return Verdict("equal", "the values are equal", *self.values)
@@ -130,7 +129,7 @@ class _Comparison:
         return Verdict("equal" if equal else "different", "the texts have characters that no answer has")
 
     @staticmethod
-    def _tokens(text: str) -> list[Token] | None:
+    def tokens(text: str) -> list[Token] | None:
         try:
             return tokenized(text, Reading())
         except ParseError:
@@ -180,7 +179,7 @@ class _Comparison:
         except ParseError:
             return same_sentences(sentence([*answer, end]), sentence([*known, end]))
 
-    def _readings(self, known: list[Token], answer: list[Token]) -> Iterator[Reading]:
+    def readings(self, known: list[Token], answer: list[Token]) -> Iterator[Reading]:
         """Yield the ways to read ambiguous texts, in both answers alike."""
         texts = self.known, self.answer
         compounds = {
@@ -203,7 +202,7 @@ class _Comparison:
     def _equal_in(self, reading: Reading) -> bool:
         sides: list[Node | None] = []
         for text in (self.known, self.answer):
-            sides.append(self._value(text, reading))
+            sides.append(self.value(text, reading))
         known, answer = sides
         if reading.commas:
             self.values = known, answer
@@ -232,7 +231,7 @@ class _Comparison:
             return False
         return False
 
-    def _value(self, text: str, reading: Reading) -> Node | None:
+    def value(self, text: str, reading: Reading) -> Node | None:
         try:
             tokens = tokenized(text, reading)
         except ParseError:
@@ -261,7 +260,7 @@ def _bare(text: str) -> str:
     return _BLANK.sub("", _FONT.sub(r"\1", text))
 
 
-def _is_text(tokens: list[Token]) -> bool:
+def is_text(tokens: list[Token]) -> bool:
     """Return whether a known answer is words only."""
     texts = [token for token in tokens if token.kind == "word"]
     allowed = all(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.arrow_rows import Unreadable
+from rstar2_train.data.known_answers import answer_fault
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
@@ -44,6 +45,9 @@ class InspectionReport:
     """Rule -> rows that it removes; only rules for single rows."""
     integers: int = 0
     """Problems with an integer answer."""
+    unclear: list[str] = field(default_factory=list)
+    """`FILE:LINE: fault` of each known answer that the reward Math cannot compare by type or only guesses. Rows with a
+    `reward` or `functions` do not count."""
     words: list[int] = field(default_factory=list)
     """Number of words per usable row: of the problem, or of the user messages."""
     turns: Counter[str] = field(default_factory=Counter)
@@ -95,6 +99,9 @@ def _count_row(report: InspectionReport, row: Row, where: str) -> None:
     report.words.append(len(normalized_words(comparison_text(row, where))))
     if "answer" in row:
         report.integers += canonical_integer(str(row["answer"])) is not None
+        fault = answer_fault(str(row["answer"])) if row.get("functions") is None and not row.get("reward") else None
+        if fault:
+            report.unclear.append(f"{where}: {fault}")
     for message in row.get("messages") or ():
         role = message.get("role") if isinstance(message, dict) else None
         report.turns[str(role)] += 1
