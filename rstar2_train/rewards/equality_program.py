@@ -20,7 +20,7 @@ from pathlib import Path
 from rstar2_train.utils.files import cache_folder, write_atomically
 
 _IMPORT = re.compile(r"^\s*from \.(\w+) import", re.MULTILINE)
-_OUTSIDE = frozenset(["cli", "math_verify", "boxed", "measures", "known"])
+_OUTSIDE = frozenset(["cli", "math_verify", "measures", "known"])
 """Modules of the package that a sandbox does not need."""
 
 

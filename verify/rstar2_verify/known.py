@@ -6,8 +6,8 @@ import re
 
 from .chemistry import same_formulas
 from .compare import same_answer
+from .extract import final_answer
 from .texts import choice, choices
-from .tokens import cleaned
 from .tree import Undecided
 from .verifier import MAX_CHARACTERS, Comparison, is_text
 
@@ -26,7 +26,7 @@ def known_fault(known: str) -> str | None:
     """
     if len(known) > MAX_CHARACTERS:
         return f"it has more than {MAX_CHARACTERS} characters"
-    text = cleaned(known)
+    text = final_answer(known)
     if _NUMBER.fullmatch(text):
         return None
     comparison = Comparison(text, text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .boxed import last_boxed
+from .extract import last_boxed
 from .verifier import verify as verify_texts
 
 

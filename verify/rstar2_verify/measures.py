@@ -7,10 +7,10 @@ import math
 from mpmath import mp
 
 from .evaluator import evaluate
+from .extract import final_answer
 from .grammar import Reading, parse, tokenized
 from .lexicon import NEUTRAL
 from .texts import unnoted
-from .tokens import cleaned
 from .tree import Node, ParseError, TooLarge, Undefined, Unknown, names
 from .units import Unit
 
@@ -23,7 +23,7 @@ def read_measure(text: str, *, strict: bool = False) -> tuple[float, Unit] | Non
     A word next to it that is no unit may be one that is unknown: then there is no measure.
     """
     try:
-        node = parse(tokenized(cleaned(text), Reading()), Reading())
+        node = parse(tokenized(final_answer(text), Reading()), Reading())
     except (ParseError, RecursionError):
         return None
     node, notes = unnoted(node)

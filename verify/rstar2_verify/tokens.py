@@ -12,6 +12,7 @@ from collections.abc import Collection
 from fractions import Fraction
 from typing import NamedTuple
 
+from .extract import ENVIRONMENT, ESCAPED
 from .lexicon import FUNCTION_ALIASES, FUNCTIONS, GREEK, KNOWN_WORDS, MATH_WORDS, is_prose
 from .signs import (
     FONTS,
@@ -31,8 +32,6 @@ from .units import unit_of
 
 MAX_EXPONENT = 5000
 """Largest absolute exponent of a number in scientific notation."""
-ENVIRONMENT = "begin"
-"""Name of the command that opens an environment."""
 MAX_DEPTH = 60
 """Deepest nesting of font commands."""
 
@@ -118,7 +117,7 @@ class Lexer:
         character = self.text[at]
         if character in _BROKEN and (match := re.match(r"[a-zA-Z]+", self.text[at + 1 : at + 24])):
             name = _BROKEN[character] + match[0]
-            if name in SIGNS or name in _ESCAPED or name in FONTS or name in TEXTS or name in SKIPPED:
+            if name in SIGNS or name in ESCAPED or name in FONTS or name in TEXTS or name in SKIPPED:
                 return self._command_named(name, at + 1 + match.end())
         if character == "\\":
             return self._command(at)
@@ -414,64 +413,3 @@ def _is_plain(mark: str) -> bool:
 
 
 _MODULES = frozenset(["math", "np", "numpy", "sympy", "sp", "S", "cmath", "mp", "mpmath"])
-_ESCAPED = frozenset(
-    [
-        "frac",
-        "dfrac",
-        "tfrac",
-        "binom",
-        "sqrt",
-        "pi",
-        "infty",
-        "circ",
-        "overline",
-        "bar",
-        "theta",
-        "alpha",
-        "beta",
-        ENVIRONMENT,
-        "end",
-        "boxed",
-        "nabla",
-        "nu",
-        "rho",
-        "tau",
-        "tan",
-        "cot",
-        "ln",
-        "log",
-        "sin",
-        "cos",
-        "sec",
-        "vec",
-        "hat",
-        "emptyset",
-        "varnothing",
-        "lfloor",
-        "rfloor",
-        "right",
-        "triangle",
-        "pmod",
-        "times",
-        "neq",
-    ]
-)
-"""Commands that a broken or doubled escape of JSON stands for."""
-_DOUBLED = re.compile(
-    r"\\\\(?=(?:" + "|".join(sorted(_ESCAPED | TEXTS | FONTS | set(SIGNS) - set("{}\\|%&#_"))) + r")(?![a-zA-Z]))"
-)
-_SINGLE = re.compile(r"(?<!\\)\\(?![\\])[a-zA-Z]")
-
-
-def cleaned(text: str) -> str:
-    r"""Return an answer without what data sets and models put around it: `#### 5`, `["5"]`, `**5**`, `\\frac`."""
-    text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text).strip(" \n")
-    if "####" in text:
-        text = text.rpartition("####")[2].strip()
-    wrapped = re.fullmatch(r"\[\s*(['\"])(.*)\1\s*\]", text, re.DOTALL)
-    if wrapped and wrapped[1] not in wrapped[2]:
-        text = wrapped[2]
-    text = re.sub(r"^\*\*(.*)\*\*$", r"\1", text, flags=re.DOTALL)
-    if "\\\\" in text and _DOUBLED.search(text) and not _SINGLE.search(text):
-        text = text.replace("\\\\", "\\")
-    return re.sub(r"[\s.]+$", "", text) if not text.endswith("...") else text

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
 from .compare import same_answer
+from .extract import final_answer
 from .grammar import Reading, parse, tokenized
 from .lexicon import GREEK, KNOWN_WORDS, MATH_WORDS, SCALES
 from .shapes import as_tuple
 from .texts import MONTHS, choice, choices, names_another_choice, same_sentences, sentence
-from .tokens import Token, cleaned
+from .tokens import Token
 from .tree import Node, ParseError, Undecided, integer
 from .words import is_number_word
 
@@ -24,6 +25,8 @@ MAX_EXTRA_CHARACTERS = 1024
 """An answer with this many more characters than the known one is different."""
 MAX_CHARACTERS = 20_000
 """Longest text that is read."""
+MAX_TEXT = 100_000
+"""Longest text in which an answer is looked for."""
 _NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
@@ -50,9 +53,10 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
     """
     if answer.strip() == known.strip():
         return Verdict("equal", "the texts are the same")
+    if len(answer) <= MAX_TEXT:
+        known, answer = final_answer(known), final_answer(answer)
     if len(answer) > len(known) + MAX_EXTRA_CHARACTERS or len(known) > MAX_CHARACTERS:
         return Verdict("different", "the answer is over 1,024 characters longer than the known answer")
-    known, answer = cleaned(known), cleaned(answer)
     if _NUMBER.fullmatch(known) and _NUMBER.fullmatch(answer):
         equal = _digits(known) == _digits(answer)
         return Verdict("equal" if equal else "different", "both are integers")
@@ -67,7 +71,7 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
 def is_choice(text: str) -> bool:
     """Return whether a text is the letter of a choice, such as `B`, `(B)` or `B. Paris`."""
     try:
-        return choice(tokenized(cleaned(text), Reading())) is not None
+        return choice(tokenized(final_answer(text), Reading())) is not None
     except ParseError:
         return False
 

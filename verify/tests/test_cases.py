@@ -16,13 +16,14 @@ MAX_CASES = 1_000
 
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_cases_have_the_expected_verdict(path: Path) -> None:
-    """Each pair of a case file is equal or different, as its line states."""
+    """Each pair of a case file is equal or different, as its line states; one that is marked `open` is not yet."""
     lines = path.read_text(encoding="utf-8").splitlines()
     step = 1 if os.environ.get("RSTAR2_ALL_CASES") else -(-len(lines) // MAX_CASES)
     cases = [json.loads(line) for line in lines[::step]]
     wrong = [
         (case["known"], case["answer"], case["equal"])
         for case in cases
-        if verify(case["known"], case["answer"]).outcome != ("equal" if case["equal"] else "different")
+        if verify(case["known"], case["answer"]).outcome
+        != ("equal" if case["equal"] != case.get("open", False) else "different")
     ]
     assert wrong == []

@@ -52,7 +52,7 @@ def test_program_answers_are_literals(packages: Path) -> None:
 def test_sources_are_all_modules() -> None:
     """The program carries every module that the check needs, and they import only each other and mpmath."""
     folder = Path(__file__).parents[3] / "verify/rstar2_verify"
-    outside = {"cli", "math_verify", "boxed", "measures", "known"}
+    outside = {"cli", "math_verify", "measures", "known"}
     assert set(SOURCES) == {path.stem for path in folder.glob("*.py")} - outside
     assert not any("rstar2_train" in source for source in SOURCES.values())
 

@@ -1,0 +1,127 @@
+r"""Finds the answer in the text of a model: the last `\boxed{}`, else what follows the last `answer:`, else everything.
+
+`final_answer` is the only place that knows what models and data sets put around an answer, so that an answer has the
+same verdict in each of its wrappers. Runs in linear time. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .lexicon import word_set
+from .signs import FONTS, SIGNS, TEXTS
+from .units import unit_of
+
+_BOX = re.compile(r"\\f?boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BETWEEN = re.compile(r"(?:\\?[$,;)(\s]|\\quad|\\text\s*\{|\}|and|or|[a-z]\s*=)*")
+"""Text between two boxes that are one answer: `$x=\\boxed{2}$ or $x=\\boxed{3}$`."""
+_TAIL = re.compile(r"(?P<math>[^$\n]*?)(?:\$|\\\)|\\\]|\n|\Z)[$.*\s]*(?P<word>[^\W\d_]*(?:[/^]\w+)?)")
+_MARKER = re.compile(
+    r"\banswers?\b(?:[ \t]+(?:to|for)\b[^.:\n]{0,80}?)?(?:[*_\s]*\b(?:is|are)\b[*_]*(?:[ \t]*:)?"
+    r"|[*_ \t]*[:=]|[ \t]*[*_#]*[ \t]*\n)[*_]{0,3}\s*",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(r"\bI hope (?:it|this) is correct[.!\s]{0,9}\Z", re.IGNORECASE)
+_WRAPPERS = tuple(
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"\$\$((?:(?!\$).)*)\$\$", r"\$((?:\\.|[^$\\])+)\$", r"\\\(((?:(?!\\[()]).)*)\\\)",
+        r"\\\[((?:(?!\\[\[\]]).)*)\\\]", r"\*\*(?!\s)((?:(?!\*\*\s).)*)\*\*", r"`+([^`]*)`+",
+    )
+)  # fmt: skip
+MAX_WRAPPERS = 8
+"""Wrappers inside of wrappers that are removed."""
+_QUOTED = re.compile(r"\[\s*(['\"])(.*)\1\s*\]", re.DOTALL)
+ENVIRONMENT = "begin"
+"""Name of the command that opens an environment."""
+ESCAPED = word_set(
+    "frac dfrac tfrac binom sqrt pi infty circ overline bar theta alpha beta end boxed nabla nu rho tau tan cot",
+    "ln log sin cos sec vec hat emptyset varnothing lfloor rfloor right triangle pmod times neq",
+) | {ENVIRONMENT}
+"""Commands that a broken or doubled escape of JSON stands for."""
+_DOUBLED = re.compile(
+    r"\\\\(?=(?:" + "|".join(sorted(ESCAPED | TEXTS | FONTS | set(SIGNS) - set("{}\\|%&#_"))) + r")(?![a-zA-Z]))"
+)
+_SINGLE = re.compile(r"(?<!\\)\\(?![\\])[a-zA-Z]")
+
+
+def final_answer(text: str) -> str:
+    r"""Return the answer of a text without what is around it: `\boxed{5}`, `**Answer:** $5$`, `#### 5`, `["5"]`."""
+    text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text).strip(" \n")
+    if "\\\\" in text and _DOUBLED.search(text) and not _SINGLE.search(text):
+        text = text.replace("\\\\", "\\")
+    for _ in range(MAX_WRAPPERS):
+        before = text
+        boxed = _boxed(text)
+        text = _after_marker(text) if boxed is None else boxed
+        text = _CLOSING.sub("", text).strip(" \n")
+        wrapped = _QUOTED.fullmatch(text)
+        if wrapped and wrapped[1] not in wrapped[2]:
+            text = wrapped[2]
+        text = text if text.endswith(("...", "\\ ", "\\.")) else text.rstrip(" \t\n\r.")
+        for wrapper in _WRAPPERS:
+            match = wrapper.fullmatch(text)
+            text = match[1].strip(" \n") if match and match[1].strip() else text
+        if text == before:
+            break
+    return text
+
+
+def _after_marker(text: str) -> str:
+    if "####" in text:
+        return text.rpartition("####")[2]
+    for marker in reversed(list(_MARKER.finditer(text))):
+        rest = text[marker.end() :].strip()
+        levels = [brace for brace in _BRACE.findall(rest) if brace in "{}"]
+        if levels.count("}") == levels.count("{") + 1:  # `\text{The answer is }5`, `\text{Answer: C}`
+            rest = rest[1:] if rest.startswith("}") else rest.removesuffix("}")
+        if text[: marker.end()].count("**") % 2:  # `**Answer: 5**`
+            rest = re.sub(r"\*\*(?=[\s.]*\Z|\.?\s)", "", rest, count=1)
+        if rest.strip(" \n.*"):
+            return rest
+    return text
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the stripped content of the last `\boxed{...}`; None if there is none."""
+    boxes = _boxes(text)
+    return text[boxes[-1][1] : boxes[-1][2]].strip() if boxes else None
+
+
+def _boxes(text: str) -> list[tuple[int, int, int]]:
+    """Return start, start of the content and its end of each box with balanced braces."""
+    closing: dict[int, int] = {}
+    opened: list[int] = []
+    for match in _BRACE.finditer(text) if "boxed" in text else ():
+        if match.group() == "{":
+            opened.append(match.start())
+        elif match.group() == "}" and opened:
+            closing[opened.pop()] = match.start()
+    return [(box.start(), box.end(), closing[box.end() - 1]) for box in _BOX.finditer(text) if box.end() - 1 in closing]
+
+
+def _boxed(text: str) -> str | None:
+    """Return the last box, with a sign before it, boxes joined to it, and the unit after it."""
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    start, first, end = boxes[-1]
+    parts = [text[first:end].strip()]
+    for earlier, content, closed in reversed(boxes[:-1]):
+        between = text[closed + 1 : start]
+        if closed > start:
+            continue  # a box inside of a box
+        if not between.strip(" $") or not _BETWEEN.fullmatch(between):
+            break
+        parts.insert(0, text[content:closed].strip() + (" or " if "or" in between else ", "))
+        start = earlier
+    answer = "".join(parts)
+    if re.search(r"(?<!\S)-\Z|[$=(]\s*-\s*\Z", text[max(start - 8, 0) : start]):
+        answer = f"-{{{answer}}}"
+    tail = _TAIL.match(text, end + 1)
+    if tail and not re.match(r"[\s.,;:!?*}]*\Z|[.,;:]?\s+[A-Za-z]|\s*[.,;]\s", tail["math"]):
+        answer += " " + tail["math"].rstrip(" .,;:")
+    elif tail and tail["word"] and unit_of(tail["word"].lower()) and tail["word"] != "a":
+        answer += " " + tail["word"]
+    return answer
