@@ -204,17 +204,23 @@ def _crashes(component: str, fault: str, reason: str, code: int, ended: str) -> 
 
 def _node_silent(component: str) -> FailureMode:
     fault = "its node stops reporting"
-    return FailureMode(
-        component, fault, "NodeNotReady", _silence(component), _runs(component), "the node reports again"
-    )
+
+    async def report_again(scene: Scene) -> None:
+        await scene.request("DELETE", f"/api/v1/nodes/{scene.pod(component)['spec']['nodeName']}")
+        await _run(scene, component)
+
+    return FailureMode(component, fault, "NodeNotReady", _silence(component), report_again, "the node reports again")
 
 
 def _silence(component: str) -> Act:
     """Return the act of the node controller when the node of a component stops reporting."""
 
     async def act(scene: Scene) -> None:
-        status = running(scene.pod(component))
-        silent = {**READY, "status": "False", "lastTransitionTime": timestamp(time.time())}
+        status, now = running(scene.pod(component)), timestamp(time.time())
+        unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": now, "lastHeartbeatTime": now}
+        node = {"metadata": {"name": scene.pod(component)["spec"]["nodeName"]}, "status": {"conditions": [unknown]}}
+        await scene.request("POST", "/api/v1/nodes", node)
+        silent = {**READY, "status": "False", "lastTransitionTime": now}
         await scene.set_pod(component, {**status, "conditions": [silent, SCHEDULED]})
         await _set_ready(scene, component, 0)
 
