@@ -33,7 +33,7 @@ def same_formulas(known: str, answer: str) -> bool | None:
         return first == second
     if not _is_formula(first):
         return None
-    if first == second:
+    if re.sub(r"\^(?=[+-])", "", first) == re.sub(r"\^(?=[+-])", "", second):
         return True
     return False if _is_formula(second) and _SYMBOL.search(first) and _SYMBOL.search(second) else None
 

@@ -88,8 +88,9 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
         kept.pop()
     kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] == ["and"])]
     kept = ["and" if word == "," else word for word in kept]
-    if len(kept) == 2 and kept[0].isdigit() and kept[1] in MONTHS:
-        kept.reverse()
+    date = [word for word in kept if word != "and"]
+    if 2 <= len(date) <= 3 and sum(word in MONTHS for word in date) == sum(not word.isdigit() for word in date) == 1:
+        return sorted(date[:2], key=str.isdigit) + date[2:]
     return kept
 
 
