@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bench.step_settings import SETTINGS
 from rstar2_train.planning.layout import Layout, Machine, choose_layout, layout_bytes
 from rstar2_train.planning.model_shape import ModelShape, shape_of
 from rstar2_train.trainer import attention, self_check, sharded_state, step, varlen
@@ -41,14 +41,6 @@ from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
 DRY = "--dry" in sys.argv
 RANK, RANKS = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-SETTINGS: Any = SimpleNamespace(
-    clip_low=0.2,
-    clip_high=0.28,
-    temperature=1.0,
-    correction_cap=None,
-    importance_correction=SimpleNamespace(max_sequence_gap=None, drops_sequences=False),
-)
-"""The fields of GRPOSettings that a step reads: the class itself needs pydantic."""
 _QWEN3 = {
     **{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 8, "head_dim": 128},
     **{"vocab_size": 151_936, "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6, "dtype": "bfloat16"},

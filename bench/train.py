@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from rstar2_train.api.stages import GRPOSettings
+from bench.step_settings import SETTINGS
 from rstar2_train.planning.layout import Machine, choose_layout
 from rstar2_train.planning.memory import FLOAT32
 from rstar2_train.planning.model_shape import shape_of
@@ -117,7 +117,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if number == 1 and accelerated:
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        grpo_backward(policy, batches, compute.device, settings=GRPOSettings(), start=None)
+        grpo_backward(policy, batches, compute.device, settings=SETTINGS, start=None)
         policy.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - started)
     best = min(seconds[1:])
