@@ -34,7 +34,7 @@ def run_rank(rank: int, ranks: int, port: int, model: Path, source: Path | None,
     export.FILE_BYTES = 20_000
     trainer = TrainerRank(rank=rank, ranks=ranks, config=replace(CONFIG, sharding="PerHost"))
     trainer.connect("127.0.0.1", port, 1, per_host)
-    assert trainer.load(model, OPTIMIZER).shards == per_host
+    assert trainer.load(model, OPTIMIZER).layout.shards == per_host
 
     def train(seed: int) -> float:
         rows = sft_rows(conversations(8, seed=seed))
