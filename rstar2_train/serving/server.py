@@ -21,6 +21,7 @@ from rstar2_train.serving.engine_client import StreamingEngine
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.utils.dns import join_address
 from rstar2_train.utils.listening import bind
+from rstar2_train.utils.loop_watch import watch_loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,15 @@ async def server_context(
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
         JudgeClient(urls.judge, urls.judge_token, patience_seconds=endpoint.judge_patience) as judge,
     ):
-        yield ServerContext(
-            model=model,
-            chat_format=chat_format,
-            engine=StreamingEngine(urls.engine, token=urls.engine_token, model=urls.engine_model, session=session),
-            judge=judge,
-            judge_patience=endpoint.judge_patience,
-            max_turns=endpoint.max_turns,
-        )
+        with watch_loop():
+            yield ServerContext(
+                model=model,
+                chat_format=chat_format,
+                engine=StreamingEngine(urls.engine, token=urls.engine_token, model=urls.engine_model, session=session),
+                judge=judge,
+                judge_patience=endpoint.judge_patience,
+                max_turns=endpoint.max_turns,
+            )
 
 
 def make_server(
