@@ -5,6 +5,7 @@ The input is what the executor's trusted parent process observed (reason, wait s
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 from dataclasses import dataclass
@@ -27,18 +28,42 @@ class ProcessExit:
     wait_status: int
     """Status as returned by wait()."""
     run_seconds: float
-    stdout: bytes
-    stderr: bytes
+    stdout: str
+    stderr: str
     session_lives: bool = False
     """Of a cell: whether its session continues."""
     files: bytes = b""
     """Stream of the files that the call returns."""
 
 
+class OutputReader:
+    """Decodes the outputs in a response while it arrives: all of them together would hold the event loop."""
+
+    def __init__(self, start: int, out: int, err: int) -> None:
+        """`start`: position of stdout in the response. `out`, `err`: bytes."""
+        self._position = start
+        self._ends = (start + out, start + out + err)
+        self._parts: tuple[list[str], list[str]] = ([], [])
+        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self._ends]
+
+    def read(self, response: bytearray) -> None:
+        """Decode what has arrived since the last call."""
+        for end, decoder, parts in zip(self._ends, self._decoders, self._parts, strict=True):
+            start = self._position
+            if start < end:
+                self._position = min(end, len(response))
+                parts.append(decoder.decode(response[start : self._position], self._position == end))
+
+    def texts(self) -> tuple[str, str]:
+        """Return stdout and stderr."""
+        out, err = self._parts
+        return "".join(out), "".join(err)
+
+
 def to_result(process_exit: ProcessExit) -> CallResult:
     """Return the result of a call. `setup_failed` is a failure of the judge and gives status `internal`."""
     code = os.waitstatus_to_exitcode(process_exit.wait_status)
-    stderr = process_exit.stderr.decode("utf-8", "replace")
+    stderr = process_exit.stderr
     status: Status
     if process_exit.reason == "timeout":
         status = "timeout"
@@ -58,7 +83,7 @@ def to_result(process_exit: ProcessExit) -> CallResult:
             stderr += signal_note(code)
     return CallResult(
         status=status,
-        stdout=process_exit.stdout.decode("utf-8", "replace"),
+        stdout=process_exit.stdout,
         stderr=stderr,
         exit_code=code if process_exit.reason == "exited" else None,
         run_seconds=process_exit.run_seconds,

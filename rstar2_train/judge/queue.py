@@ -54,6 +54,8 @@ DEAD_SECONDS = 3600
 """Time without a command after which a worker without leases is removed from the group."""
 DEAD_LETTERS = 1000
 """Dead letters that are kept for inspection."""
+INLINE_BYTES = 256 << 10
+"""Size of a call or a result above which a thread converts it."""
 
 TRANSIENT_ERRORS = (OutOfMemoryError, ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
 """Temporary errors of Redis that redis-py has classes for; it removes the error code from their messages."""
@@ -235,11 +237,16 @@ class Consumer:
             return await self._redis.xreadgroup(GROUP, self.name, {stream: ">"}, count=count, block=block_ms)
 
         streams = await self._in_group(read, None) or []
-        return [lease for _, entries in streams for lease in self._leases(entries, stream)]
+        return [lease for _, entries in streams for lease in await self._leases(entries, stream)]
 
     @staticmethod
-    def _leases(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[LeasedCall]:
-        return [LeasedCall(entry, QueuedCall.decode(fields), stream) for entry, fields in entries if fields]
+    async def _leases(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[LeasedCall]:
+        leases = []
+        for entry, fields in entries:
+            if fields:
+                size = sum(map(len, fields.values()))
+                leases.append(LeasedCall(entry, await convert(size, QueuedCall.decode, fields), stream))
+        return leases
 
     async def claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
         """Claim calls of workers that stopped to renew: (calls to run, calls that were delivered too often)."""
@@ -248,7 +255,7 @@ class Consumer:
     async def _claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
         idle_ms = int(CLAIM_IDLE_SECONDS * 1000)
         reply: Any = await self._redis.xautoclaim(self._keys.calls, GROUP, self.name, idle_ms, "0-0", count=count)
-        leases = self._leases(reply[1], self._keys.calls)
+        leases = await self._leases(reply[1], self._keys.calls)
         if not leases:
             return [], []
         pipe = self._redis.pipeline(transaction=False)
@@ -272,7 +279,9 @@ class Consumer:
         pipe = self._redis.pipeline(transaction=True)
         for reply_to in {lease.call.reply_to for lease, _ in results}:
             payloads = [
-                encode_result(lease.call.id, result) for lease, result in results if lease.call.reply_to == reply_to
+                await convert(len(result.stdout) + len(result.stderr), encode_result, lease.call.id, result)
+                for lease, result in results
+                if lease.call.reply_to == reply_to
             ]
             pipe.rpush(reply_to, *payloads)
             pipe.expire(reply_to, RESULT_SECONDS)
@@ -292,7 +301,7 @@ class Consumer:
             return await self._redis.xreadgroup(GROUP, self.name, {self.cells: "0"}, count=64)
 
         streams = await self._in_group(read, None) or []
-        return [lease for _, entries in streams for lease in self._leases(entries, self.cells)]
+        return [lease for _, entries in streams for lease in await self._leases(entries, self.cells)]
 
     async def take_session(self, session: str) -> bool:
         """Assign a new session to this worker; return False if it is closed or another worker has it."""
@@ -336,6 +345,11 @@ class Consumer:
         await ensure_group(self._redis, self._keys.calls)
         await self._redis.xgroup_delconsumer(self._keys.calls, GROUP, self.name)
         await self._redis.delete(self.cells)
+
+
+async def convert(size: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Return the function's result; for data above INLINE_BYTES it runs in a thread: it takes up to some 10 ms."""
+    return function(*arguments) if size <= INLINE_BYTES else await asyncio.to_thread(function, *arguments)
 
 
 def encode_result(id: str, result: CallResult) -> bytes:

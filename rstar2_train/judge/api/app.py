@@ -24,6 +24,7 @@ from rstar2_train.judge.api import code_judge_compat
 from rstar2_train.judge.api.admission import BatchTooLarge, CallAdmission, QueueFull, SessionBusy
 from rstar2_train.judge.api.body_limit import BodyLimit
 from rstar2_train.judge.api.errors import UNAUTHORIZED, add_error_handlers
+from rstar2_train.judge.api.json_messages import encode_lines, respond
 from rstar2_train.judge.api.schema import (
     BAD_BODY,
     SESSION_BUSY,
@@ -138,7 +139,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     async def run_call(call: CallRequest) -> Response:
         """Run one call. Every end of the program is a 200 with a status."""
         admission().admit(1)
-        return JSONResponse((await run(call)).to_dict())
+        return respond(await run(call))
 
     @app.post("/v1/batch", response_model=BatchResponse, responses=BAD_BODY)
     async def run_batch(batch: BatchRequest, request: Request) -> Response:
@@ -150,7 +151,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         runs = [asyncio.ensure_future(run(call)) for call in batch.calls]
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(stream_results(runs), media_type=NDJSON)
-        return JSONResponse({"results": [result.to_dict() for result in await asyncio.gather(*runs)]})
+        return respond(await asyncio.gather(*runs))
 
     @app.post("/v1/sessions", response_model=SessionInfo, responses=UNAVAILABLE)
     async def open_session() -> Response:
@@ -161,7 +162,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     async def run_cell(session: str, cell: CellRequest) -> Response:
         """Run a cell exactly once. Status `session_lost` means that its sandbox or its worker has ended."""
         admission().admit(1)
-        return JSONResponse((await admission().run_cell(session, cell.code, cell.limits)).to_dict())
+        return respond(await admission().run_cell(session, cell.code, cell.limits))
 
     @app.delete("/v1/sessions/{session}", status_code=204, responses=UNAVAILABLE)
     async def close_session(session: str) -> Response:
@@ -180,13 +181,17 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     return app
 
 
-async def stream_results(runs: list[asyncio.Task[CallResult]]) -> AsyncIterator[str]:
-    """Yield one JSON line per result as they arrive, in one chunk if several are ready; empty lines as keep-alive."""
+async def stream_results(runs: list[asyncio.Task[CallResult]]) -> AsyncIterator[bytes]:
+    """Yield one JSON line per result as they arrive, small ones in one chunk; empty lines as keep-alive."""
     index = {task: number for number, task in enumerate(runs)}
     pending = set(runs)
     while pending:
         done, pending = await asyncio.wait(pending, timeout=ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        yield "".join(json.dumps({"index": index[task], **task.result().to_dict()}) + "\n" for task in done) or "\n"
+        if not done:
+            yield b"\n"
+            continue
+        async for chunk in encode_lines([(index[task], task.result()) for task in done]):
+            yield chunk
 
 
 class _JudgeServer(uvicorn.Server):

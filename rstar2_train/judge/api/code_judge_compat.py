@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api.admission import CallAdmission
+from rstar2_train.judge.api.json_messages import JsonRoute
 from rstar2_train.judge.api.schema import BAD_BODY, UNAVAILABLE, ApiMessage
 from rstar2_train.judge.process_exit import signal_note
 from rstar2_train.judge.types import MAX_OUTPUT_BYTES, CallResult
@@ -27,8 +28,12 @@ log = logging.getLogger("rstar2.judge.api")
 
 MAX_CHARACTERS = 1000
 """Characters of stdout and of stderr in a response: code-judge's default. Outputs are compared before truncation."""
+MAX_NAME = 1000
+"""Characters of an id."""
 MAX_REPORTED = 100
 """Missing modules that are logged, one message each."""
+STARTED_TOGETHER = 256
+"""Submissions of a batch that start in one turn of the event loop."""
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '(\w{1,64})", re.MULTILINE)
 
 Reason = Literal["", "internal_error", "worker_timeout", "queue_timeout", "invalid_input"]
@@ -40,7 +45,9 @@ REASONS: dict[str, Reason] = {
 }
 
 
-def _check_encodable(value: str) -> str:
+def _check_name(value: str) -> str:
+    if len(value) > MAX_NAME:
+        raise ValueError(f"The id has {len(value)} characters; at most {MAX_NAME} are allowed.")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -48,7 +55,7 @@ def _check_encodable(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_check_encodable)]
+Name = Annotated[str, AfterValidator(_check_name)]
 """Id of the client's choice, returned in the response."""
 
 
@@ -71,7 +78,8 @@ class BatchSubmission(ApiMessage):
 
     sub_id: Name | None = None
     type: Literal["batch"] = "batch"
-    submissions: Annotated[list[Submission], Field(min_length=1)]
+    submissions: Annotated[list[Submission], Field(min_length=1, fail_fast=True)]
+    """The programs. Only the first invalid one is reported."""
 
 
 class JudgeResult(ApiMessage):
@@ -170,7 +178,7 @@ def create_router(admission: Callable[[], CallAdmission], *, wall_seconds: float
 
     `wall_seconds`: time limit of a program.
     """
-    router = APIRouter(tags=["code-judge"])
+    router = APIRouter(tags=["code-judge"], route_class=JsonRoute)
     missing_modules = MissingModules()
 
     async def run_submission(submission: Submission) -> SubmissionResult:
@@ -188,7 +196,13 @@ def create_router(admission: Callable[[], CallAdmission], *, wall_seconds: float
 
     async def run_batch(batch: BatchSubmission) -> Any:
         admission().admit(len(batch.submissions))
-        results = await asyncio.gather(*map(run_submission, batch.submissions))
+        runs: list[asyncio.Task[SubmissionResult]] = []
+        for start in range(0, len(batch.submissions), STARTED_TOGETHER):
+            runs += [
+                asyncio.create_task(run_submission(s)) for s in batch.submissions[start : start + STARTED_TOGETHER]
+            ]
+            await asyncio.sleep(0)  # thousands of them would hold the event loop
+        results = await asyncio.gather(*runs)
         return {"sub_id": batch.sub_id or str(uuid.uuid4()), "results": results}
 
     @router.get("/status", responses=UNAVAILABLE)

@@ -16,6 +16,7 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.api.json_messages import JsonRoute
 from rstar2_train.judge.sandbox.oci_bundle import Isolation
 from rstar2_train.judge.types import MAX_BATCH, CallResult
 
@@ -158,6 +159,7 @@ SESSION_BUSY: dict[int | str, dict[str, Any]] = {409: _error("The session is run
 def create_documented_app(lifespan: Lifespan, *, token: bool) -> FastAPI:
     """Return an application with an OpenAPI page at /docs. `token`: whether its routes require a token."""
     app = FastAPIOffline(title=TITLE, version=VERSION, lifespan=lifespan, redoc_url=None, static_url=PAGE_FILES)
+    app.router.route_class = JsonRoute
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

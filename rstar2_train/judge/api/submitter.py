@@ -8,6 +8,7 @@ run, so it is submitted only once: if Redis or its worker loses it, it gets stat
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
 import time
@@ -20,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.queue import QueueKeys, decode_result, retry_until_done
+from rstar2_train.judge.queue import QueueKeys, convert, decode_result, retry_until_done
 from rstar2_train.judge.types import NO_FREE_SLOT, CallResult, QueuedCall, Verb
 
 log = logging.getLogger("rstar2.judge.submit")
@@ -32,6 +33,8 @@ MAX_MISSED_AUDITS = 3
 """Audits in a row without the worker's heartbeat, after which a cell is lost."""
 AUDIT_CHUNK = 256
 SUBMIT_CHUNK = 256
+SUBMIT_CHARACTERS = 4 << 20
+"""Calls and their characters in one pipeline; a larger call is sent alone."""
 MAX_RESULTS_PER_READ = 512
 CONNECTED_SECONDS = 5.0
 
@@ -52,6 +55,11 @@ class _SubmittedCall:
     """Audits in a row that did not find its worker."""
     missing: bool = False
     """Whether the last audit did not find its entry."""
+
+    @property
+    def size(self) -> int:
+        """Characters of its texts."""
+        return len(self.call.code) + len(self.call.stdin)
 
 
 class Submitter:
@@ -154,17 +162,24 @@ class Submitter:
             await self._outbox_filled.wait()
             self._outbox_filled.clear()
             while self._outbox:
-                batch = [submitted for submitted in self._outbox[:SUBMIT_CHUNK] if submitted.call.id in self._pending]
-                del self._outbox[:SUBMIT_CHUNK]
+                count = self._next_count()
+                batch = [submitted for submitted in self._outbox[:count] if submitted.call.id in self._pending]
+                del self._outbox[:count]
                 if batch:
                     await retry_until_done("submitting calls", partial(self._add, batch))
+
+    def _next_count(self) -> int:
+        """Return how many calls of the outbox are sent together: at least one."""
+        sizes = itertools.accumulate(submitted.size for submitted in self._outbox[:SUBMIT_CHUNK])
+        return max(1, sum(size <= SUBMIT_CHARACTERS for size in sizes))
 
     async def _add(self, batch: list[_SubmittedCall]) -> None:
         """Add those calls of a batch to their streams that Redis has not accepted yet."""
         unsent = [submitted for submitted in batch if not submitted.entry]
         pipe = self._redis.pipeline(transaction=False)
         for submitted in unsent:
-            pipe.xadd(self._stream(submitted), cast(Any, submitted.call.encode()))
+            fields = await convert(submitted.size, submitted.call.encode)
+            pipe.xadd(self._stream(submitted), cast(Any, fields))
         failure: Exception | None = None
         for submitted, entry in zip(unsent, await pipe.execute(raise_on_error=False), strict=True):
             if isinstance(entry, Exception):
@@ -189,7 +204,7 @@ class Submitter:
             self._last_read = time.monotonic()
             if first:
                 for data in (first[1], *(more or ())):
-                    self._answer(*decode_result(data))
+                    self._answer(*await convert(len(data), decode_result, data))
 
     async def _audit(self) -> None:
         """Answer calls past their deadline, and find calls that Redis or a worker lost."""

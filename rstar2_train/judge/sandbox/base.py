@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rstar2_train.judge.process_exit import ProcessExit
+from rstar2_train.judge.process_exit import OutputReader, ProcessExit
 from rstar2_train.judge.returned_files import stream_bytes
 from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
 
@@ -74,6 +74,8 @@ class Lane:
         """When the oldest call in flight became the oldest (monotonic seconds)."""
         self._sandbox = sandbox
         self._buffer = bytearray()
+        self._outputs: OutputReader | None = None
+        """Of the response at the start of the buffer."""
 
     def submit(self, call: QueuedCall, *, slot: int = 0) -> asyncio.Future[ProcessExit]:
         """Write a call, or a cell for the session in `slot`. The pool sends one cell per session at a time.
@@ -107,20 +109,23 @@ class Lane:
             if not valid or (id_ != 0 and not self.in_flight):
                 self._sandbox.mark_dead()
                 return
-            middle, last = RESPONSE.size + out, RESPONSE.size + out + err
+            last = RESPONSE.size + out + err
             end = last + files
+            if self._outputs is None:
+                self._outputs = OutputReader(RESPONSE.size, out, err)
+            self._outputs.read(self._buffer)
             if len(self._buffer) < end:
                 return
             process_exit = ProcessExit(
                 REASONS[reason],
                 wait_status,
                 run_us / 1e6,
-                bytes(self._buffer[RESPONSE.size : middle]),
-                bytes(self._buffer[middle:last]),
+                *self._outputs.texts(),
                 bool(lives),
                 bytes(self._buffer[last:end]),
             )
             del self._buffer[:end]
+            self._outputs = None
             if id_ == 0:  # the zygote is warmed up
                 self.ready = True
                 self._sandbox.changed.set()

@@ -60,6 +60,14 @@ def test_program_gets_or_ignores_a_large_stdin(run: Callable[..., CallResult], c
     assert (result.status, result.stdout) == ("ok", "" if "close" in code else "4194304\n")
 
 
+def test_program_with_large_texts_holds_no_event_loop(run: Callable[..., CallResult]) -> None:
+    """The fixture of all tests reads the watches: escapes, bytes that are no UTF-8, long characters."""
+    code = "import os, sys\nprint(input() == 'é' * (2 << 20))\nprint('\\1' * ((8 << 20) - 6))\n"
+    result = run(code + "os.write(2, b'\\xff' * (8 << 20)) and None", "é" * (2 << 20), output_bytes=8 << 20)
+    assert result.status == "ok" and result.stdout == "True\n" + "\1" * ((8 << 20) - 6) + "\n"
+    assert result.stderr == "\N{REPLACEMENT CHARACTER}" * (8 << 20)
+
+
 async def test_session_future_import_lasts(client: JudgeClient) -> None:
     """As in Jupyter; `input` finds an empty stdin, also as a device."""
     cells = {

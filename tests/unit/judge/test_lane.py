@@ -31,8 +31,8 @@ async def test_lane_receive_joins_split_responses() -> None:
     )
     for byte in stream:
         lane.receive(bytes([byte]))
-    assert await first == ProcessExit("exited", 0, 0.5, b"one", b"")
-    assert await second == ProcessExit("exited", 3 << 8, 0.0, b"", b"two", session_lives=True, files=b"file")
+    assert await first == ProcessExit("exited", 0, 0.5, "one", "")
+    assert await second == ProcessExit("exited", 3 << 8, 0.0, "", "two", session_lives=True, files=b"file")
 
 
 @pytest.mark.parametrize(

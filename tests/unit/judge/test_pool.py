@@ -46,7 +46,7 @@ async def sandbox() -> FakeSandbox:
 
 async def test_running_call_failed_setup_is_retried() -> None:
     """A call whose process could not be set up runs again, up to a limit."""
-    call, failed = running(), ProcessExit("setup_failed", 70 << 8, 0.0, b"", b"")
+    call, failed = running(), ProcessExit("setup_failed", 70 << 8, 0.0, "", "")
     results = [call.result_of_exit(failed) for _ in range(MAX_SETUP_FAILURES)]
     assert results[:-1] == [None] * (MAX_SETUP_FAILURES - 1)
     assert results[-1] is not None and results[-1].status == "internal"
@@ -190,7 +190,7 @@ async def answer_all(pool: SandboxPool) -> None:
         lane = sandbox.lanes["bare"]
         while lane.in_flight:
             lane.time_limits.popleft()
-            lane.in_flight.popleft().set_result(ProcessExit("exited", 0, 0.0, b"", b"", session_lives=True))
+            lane.in_flight.popleft().set_result(ProcessExit("exited", 0, 0.0, "", "", session_lives=True))
     await asyncio.sleep(0)
 
 

@@ -25,14 +25,14 @@ def test_to_result_maps_reason_and_wait_status(
     reason: str, wait_status: int, status: str, exit_code: int | None
 ) -> None:
     """The output, even if it looks like a status, has no influence."""
-    result = to_result(ProcessExit(reason, wait_status, 0.5, b"status: ok\n\xff", b""))
+    result = to_result(ProcessExit(reason, wait_status, 0.5, "status: ok\n\ufffd", ""))
     assert (result.status, result.exit_code, result.run_seconds) == (status, exit_code, 0.5)
     assert result.stdout == "status: ok\n\ufffd"
 
 
 def test_to_result_names_the_signal() -> None:
     """A process that a signal ended has the signal's name in stderr."""
-    assert to_result(ProcessExit("exited", 11, 0.0, b"", b"")).stderr == "ended by signal 11 (SIGSEGV)\n"
+    assert to_result(ProcessExit("exited", 11, 0.0, "", "")).stderr == "ended by signal 11 (SIGSEGV)\n"
 
 
 def test_memory_signal_is_the_executors() -> None:
