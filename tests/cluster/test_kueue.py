@@ -37,7 +37,7 @@ def queue(tmp_path: Path) -> Iterator[JobController]:
 
 
 def test_kueue_two_jobs_share_one_quota(queue: JobController) -> None:
-    """The second job waits without a pod; an urgent one preempts the first, which resumes when the quota is free."""
+    """The second job waits without a pod; an urgent one preempts the first, which resumes before the second."""
     queue.submit("first", **GPUS)
     queue.wait(lambda: queue.pods() == ["first-s0-1-0"], "the first job does not run")
     pod = queue.api.request("GET", f"{PODS}/first-s0-1-0")
@@ -56,8 +56,8 @@ def test_kueue_two_jobs_share_one_quota(queue: JobController) -> None:
 
     queue.succeed("urgent", "s0")
     queue.wait(lambda: queue.status("urgent").get("phase") == "Succeeded", "the urgent job does not succeed")
-    # The first was evicted, so it queues behind the second.
-    queue.wait(lambda: queue.pods() == ["second-s0-1-0"], "the second job does not run")
-    queue.succeed("second", "s0")
+    # The first was evicted and keeps its Workload, so it queues by its age, before the second.
     queue.wait(lambda: queue.pods() == ["first-s0-2-0"], "the first job does not resume")
     assert queue.status("first").get("restarts") == 0
+    queue.succeed("first", "s0", attempt=2)
+    queue.wait(lambda: queue.pods() == ["second-s0-1-0"], "the second job does not run")

@@ -86,17 +86,17 @@ class JobController:
         pod["status"] |= {"phase": "Running" if self.has_nodes else "Pending", "conditions": [scheduled]}
         self.api.request("PUT", f"{PODS}/{pod['metadata']['name']}/status", pod)
 
-    def succeed(self, name: str, stage: str) -> None:
-        """Act as the orchestrator of the first attempt: report success and end."""
-        outcome = Outcome(stage=stage, attempt=1, outcome="completed", reason="StepsReached")
+    def succeed(self, name: str, stage: str, attempt: int = 1) -> None:
+        """Act as the orchestrator of an attempt: report success and end."""
+        outcome = Outcome(stage=stage, attempt=attempt, outcome="completed", reason="StepsReached")
         path = f"/api/v1/{LAB}/configmaps/{names.progress(name)}"
         config = self.api.request("GET", path)
         config["data"] = {outcome_key(stage): outcome.model_dump_json(exclude_none=True)}
         self.api.request("PUT", path, config)
-        pod = self.api.request("GET", f"{PODS}/{name}-{stage}-1-0")
+        pod = self.api.request("GET", f"{PODS}/{name}-{stage}-{attempt}-0")
         pod["status"]["phase"] = "Succeeded"
-        self.api.request("PUT", f"{PODS}/{name}-{stage}-1-0/status", pod)
-        self.complete(self.api.request("GET", f"{BATCH}/{name}-{stage}-1"))
+        self.api.request("PUT", f"{PODS}/{name}-{stage}-{attempt}-0/status", pod)
+        self.complete(self.api.request("GET", f"{BATCH}/{name}-{stage}-{attempt}"))
 
     def wait(self, check: Callable[[], bool], problem: str) -> None:
         """Play until `check` holds."""

@@ -105,7 +105,7 @@ async def test_client_tools_are_forwarded_and_not_run(server: Server, client, st
 async def test_unsupported_request_gets_openais_error(server: Server, client) -> None:
     """The error names the parameter or has the code of OpenAI."""
     ask = client.chat.completions.create
-    for param, value in (("n", 2), ("logprobs", True), ("tool_choice", "auto"), ("temperature", 3)):
+    for param, value in (("n", 2), ("logprobs", True), ("tool_choice", "required"), ("temperature", 3)):
         with pytest.raises(openai.BadRequestError) as rejection:
             await ask(model=server.model, messages=MESSAGES, **{param: value})
         assert rejection.value.param == param
