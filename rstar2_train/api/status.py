@@ -15,6 +15,8 @@ from rstar2_train.api.contracts import CheckpointRef
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]*$", max_length=64)]
 """A CamelCase word."""
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=64)]
+"""A hash in hexadecimal digits."""
 Cause = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=256)]
 """The reason of a condition, in the form that Kubernetes prescribes."""
 Message = Annotated[str, StringConstraints(max_length=4096)]
@@ -141,7 +143,7 @@ class JobStatus(ApiModel):
     """Restarts that spec.failurePolicy.maxRestarts limits."""
     restart_window_start_time: Time | None = None
     """First counted restart in the window of spec.failurePolicy."""
-    prepared_sources: Word | None = None
+    prepared_sources: Digest | None = None
     """Digest of the downloaded sources."""
     start_time: Time | None = None
     """Time at which the operator first acted on the job."""

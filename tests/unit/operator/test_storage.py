@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rstar2_operator import names
+from rstar2_operator.decide.storage import source_digest
 from rstar2_operator.observed import annotations_of
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.status import JobStatus
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
 
 ADDED = {"name": "g9", "type": "GRPO", "grpo": {"data": "hf://datasets/org/new-set/train.jsonl", "steps": 4}}
@@ -35,6 +38,15 @@ def test_added_source_is_downloaded_before_its_stage(lost: str) -> None:
     assert cluster.running() == ["demo-g9-1"]
     prepared = annotations_of(cluster.children["Job", "demo-prepare"])[names.SOURCES]
     assert prepared == cluster.job["status"]["preparedSources"] != first
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_digest_of_any_sources_is_a_valid_status(seed: int) -> None:
+    """The API server accepts the status whether the digest starts with a digit or a letter."""
+    cluster = at_first_stage("s")
+    job = AgenticRLJob.model_validate(cluster.job)
+    job.spec.seed = seed
+    JobStatus.model_validate({**cluster.job["status"], "preparedSources": source_digest(job)})
 
 
 def test_prepared_by_an_earlier_version_is_not_repeated() -> None:
