@@ -7,7 +7,7 @@ WORKERS ?= logical
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
+.PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
   bench-environments
@@ -51,9 +51,12 @@ language: setup ## Check words, names and docstrings against the style guide of 
 unit: setup ## Run the tests of the pure code, in parallel; one folder: .venv/bin/pytest tests/unit/FOLDER
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 tests/unit verify/tests
 
+explore: setup ## Visit every state that faults can lead the operator's policy to: some minutes
+	@$(BIN)/pytest -n $(WORKERS) --maxprocesses 8 -m explore tests/unit/operator/test_decide_exhaustive.py
+
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails
-	@$(BIN)/python tests/parts.py check docs chart integration-training --parallel e2e:8 --parallel integration-services:4
+	@$(BIN)/python tests/parts.py check docs chart explore integration-training --parallel e2e:8 --parallel integration-services:4
 
 # The first half waits more than it computes, so `make test` runs it next to the second.
 integration: integration-services integration-training ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray

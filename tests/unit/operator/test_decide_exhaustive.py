@@ -71,6 +71,7 @@ def assert_ends(cluster: ExploredCluster, ending: set[str], history: tuple[str, 
     raise AssertionError((history, cluster.job["status"]))
 
 
+@pytest.mark.explore
 @pytest.mark.parametrize("fault", FAULTS)
 def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
     """One fault, and any kills of the operator: the job ends, and pods of at most one attempt ever run."""
@@ -78,6 +79,7 @@ def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
     assert explore("g", faults, attempts=1, unlimited_kills=True) > 100
 
 
+@pytest.mark.explore
 @pytest.mark.parametrize("fault", ["preempt", "crash", "lose", "stick", "secret", "toggle"])
 def test_decide_queued_job_never_runs_without_quota(fault: str) -> None:
     """With Kueue: an attempt is created only with an admitted Workload, its pods keep one, and the job ends."""
