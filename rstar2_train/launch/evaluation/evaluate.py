@@ -1,6 +1,6 @@
 """`rstar2 eval`: from benchmark files to the report.
 
-cli/eval.py -> plan_evaluation (one_stage_job.py) -> evaluate (measure.py) -> report files -> track (MLflow)
+cli/eval.py -> make_plan (one_stage_job.py) -> evaluate (measure.py) -> report files -> track (MLflow)
 """
 
 from __future__ import annotations
