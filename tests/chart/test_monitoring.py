@@ -33,7 +33,9 @@ def metrics_named(text: str) -> set[str]:
 def existing_metrics() -> set[str]:
     """Return the names of all series that the operator's metrics can have."""
     suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-    return {metric.name + suffix for metric in Metrics().registry.collect() for suffix in suffixes[metric.type]}
+    metrics = Metrics()
+    metrics.measure_jobs(dict)
+    return {metric.name + suffix for metric in metrics.registry.collect() for suffix in suffixes[metric.type]}
 
 
 def accepts(promtool: str, folder: Path, *arguments: str) -> None:
