@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bench.step_settings import SETTINGS
-from rstar2_train.planning.layout import Layout, Machine, choose_layout, layout_bytes
-from rstar2_train.planning.model_shape import ModelShape, shape_of
+from rstar2_train.capacity.layout import Layout, Machine, choose_layout, layout_bytes
+from rstar2_train.capacity.model_shape import ModelShape, shape_of
 from rstar2_train.trainer import attention, self_check, sharded_state, step, varlen
 from rstar2_train.trainer.batching import BatchRow, distribute_rows
 from rstar2_train.trainer.compilation import CompilationWatch

@@ -1,4 +1,4 @@
-"""`make bench-memory`: the memory model of a training step (rstar2_train/planning/memory.py) against real steps.
+"""`make bench-memory`: the memory model of a training step (rstar2_train/capacity/memory.py) against real steps.
 
 Each shape is a model with random weights on the CPU. Every rank is a new process with a fixed mmap threshold, so that
 freed memory returns to the system. It runs a GRPO update of two micro-batches with the product's own functions. The
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import host_memory
-from rstar2_train.planning.layout import Layout
-from rstar2_train.planning.memory import TrainerStep, trainer_memory
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.memory import TrainerStep, trainer_memory
+from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.utils.ports import free_ports
 
 RESULTS = Path(__file__).with_name("results") / "memory.json"

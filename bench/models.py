@@ -21,9 +21,9 @@ import torch.distributed as dist
 import transformers
 
 from bench.provenance import describe_commit, describe_machine
-from rstar2_train.planning.layout import Layout
-from rstar2_train.planning.model_shape import shape_of
-from rstar2_train.planning.model_support import PROVEN, UnsupportedModel
+from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.model_shape import shape_of
+from rstar2_train.capacity.model_support import PROVEN, UnsupportedModel
 from rstar2_train.trainer import self_check, step
 from rstar2_train.trainer.batching import distribute_rows, sft_rows
 from rstar2_train.trainer.device import ComputeDevice

@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 
 from bench.step_settings import SETTINGS
-from rstar2_train.planning.layout import Machine, choose_layout
-from rstar2_train.planning.memory import FLOAT32
-from rstar2_train.planning.model_shape import shape_of
+from rstar2_train.capacity.layout import Machine, choose_layout
+from rstar2_train.capacity.memory import FLOAT32
+from rstar2_train.capacity.model_shape import shape_of
 from rstar2_train.trainer.batching import BatchRow, distribute_rows
 from rstar2_train.trainer.device import select_device
 from rstar2_train.trainer.model import shard_policy

@@ -59,8 +59,8 @@ def main() -> None:
 
 
 def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
-    from rstar2_train.planning.layout import Machine, choose_layout
-    from rstar2_train.planning.model_shape import read_shape
+    from rstar2_train.capacity.layout import Machine, choose_layout
+    from rstar2_train.capacity.model_shape import read_shape
     from rstar2_train.trainer.batching import distribute_rows, grpo_updates
     from rstar2_train.trainer.device import select_device
     from rstar2_train.trainer.model import load_policy

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rstar2_train.api.job import AgenticRLJob
-    from rstar2_train.forecast.job_plan import JobPlan
-    from rstar2_train.forecast.shared_device import SharedDevice
-    from rstar2_train.planning.hardware_profile import HardwareProfile
-    from rstar2_train.planning.model_shape import ModelShape
+    from rstar2_train.capacity.hardware_profile import HardwareProfile
+    from rstar2_train.capacity.model_shape import ModelShape
+    from rstar2_train.plan.job_plan import JobPlan
+    from rstar2_train.plan.shared_device import SharedDevice
 
 NAME = "plan"
 DESCRIPTION = """Print the memory of trainer and engines, the time of a step and its parts, traffic, judge and storage
@@ -94,12 +94,12 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     """
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
-    from rstar2_train.forecast.job_plan import plan_job
-    from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures, read_sft_figures
+    from rstar2_train.capacity.fit import model_obstacles
+    from rstar2_train.capacity.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
+    from rstar2_train.capacity.model_shape import UnknownModel, read_shape
     from rstar2_train.launch.local.devices import DevicesError
-    from rstar2_train.planning.fit import model_obstacles
-    from rstar2_train.planning.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
-    from rstar2_train.planning.model_shape import UnknownModel, read_shape
+    from rstar2_train.plan.job_plan import plan_job
+    from rstar2_train.plan.measured import NoFigures, fit_profile, read_figures, read_sft_figures
 
     try:
         job, issues = check(manifest)
@@ -141,8 +141,8 @@ def _shared_device(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfil
 
     Raises DevicesError if the machine has too few GPUs.
     """
-    from rstar2_train.forecast.shared_device import SharedDevice
     from rstar2_train.launch.local.devices import Device, DevicesError, assign
+    from rstar2_train.plan.shared_device import SharedDevice
 
     if job.spec.accelerator.vendor == "None":
         raise DevicesError("--gpus: spec.accelerator.vendor is None, so the job uses no GPU")

@@ -84,8 +84,8 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
 
 def _find_obstacles(job: AgenticRLJob, folder: Path) -> dict[str, str]:
     """Return why the trainer refuses the job's model, if its folder is on this machine: field -> reasons."""
-    from rstar2_train.planning.fit import is_packed, model_obstacles
-    from rstar2_train.planning.model_support import is_proven
+    from rstar2_train.capacity.fit import is_packed, model_obstacles
+    from rstar2_train.capacity.model_support import is_proven
 
     source = job.spec.model.source
     model = folder / Path(source).expanduser()
@@ -103,7 +103,7 @@ def _measured_obstacles(folder: Path, *, packed: bool) -> list[str]:
         from rstar2_train.trainer.self_check import check_folder
     except ImportError:  # an installation without the trainer: its ranks check the model
         return []
-    from rstar2_train.planning.model_support import UnsupportedModel
+    from rstar2_train.capacity.model_support import UnsupportedModel
 
     try:
         check_folder(folder, packed=packed)

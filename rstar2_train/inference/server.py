@@ -20,9 +20,9 @@ from typing import Any
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
+from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence
+from rstar2_train.capacity.memory import ENGINE_SHARE
 from rstar2_train.inference.auth_middleware import read_token
-from rstar2_train.planning.fit import cpu_kv_bytes, longest_sequence
-from rstar2_train.planning.memory import ENGINE_SHARE
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.listening import usable_host
 from rstar2_train.utils.scratch_dir import scratch_dir

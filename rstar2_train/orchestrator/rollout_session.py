@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from rstar2_train.api.contracts import Reason, StageFailed
 from rstar2_train.api.stages import Sampling
+from rstar2_train.capacity.rollout_processes import most_concurrent, process_count
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
@@ -33,7 +34,6 @@ from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.judge_watch import JudgeWatch
 from rstar2_train.orchestrator.long_prompts import truncate_long
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
-from rstar2_train.planning.rollout_processes import most_concurrent, process_count
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.pods import AgentPods

@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any, Self
 
 from rstar2_train.api.contracts import CheckpointRef, Outcome, Reason, StageFailed
+from rstar2_train.capacity.fit import publishes_changes, sequence_tokens
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.initial_policy import InitialPolicy
-from rstar2_train.planning.fit import publishes_changes, sequence_tokens
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup

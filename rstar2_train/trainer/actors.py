@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.planning.model_support import UnsupportedModel
+from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer import ray_runtime
 from rstar2_train.trainer.hosts import order_by_host, ranks_per_host
 from rstar2_train.trainer.types import TrainConfig

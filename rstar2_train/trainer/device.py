@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from rstar2_train.planning.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
-from rstar2_train.planning.model_shape import shape_of
+from rstar2_train.capacity.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
+from rstar2_train.capacity.model_shape import shape_of
 from rstar2_train.trainer.types import TrainConfig
 from rstar2_train.weights.model_config import model_config
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rstar2_train.planning.model_support import OutputLayer
+from rstar2_train.capacity.model_support import OutputLayer
 
 PLAIN = OutputLayer()
 """The output layer of most models: the products are the logits."""

@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import __version__ as version
 
-from rstar2_train.planning.layout import Layout
-from rstar2_train.planning.model_support import UnsupportedModel, find_obstacles, output_layer
+from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.model_support import UnsupportedModel, find_obstacles, output_layer
 from rstar2_train.trainer import attention, varlen
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rstar2_train.planning.layout import Layout
-from rstar2_train.planning.model_support import UnsupportedModel
+from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.model import Policy, load_policy
 from rstar2_train.trainer.small_config import WINDOW, small_config

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.capacity.layout import Layout
 from rstar2_train.grpo_roc.gap import gap_quantile
-from rstar2_train.planning.layout import Layout
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rstar2_train.planning.layout import Layout
+from rstar2_train.capacity.layout import Layout
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rstar2_train.planning.model_support import OutputLayer
+from rstar2_train.capacity.model_support import OutputLayer
 from rstar2_train.trainer import attention, model
 
 Patch = Callable[[Any, str, Any], None]

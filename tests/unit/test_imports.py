@@ -14,7 +14,7 @@ LIGHT = (
     "rstar2_train.api.contracts",
     "rstar2_train.judge",
     "rstar2_train.data.prepare.pipeline",
-    "rstar2_train.planning.fit",
+    "rstar2_train.capacity.fit",
     "rstar2_train.grpo_roc.penalties",
     "rstar2_train.grpo_roc.resample",
     "rstar2_train.rewards.verify",

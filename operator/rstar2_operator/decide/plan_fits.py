@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.planning.fit import has_plan, spec_warnings
+from rstar2_train.capacity.fit import has_plan, spec_warnings
 
 CONDITION = "PlanFits"
 FITS, TOO_SMALL = "Fits", "MemoryTooSmall"

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import Vendor
 from rstar2_train.api.stages import Stage
-from rstar2_train.planning.fit import ranks_of, trainer_step
-from rstar2_train.planning.layout import DEVICE_SHARE
-from rstar2_train.planning.memory import ENGINE_SHARE, trainer_memory
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.fit import ranks_of, trainer_step
+from rstar2_train.capacity.layout import DEVICE_SHARE
+from rstar2_train.capacity.memory import ENGINE_SHARE, trainer_memory
+from rstar2_train.capacity.model_shape import ModelShape
 
 QUERIES: Mapping[Vendor, tuple[str, ...]] = {
     "NVIDIA": ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"),

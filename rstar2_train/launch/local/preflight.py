@@ -24,14 +24,14 @@ from rstar2_train.api.sources import sources
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
+from rstar2_train.capacity.fit import model_obstacles
+from rstar2_train.capacity.model_shape import UnknownModel, read_shape
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.judge.sandbox import packages
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
-from rstar2_train.planning.fit import model_obstacles
-from rstar2_train.planning.model_shape import UnknownModel, read_shape
 from rstar2_train.rollout.template_check import find_template_errors
 from rstar2_train.utils.files import write_atomically
 

@@ -12,7 +12,7 @@ from models import rank_here, rollout_groups
 from torch._dynamo.utils import counters
 
 from rstar2_train.api.stages import GRPOSettings
-from rstar2_train.planning.layout import Layout
+from rstar2_train.capacity.layout import Layout
 from rstar2_train.trainer import step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy

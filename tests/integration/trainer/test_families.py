@@ -13,8 +13,8 @@ from models import CONFIG, OPTIMIZER, rank_here, rollout_groups
 from safetensors.torch import load_file, save_file
 
 from rstar2_train.api.stages import GRPOSettings
-from rstar2_train.planning.layout import Layout
-from rstar2_train.planning.model_support import UnsupportedModel
+from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer import export, model, self_check, step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
-from rstar2_train.planning.layout import Layout
+from rstar2_train.capacity.layout import Layout
 from rstar2_train.trainer import step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy, named_shards

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from bench.models import PAGE, RESULTS, table
-from rstar2_train.planning.model_support import PROVEN
+from rstar2_train.capacity.model_support import PROVEN
 from tests.support.model_families import FAMILIES, UNPACKED
 from tests.support.model_faults import FAULTS
 

@@ -11,9 +11,9 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
+from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.inference.auth_middleware import RequireToken
 from rstar2_train.inference.server import WAITING, EngineCommand, engine_command, kv_bytes_per_token
-from rstar2_train.planning.fit import longest_sequence
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.auth import ENGINE_TOKEN
 from rstar2_train.utils.turn_lock import TurnLock

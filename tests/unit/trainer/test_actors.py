@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from rstar2_train.planning.model_support import UnsupportedModel
+from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer.actors import ModelRefused, RankProcess, _reason, device_variables
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rstar2_train.planning.model_support import OutputLayer
+from rstar2_train.capacity.model_support import OutputLayer
 from rstar2_train.trainer.logprobs import token_logprobs
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.launch.evaluation.evaluate import EvaluationPlan, plan_evaluation
 from rstar2_train.launch.evaluation.filter import FilterPlan, kept_path, plan_filtering, report_path
@@ -14,7 +15,6 @@ from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 from rstar2_train.launch.evaluation.settings import fit
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
 from rstar2_train.launch.local.services import RunningServices
-from rstar2_train.planning.fit import longest_sequence
 
 TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
 

@@ -7,8 +7,8 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
+from rstar2_train.capacity.model_shape import read_shape
 from rstar2_train.launch.local.devices import Device, DevicesError, assign, assign_engine, visible_devices
-from rstar2_train.planning.model_shape import read_shape
 
 SMI = "".join(f"{at}, GPU-{at}{at}{at}{at}, 143771\n" for at in range(4))
 ROCM = json.dumps({f"card{at}": {"VRAM Total Memory (B)": str(192 * 10**9)} for at in (2, 0, 1, 10)} | {"system": {}})

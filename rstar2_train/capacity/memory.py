@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.model_shape import ModelShape
 
 FLOAT32 = 4
 LAYERS_GATHERED = 2

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rstar2_train.planning.memory import FLOAT32, TrainerStep, trainer_memory
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.memory import FLOAT32, TrainerStep, trainer_memory
+from rstar2_train.capacity.model_shape import ModelShape
 
 if TYPE_CHECKING:
     from rstar2_train.api.roles import Sharding

@@ -17,10 +17,10 @@ from statistics import median
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.forecast.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
-from rstar2_train.forecast.step_time import update_time
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.plan.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
+from rstar2_train.plan.step_time import update_time
 from rstar2_train.tracking.journal import read_entries
 from rstar2_train.tracking.tracker import journal_file
 

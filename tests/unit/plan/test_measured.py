@@ -9,9 +9,11 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
+from rstar2_train.capacity.hardware_profile import load_profile
+from rstar2_train.capacity.model_shape import read_shape
 from rstar2_train.cli.main import main
-from rstar2_train.forecast.job_plan import plan_job
-from rstar2_train.forecast.measured import (
+from rstar2_train.plan.job_plan import plan_job
+from rstar2_train.plan.measured import (
     NoFigures,
     SFTFigures,
     StageFigures,
@@ -19,8 +21,6 @@ from rstar2_train.forecast.measured import (
     read_figures,
     read_sft_figures,
 )
-from rstar2_train.planning.hardware_profile import load_profile
-from rstar2_train.planning.model_shape import read_shape
 from rstar2_train.tracking.journal import Journal
 from rstar2_train.tracking.tracker import journal_file
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rstar2_train.capacity.model_shape import KNOWN_MODELS, UnknownModel, read_shape, shape_of
 from rstar2_train.data.tiny import policy
-from rstar2_train.planning.model_shape import KNOWN_MODELS, UnknownModel, read_shape, shape_of
 
 KNOWN = json.loads(KNOWN_MODELS.read_text(encoding="utf-8"))["models"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.planning.memory import TrainerStep, engine_memory, trainer_memory
-from rstar2_train.planning.model_shape import ModelShape, read_shape
+from rstar2_train.capacity.memory import TrainerStep, engine_memory, trainer_memory
+from rstar2_train.capacity.model_shape import ModelShape, read_shape
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "memory.json"
 STEP = TrainerStep(ranks=24, tokens=20480, chunk=2048, checkpointed_layers=40, value_bytes=2)

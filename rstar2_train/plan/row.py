@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rstar2_train.planning.fit import gigabytes
+from rstar2_train.capacity.fit import gigabytes
 
 Unit = Literal["bytes", "seconds", "count", "tokens", "share", "text"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.forecast.row import Row
-from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, sequence_tokens, transport_of
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.memory import staging_bytes, trainer_memory
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.fit import chosen_step, engine_of, gigabytes, sequence_tokens, transport_of
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.memory import staging_bytes, trainer_memory
+from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.plan.row import Row
 
 HOST_LINK = 50e9
 """Bytes per second between the memory of the host and of a device: an assumption, for PCIe 5 with 16 lanes."""

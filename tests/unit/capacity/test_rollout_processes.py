@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rstar2_train.planning.rollout_processes import process_bytes, process_count
+from rstar2_train.capacity.rollout_processes import process_bytes, process_count
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The memory of a job before it starts: shapes of models, profiles of hardware, and what fits. Without torch.
 
-    cli.plan, forecast, trainer, launch, the operator
+    cli.plan, plan, trainer, launch, the operator
       |
       v
     fit ----> memory -----> model_shape       (known_models.json)
@@ -9,6 +9,8 @@
 Modules:
 
 - `model_shape`       parameters and operations of a dense transformer, from its config.json or a table
+- `model_support`     which models the trainer computes exactly, from their config.json
+- `layout`            how a training step is distributed over ranks and memory
 - `memory`            bytes of a trainer rank and of an engine
 - `hardware_profile`  memory, arithmetic and links of a device, with sources
 - `rollout_processes` processes that run rollouts: number and memory

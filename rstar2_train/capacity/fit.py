@@ -15,17 +15,17 @@ from typing import Any
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.planning.hardware_profile import HardwareProfile, largest_device
-from rstar2_train.planning.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
-from rstar2_train.planning.memory import (
+from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
+from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
+from rstar2_train.capacity.memory import (
     EngineMemory,
     TrainerMemory,
     TrainerStep,
     engine_memory,
     trainer_memory,
 )
-from rstar2_train.planning.model_shape import ModelShape, UnknownModel, read_shape
-from rstar2_train.planning.model_support import find_obstacles
+from rstar2_train.capacity.model_shape import ModelShape, UnknownModel, read_shape
+from rstar2_train.capacity.model_support import find_obstacles
 
 TRAINER_SHARE = 0.92
 """Share of a GPU's memory that the trainer may use: the rest is the context of the driver and fragmentation."""

@@ -9,10 +9,10 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.forecast.job_plan import JobPlan, plan_job
-from rstar2_train.forecast.shared_device import HOST_LINK, SharedDevice
-from rstar2_train.planning.hardware_profile import load_profile
-from rstar2_train.planning.model_shape import read_shape
+from rstar2_train.capacity.hardware_profile import load_profile
+from rstar2_train.capacity.model_shape import read_shape
+from rstar2_train.plan.job_plan import JobPlan, plan_job
+from rstar2_train.plan.shared_device import HOST_LINK, SharedDevice
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "qwen3-14b.yaml"
 SHAPE, PROFILE = read_shape("hf://Qwen/Qwen3-4B"), load_profile("h200")

@@ -13,10 +13,10 @@ from functools import lru_cache
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import GRPOSettings, Stage
+from rstar2_train.capacity.fit import engine_of, longest_sequence
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.inference.policies import make_policy
-from rstar2_train.planning.fit import engine_of, longest_sequence
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.model_shape import ModelShape
 from rstar2_train.simulation.hardware import Hardware
 from rstar2_train.simulation.run import SimulationResult, simulate
 from rstar2_train.simulation.workload import (

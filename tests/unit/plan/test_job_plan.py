@@ -8,11 +8,11 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.forecast.job_plan import JobPlan, plan_job
-from rstar2_train.forecast.rollout_time import engine_hardware
-from rstar2_train.forecast.step_time import transfer_time, update_time
-from rstar2_train.planning.hardware_profile import load_profile
-from rstar2_train.planning.model_shape import read_shape
+from rstar2_train.capacity.hardware_profile import load_profile
+from rstar2_train.capacity.model_shape import read_shape
+from rstar2_train.plan.job_plan import JobPlan, plan_job
+from rstar2_train.plan.rollout_time import engine_hardware
+from rstar2_train.plan.step_time import transfer_time, update_time
 from rstar2_train.simulation.hardware import load_hardware
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "qwen3-14b.yaml"

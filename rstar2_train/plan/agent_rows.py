@@ -8,8 +8,8 @@ from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.forecast.row import Row
-from rstar2_train.planning.rollout_processes import most_concurrent
+from rstar2_train.capacity.rollout_processes import most_concurrent
+from rstar2_train.plan.row import Row
 
 
 def agent_rows(job: AgenticRLJob, stage: Stage) -> Iterator[Row]:

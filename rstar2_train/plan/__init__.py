@@ -1,13 +1,13 @@
-"""The forecast of a job before anything starts: memory, time of a step and its parts, traffic, judge, agent, storage.
+"""The plan of a job before anything starts: memory, time of a step and its parts, traffic, judge, agent, storage.
 
     cli.plan
       |
       v
     job_plan ----> step_time ----> rollout_time ----> simulation       seconds of the rollouts of a step
       |               |
-      |               `----> trainer.batching, planning.model_shape    micro-batches and operations of an update
+      |               `----> trainer.batching, capacity.model_shape    micro-batches and operations of an update
       |----> split                                                     the best division of the GPUs
-      `----> planning.fit                                              memory, and the field to change
+      `----> capacity.fit                                              memory, and the field to change
 
 Modules:
 
@@ -18,5 +18,6 @@ Modules:
 - `rollout_time`  seconds of the rollouts, by the simulator with the scheduler of the rollouts
 - `split`         the best division of a job's GPUs between trainer and engines
 - `shared_device` one device for trainer and engine: memory, host copies, and the cost of their turns
+- `measured`      the figures of a run on this machine, as inputs of a plan
 - `row`           one figure with its unit and its arithmetic
 """

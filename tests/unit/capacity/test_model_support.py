@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.planning.model_support import OutputLayer, UnsupportedModel, find_obstacles, output_layer
+from rstar2_train.capacity.model_support import OutputLayer, UnsupportedModel, find_obstacles, output_layer
 
 
 @pytest.mark.parametrize(

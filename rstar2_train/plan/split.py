@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.forecast.rollout_time import Lengths, engine_hardware, rollout_seconds
-from rstar2_train.forecast.step_time import transfer_time, update_time
-from rstar2_train.planning.fit import misfits
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.fit import misfits
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.plan.rollout_time import Lengths, engine_hardware, rollout_seconds
+from rstar2_train.plan.step_time import transfer_time, update_time
 
 SIMULATED_ENGINES = 2
 """Engines of the simulations of the search."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.planning.layout import USABLE, Layout, Machine, choose_layout, layout_bytes
-from rstar2_train.planning.model_shape import read_shape
+from rstar2_train.capacity.layout import USABLE, Layout, Machine, choose_layout, layout_bytes
+from rstar2_train.capacity.model_shape import read_shape
 
 SHAPE = read_shape("hf://Qwen/Qwen3-14B")
 GPUS = Machine(ranks=24, ranks_per_host=8, memory=190e9, value_bytes=2)

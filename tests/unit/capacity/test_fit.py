@@ -8,9 +8,9 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.planning.fit import misfits, spec_warnings
-from rstar2_train.planning.hardware_profile import ProfileError, load_profile
-from rstar2_train.planning.model_shape import read_shape
+from rstar2_train.capacity.fit import misfits, spec_warnings
+from rstar2_train.capacity.hardware_profile import ProfileError, load_profile
+from rstar2_train.capacity.model_shape import read_shape
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

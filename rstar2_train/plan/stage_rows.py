@@ -7,29 +7,29 @@ from collections.abc import Iterator
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.forecast.agent_rows import agent_rows
-from rstar2_train.forecast.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
-from rstar2_train.forecast.row import Row, duration
-from rstar2_train.forecast.shared_device import SharedDevice, shared_rows, turn_memory, turn_row
-from rstar2_train.forecast.split import compare_splits
-from rstar2_train.forecast.step_time import (
-    TransferTime,
-    UpdateTime,
-    checkpoint_bytes,
-    transfer_time,
-    update_time,
-)
-from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.memory import TrainerStep, staging_bytes, trainer_memory
-from rstar2_train.planning.model_shape import ModelShape
-from rstar2_train.planning.rollout_processes import (
+from rstar2_train.capacity.fit import chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.memory import TrainerStep, staging_bytes, trainer_memory
+from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.capacity.rollout_processes import (
     PROCESS_BYTES,
     TOKEN_BYTES,
     TRAJECTORIES_PER_PROCESS,
     most_concurrent,
     process_bytes,
     process_count,
+)
+from rstar2_train.plan.agent_rows import agent_rows
+from rstar2_train.plan.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
+from rstar2_train.plan.row import Row, duration
+from rstar2_train.plan.shared_device import SharedDevice, shared_rows, turn_memory, turn_row
+from rstar2_train.plan.split import compare_splits
+from rstar2_train.plan.step_time import (
+    TransferTime,
+    UpdateTime,
+    checkpoint_bytes,
+    transfer_time,
+    update_time,
 )
 
 SFT_TOKENS = 1000

@@ -9,10 +9,10 @@ import numpy as np
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.planning.fit import chosen_step, is_packed, ranks_of, transport_of
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.memory import FLOAT32
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.fit import chosen_step, is_packed, ranks_of, transport_of
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.memory import FLOAT32
+from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows
 from rstar2_train.trainer.types import TokenSequence
 

@@ -9,16 +9,16 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.forecast.agent_rows import too_few_programs
-from rstar2_train.forecast.rollout_time import MEAN_SHARE, TRAINED_SHARE, StageInputs
-from rstar2_train.forecast.row import Row, duration
-from rstar2_train.forecast.shared_device import HOST_LINK, SharedDevice
-from rstar2_train.forecast.split import engine_gpus, total_gpus
-from rstar2_train.forecast.stage_rows import CALL_PEAK, SFT_TOKENS, TRAJECTORY_BYTES, stage_rows
-from rstar2_train.forecast.step_time import DELTA_SHARE, checkpoint_bytes
-from rstar2_train.planning.fit import engine_of, gigabytes, longest_sequence, misfits
-from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.capacity.fit import engine_of, gigabytes, longest_sequence, misfits
+from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.plan.agent_rows import too_few_programs
+from rstar2_train.plan.rollout_time import MEAN_SHARE, TRAINED_SHARE, StageInputs
+from rstar2_train.plan.row import Row, duration
+from rstar2_train.plan.shared_device import HOST_LINK, SharedDevice
+from rstar2_train.plan.split import engine_gpus, total_gpus
+from rstar2_train.plan.stage_rows import CALL_PEAK, SFT_TOKENS, TRAJECTORY_BYTES, stage_rows
+from rstar2_train.plan.step_time import DELTA_SHARE, checkpoint_bytes
 from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY
 
 SLOW_NETWORK = 1.2
@@ -75,8 +75,8 @@ def plan_job(
 
     Args:
         job: the validated job.
-        shape: its model (`planning.model_shape.read_shape`).
-        profile: its hardware (`planning.hardware_profile.load_profile`).
+        shape: its model (`capacity.model_shape.read_shape`).
+        profile: its hardware (`capacity.hardware_profile.load_profile`).
         mean_tokens: mean of the tokens that a trajectory samples; None: half of maxResponseTokens.
         measured: stage -> figures of a run, instead of the assumptions.
         shared: how trainer and engine use one device; None if each has devices of its own.
