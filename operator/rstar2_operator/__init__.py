@@ -1,6 +1,6 @@
 """The rStar2 operator: reconciles AgenticRLJobs into the pods, services and claims that train them.
 
-    API server ──> watch.py ──> cache.py ──observed.py──> decide/ ──Plan──> builders/ ──> apply.py ──> API server
+    API server ──> watch.py ──> cache.py ──observed.py──> decide/ ─Decision─> builders/ ──> apply.py ──> API server
                    resync.py       │                        │                  drift.py
                                    v                        └──> status_writer.py ──> status and Events
                                 workqueue.py ──> reconcile.py: one job, one reconciliation at a time
@@ -11,7 +11,7 @@
 - `resync.py`: completeness of the cache, and lost events; `cached_object.py`: the form of cached objects.
 - `cache.py`: the observed objects of all jobs; `observed.py`: the objects of one job as `decide/` reads them.
 - `decide/`: the policy, pure; `builders/`: the objects, pure; `names.py`: names and labels of all objects.
-- `reconcile.py`: cache to plan to writes; `reconcile_state.py`: all that is kept about a job between two rounds.
+- `reconcile.py`: cache to decision to writes; `reconcile_state.py`: all that is kept about a job between two rounds.
 - `desired.py`: spec and desired objects of a job, compressed.
 - `apply.py`: server-side apply and deletion; `drift.py`: changes by others; `shared_secrets.py`: which Secrets exist.
 - `status_writer.py`: status and Events; `metrics.py`: Prometheus; `client.py`: HTTP requests to the API server.

@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext, Manifest
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.decision import Decision
 from rstar2_operator.observed import Object, as_json
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.issue import InvalidJob
@@ -70,24 +70,24 @@ class DesiredState:
         return (self._decoded(known).context if known.context else None), known.errors
 
     def bodies(
-        self, known: DesiredJob, job: Object, context: BuildContext, plan: Plan, *, has_secret: bool
+        self, known: DesiredJob, job: Object, context: BuildContext, decision: Decision, *, has_secret: bool
     ) -> list[Manifest]:
-        """Return the objects of a plan, with owner and hash. Call `context` before; do not change the result.
+        """Return the objects of a decision, with owner and hash. Call `context` before; do not change the result.
 
         Args:
             known: of the job.
             job: the job.
             context: the result of `context`; Kueue's placements and priority may be added.
-            plan: the plan.
+            decision: the decision.
             has_secret: as for `objects`.
         """
-        plan = plan.without_explanation()
-        inputs = [plan, has_secret, context.placements, context.priority]
+        decision = decision.without_explanation()
+        inputs = [decision, has_secret, context.placements, context.priority]
         decoded = self._decoded(known)
         if known.inputs != inputs:
             keep_claims = context.job.spec.storage.reclaim_policy == "Retain"
             spec = applied_spec(job)
-            desired = objects(context, plan, has_secret=has_secret)
+            desired = objects(context, decision, has_secret=has_secret)
             bodies = [owned(body, job, keep_claims=keep_claims, spec=spec) for body in desired]
             text = to_json(bodies)
             known.inputs, known.bodies = inputs, zlib.compress(text, FASTEST)

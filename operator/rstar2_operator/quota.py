@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from rstar2_operator import names
 from rstar2_operator.client import KubeClient
+from rstar2_operator.decide.decision import Decision
 from rstar2_operator.decide.kueue import current_workload, flavors_of
-from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.workload_status import MANAGER, own_conditions, returns_quota, without_quota
 from rstar2_operator.observed import Object, ObservedJob
 
@@ -57,7 +57,7 @@ class QuotaReader:
             self._priorities[kind, name] = int(priority_class["value"])
         return self._priorities[kind, name]
 
-    async def report(self, observed: ObservedJob, plan: Plan, *, now: float) -> list[Object]:
+    async def report(self, observed: ObservedJob, decision: Decision, *, now: float) -> list[Object]:
         """Write the status of the job's Workload that Kueue expects of an owner. Return it if it was written.
 
         Raises ApiException.
@@ -67,12 +67,12 @@ class QuotaReader:
             return []
         meta = {field: workload["metadata"][field] for field in ("name", "namespace")}
         body = {"apiVersion": names.KUEUE_API, "kind": "Workload", "metadata": meta}
-        if returns_quota(observed, plan):
+        if returns_quota(observed, decision):
             live = await self._client.read("Workload", meta["namespace"], meta["name"])
             body["metadata"] = {**meta, "resourceVersion": live["metadata"]["resourceVersion"]}
             body["status"] = without_quota(live, now=now)
             return [await self._client.apply(body, subresource="status", manager=MANAGER)]
-        conditions = own_conditions(observed, plan, now=now)
+        conditions = own_conditions(observed, decision, now=now)
         if not conditions:
             return []
         return [await self._client.apply({**body, "status": {"conditions": conditions}}, subresource="status")]

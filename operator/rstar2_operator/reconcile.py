@@ -32,11 +32,11 @@ from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
+from rstar2_operator.decide.decision import DELETING, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
-from rstar2_operator.decide.failure_policy import plan_after_rejections
+from rstar2_operator.decide.failure_policy import decision_after_rejections
 from rstar2_operator.decide.kueue import current_workload, placements, priority_class
-from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.decide.pruning import idle_workloads, prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers
@@ -126,19 +126,19 @@ class Reconciler:
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
             context, observed = await self._with_quota(state, context, observed)
-            plan, resource = decide(job, observed, now=now), job.spec.accelerator.resource
-            logs.at_stage(plan.stage)
-            unchanged = await self._set_finalizer(key, observed.job, present=needs_finalizer(plan))
-            if plan.delete:
+            decision, resource = decide(job, observed, now=now), job.spec.accelerator.resource
+            logs.at_stage(decision.stage)
+            unchanged = await self._set_finalizer(key, observed.job, present=needs_finalizer(decision))
+            if decision.delete:
                 await self._delete_one(JOB, observed.job)
-            if plan.delete or plan.release:
+            if decision.delete or decision.release:
                 return bool(unchanged)
-            rejected, correct_in = await self._apply_plan(key, state, context, plan, observed, now=now)
+            rejected, correct_in = await self._apply_decision(key, state, context, decision, observed, now=now)
             rejected += unchanged
             observed_now = self._cache.observed(key) or observed
-            plan = plan_after_rejections(plan, observed_now, rejected)
-            status = status_of(job, observed_now, plan, now=now, rejected=rejected)
-            wake_at = plan.wake_at
+            decision = decision_after_rejections(decision, observed_now, rejected)
+            status = status_of(job, observed_now, decision, now=now, rejected=rejected)
+            wake_at = decision.wake_at
         write_in, written = await self._status_writer.write(
             state.status, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
         )
@@ -172,8 +172,15 @@ class Reconciler:
         priority = await self._quota.priority(kind, name) if name else None
         return replace(context, placements=placements(observed), priority=priority), observed
 
-    async def _apply_plan(
-        self, key: Key, state: ReconcileState, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
+    async def _apply_decision(
+        self,
+        key: Key,
+        state: ReconcileState,
+        context: BuildContext,
+        decision: Decision,
+        observed: ObservedJob,
+        *,
+        now: float,
     ) -> tuple[list[Diagnosis], float | None]:
         """Create missing objects, update changed ones, delete superfluous ones.
 
@@ -182,11 +189,11 @@ class Reconciler:
         writes were tried: it is retried, and the status does not show it.
         """
         has_secret = state.secret.exists or has_secret_consumers(observed)
-        bodies = desired = self._desired.bodies(state.desired, observed.job, context, plan, has_secret=has_secret)
-        if _is_running(plan, observed):
+        bodies = desired = self._desired.bodies(state.desired, observed.job, context, decision, has_secret=has_secret)
+        if _is_running(decision, observed):
             bodies = keep_revision(bodies, observed)
         blocked, transient = state.status.rejected, list[Exception]()
-        if plan.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
+        if decision.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
             bodies = [body for body in bodies if body["kind"] == "Job"]
         corrections, rejected, correct_in = state.corrections.due(drifted(bodies, observed))
         for body in corrections:
@@ -209,21 +216,21 @@ class Reconciler:
                     state.corrections.reject(body, rejected[-1])
         if rejected:
             state.secret.invalidate()
-        others: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
-        others += [("Job", job) for job in plan.stale_jobs]
-        rejected += await self._delete(key, prunable(observed, desired, now=now, ending=plan.ending) + others)
-        rejected += await self._report_to_kueue(key, plan, now=now)
+        others: list[tuple[str, Object]] = [("Pod", pod) for pod in decision.remove_pods]
+        others += [("Job", job) for job in decision.stale_jobs]
+        rejected += await self._delete(key, prunable(observed, desired, now=now, ending=decision.ending) + others)
+        rejected += await self._report_to_kueue(key, decision, now=now)
         if transient:
             raise transient[-1]
         return rejected, correct_in
 
-    async def _report_to_kueue(self, key: Key, plan: Plan, *, now: float) -> list[Diagnosis]:
+    async def _report_to_kueue(self, key: Key, decision: Decision, *, now: float) -> list[Diagnosis]:
         """Write the status of the job's Workload."""
         observed = self._cache.observed(key)
         if observed is None or (workload := current_workload(observed)) is None:
             return []
         try:
-            for live in await self._quota.report(observed, plan, now=now):
+            for live in await self._quota.report(observed, decision, now=now):
                 self._cache.record_write("Workload", live)
         except ApiException as error:
             if error.status in (404, 409) or is_transient(error):  # it has changed, so another round follows
@@ -289,9 +296,9 @@ def _is_gone(job: Object) -> bool:
     return is_deleted(job) and not has_finalizer(job)
 
 
-def _is_running(plan: Plan, observed: ObservedJob) -> bool:
+def _is_running(decision: Decision, observed: ObservedJob) -> bool:
     """Return whether pods of an attempt use the job's objects."""
-    attempt = plan.attempt
+    attempt = decision.attempt
     created = attempt is not None and attempt.number in observed.attempts(attempt.stage)
     return created or bool(stage_progress.running_attempts(observed))
 

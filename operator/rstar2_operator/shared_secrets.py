@@ -28,7 +28,7 @@ class SharedSecret:
     exists: bool = False
     """Whether it is known to exist."""
     _ask_at: float | None = None
-    """Monotonic time of the request; None if none is planned."""
+    """Monotonic time of the request; None if none is scheduled."""
 
     def record(self) -> None:
         """Record that the Secret exists."""

@@ -20,8 +20,8 @@ from rstar2_operator import names
 from rstar2_operator.cache import JOB, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.decide.conditions import new_causes
+from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, RESTART_REASONS
 from rstar2_operator.decide.events import JobEvent, events
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, RESTART_REASONS
 from rstar2_operator.observed import Object, as_json, precise
 from rstar2_train.api.base import API_VERSION
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide.decision import FINAL, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.kueue import may_run
-from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.decide.stage_progress import last_attempt
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
@@ -67,13 +67,20 @@ class ExploredCluster(SimulatedCluster):
         """Return the validated job."""
         return _validated(json.dumps({name: value for name, value in self.job.items() if name != "status"}))
 
-    def bodies(self, plan: Plan, *, has_secret: bool) -> list[dict[str, Any]]:
-        """Return the objects of a plan that the policy reads, without the parts that it does not read."""
+    def bodies(self, decision: Decision, *, has_secret: bool) -> list[dict[str, Any]]:
+        """Return the objects of a decision that the policy reads, without the parts that it does not read."""
         spec = self.job["spec"]
-        objects = plan.prepare, plan.serving, plan.attempt, plan.ending, plan.report, plan.workload
-        key = repr((plan.phase, objects, has_secret, spec, self.observed().flavors))
+        objects = (
+            decision.prepare,
+            decision.serving,
+            decision.attempt,
+            decision.ending,
+            decision.report,
+            decision.workload,
+        )
+        key = repr((decision.phase, objects, has_secret, spec, self.observed().flavors))
         if key not in _BODIES:
-            desired = super().bodies(plan, has_secret=has_secret)
+            desired = super().bodies(decision, has_secret=has_secret)
             _BODIES[key] = [_stripped(body) for body in desired if _is_read(body)]
         return _BODIES[key]
 

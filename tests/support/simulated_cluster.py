@@ -15,10 +15,10 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator.apply import CREATE_ONLY, applied_spec, changed, must_wait, owned, rejection
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
+from rstar2_operator.decide.decision import DELETING, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, needs_finalizer
-from rstar2_operator.decide.failure_policy import plan_after_rejections
+from rstar2_operator.decide.failure_policy import decision_after_rejections
 from rstar2_operator.decide.kueue import current_workload, placements
-from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
@@ -95,7 +95,7 @@ class SimulatedCluster:
                         node_faults=self.node_faults)  # fmt: skip
         return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
 
-    def plan(self) -> Plan:
+    def decision(self) -> Decision:
         """Return the operator's decision."""
         return decide(self.spec(), self.observed(), now=self.now)
 
@@ -105,23 +105,23 @@ class SimulatedCluster:
         assert job is not None, problems
         return job
 
-    def reconcile(self, *, dies_after: int | None = None) -> Plan:
+    def reconcile(self, *, dies_after: int | None = None) -> Decision:
         """Run one round of the operator; with `dies_after` it is killed after that number of writes."""
         if self.gone:
-            return Plan(None, NO_RESTARTS, phase=DELETING)
+            return Decision(None, NO_RESTARTS, phase=DELETING)
         job, observed = self.spec(), self.observed()
-        plan = decide(job, observed, now=self.now)
+        decision = decide(job, observed, now=self.now)
         writes_left = dies_after if dies_after is not None else 10**9
-        writes_left -= self._hold(plan)
-        if plan.release:
-            return plan
-        bodies = self.bodies(plan, has_secret=SECRET in self.children or has_secret_consumers(observed))
+        writes_left -= self._hold(decision)
+        if decision.release:
+            return decision
+        bodies = self.bodies(decision, has_secret=SECRET in self.children or has_secret_consumers(observed))
         rejected, is_missing = [], False
         for body in changed(bodies, observed):
-            if plan.phase == DELETING and body["kind"] != "Job":
+            if decision.phase == DELETING and body["kind"] != "Job":
                 continue
             if writes_left == 0:
-                return plan
+                return decision
             if body["kind"] in self.rejected_kinds:
                 error = ApiException(status=403, reason="Forbidden")
                 error.body = json.dumps({"reason": "Forbidden", "message": "exceeded quota: q"})
@@ -130,37 +130,37 @@ class SimulatedCluster:
             elif not (is_missing and must_wait(body, observed)):
                 self._apply(body)
                 writes_left -= 1
-        for child in plan.stale_jobs:
+        for child in decision.stale_jobs:
             self._delete("Job", child["metadata"]["name"])
-        for pod in plan.remove_pods:
+        for pod in decision.remove_pods:
             del self.pods[pod["metadata"]["name"]]
-        for kind, child in prunable(observed, bodies, now=self.now, ending=plan.ending):
+        for kind, child in prunable(observed, bodies, now=self.now, ending=decision.ending):
             if writes_left == 0:
-                return plan
+                return decision
             self._delete(kind, child["metadata"]["name"])
             writes_left -= 1
-        if writes_left and self._report_to_kueue(plan):
+        if writes_left and self._report_to_kueue(decision):
             writes_left -= 1
         if writes_left:
-            plan = plan_after_rejections(plan, self.observed(), rejected)
-            status = status_of(job, self.observed(), plan, now=self.now, rejected=rejected)
+            decision = decision_after_rejections(decision, self.observed(), rejected)
+            status = status_of(job, self.observed(), decision, now=self.now, rejected=rejected)
             if status != self.job.get("status"):
                 self.job["status"] = status
                 self.writes += 1
-        return plan
+        return decision
 
-    def _report_to_kueue(self, plan: Plan) -> bool:
+    def _report_to_kueue(self, decision: Decision) -> bool:
         """Write the status of the Workload as quota.py does. Return whether it was written."""
         observed = self.observed()
         workload = current_workload(observed)
         if workload is None:
             return False
         body = self.children["Workload", workload["metadata"]["name"]]
-        if returns_quota(observed, plan):
+        if returns_quota(observed, decision):
             own = [each for each in body["status"]["conditions"] if each["type"] == "PodsReady"]
             status = without_quota(workload, now=self.now)
             body["status"] = {**status, "conditions": [*status["conditions"], *own]}
-        elif conditions := own_conditions(observed, plan, now=self.now):
+        elif conditions := own_conditions(observed, decision, now=self.now):
             types = {each["type"] for each in conditions}
             status = body.setdefault("status", {})
             others = [each for each in status.get("conditions", ()) if each["type"] not in types]
@@ -170,9 +170,9 @@ class SimulatedCluster:
         self.writes += 1
         return True
 
-    def _hold(self, plan: Plan) -> int:
-        """Add or remove the finalizer, as the plan needs it. Return the number of writes."""
-        needed = needs_finalizer(plan)
+    def _hold(self, decision: Decision) -> int:
+        """Add or remove the finalizer, as the decision needs it. Return the number of writes."""
+        needed = needs_finalizer(decision)
         if needed == has_finalizer(self.job) or (needed and is_deleted(self.job)):
             return 0
         self.job["metadata"]["finalizers"] = [FINALIZER] if needed else []
@@ -182,10 +182,10 @@ class SimulatedCluster:
             self._collect_garbage()
         return 1
 
-    def bodies(self, plan: Plan, *, has_secret: bool) -> list[dict[str, Any]]:
-        """Return the objects of a plan."""
+    def bodies(self, decision: Decision, *, has_secret: bool) -> list[dict[str, Any]]:
+        """Return the objects of a decision."""
         context = replace(build_context(self.spec(), OperatorSettings()), placements=placements(self.observed()))
-        desired = objects(context, plan, has_secret=has_secret)
+        desired = objects(context, decision, has_secret=has_secret)
         return [owned(body, self.job, keep_claims=True, spec=applied_spec(self.job)) for body in desired]
 
     def _apply(self, body: dict[str, Any]) -> None:
@@ -313,13 +313,13 @@ class SimulatedCluster:
         outcome = Outcome(stage=stage, attempt=attempt, outcome="completed", reason="StepsReached")
         self.finish_job(f"demo-{stage}-{attempt}", 0, outcome=outcome)
 
-    def round(self, times: int = 3) -> Plan:
-        """Run a few rounds of operator and cluster; return the last plan."""
-        plan = self.reconcile()
+    def round(self, times: int = 3) -> Decision:
+        """Run a few rounds of operator and cluster; return the last decision."""
+        decision = self.reconcile()
         for _ in range(times):
             self.settle()
-            plan = self.reconcile()
-        return plan
+            decision = self.reconcile()
+        return decision
 
 
 def at_first_stage(stages: str = "sgfe", **spec: Any) -> SimulatedCluster:

@@ -1,4 +1,4 @@
-"""The objects of a plan, in the order of their creation. Pure."""
+"""The objects of a decision, in the order of their creation. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.builders.storage import storage
 from rstar2_operator.builders.trainer import attempt, disruption_budget, pod_names, prepare, report
 from rstar2_operator.builders.workload import capped, workload
-from rstar2_operator.decide.plan import FINAL, Plan, StageAttempt
+from rstar2_operator.decide.decision import FINAL, Decision, StageAttempt
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
@@ -34,25 +34,25 @@ def build_context(job: AgenticRLJob, settings: OperatorSettings) -> BuildContext
     return BuildContext(job=job, settings=settings, resolved=resolved, claims=tuple(claims))
 
 
-def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Manifest]:
-    """Return the objects of a plan. `has_secret`: the Secret exists, and is not created again."""
+def objects(context: BuildContext, decision: Decision, *, has_secret: bool) -> list[Manifest]:
+    """Return the objects of a decision. `has_secret`: the Secret exists, and is not created again."""
     result = [*storage(context), *config(context), *access(context), *network(context)]
     if not has_secret:
         result.append(secret(context))
-    if plan.phase not in FINAL:
+    if decision.phase not in FINAL:
         result.append(pod_names(context))
-    if plan.prepare:
+    if decision.prepare:
         result.append(prepare(context))
-    if plan.workload is not None and plan.stage is not None:
-        result.append(_workload(context, plan.workload, context.job.stage(plan.stage)))
-    if plan.serving:
+    if decision.workload is not None and decision.stage is not None:
+        result.append(_workload(context, decision.workload, context.job.stage(decision.stage)))
+    if decision.serving:
         result += [capped(body, context.placements) for body in _serving(context)]
-    if plan.attempt is not None:
+    if decision.attempt is not None:
         if context.job.spec.trainer.pod_disruption_budget:
             result.append(disruption_budget(context))
-        result.append(attempt(context, plan.attempt))
-    if plan.report and plan.ending is not None:
-        result.append(report(context, plan.ending))
+        result.append(attempt(context, decision.attempt))
+    if decision.report and decision.ending is not None:
+        result.append(report(context, decision.ending))
     return result
 
 

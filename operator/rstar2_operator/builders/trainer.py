@@ -26,7 +26,7 @@ from rstar2_operator.builders.pod import (
     storage,
     template,
 )
-from rstar2_operator.decide.plan import Ending, StageAttempt
+from rstar2_operator.decide.decision import Ending, StageAttempt
 from rstar2_operator.decide.storage import source_digest
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.base import LocalReference
@@ -65,15 +65,15 @@ def disruption_budget(context: BuildContext) -> Manifest:
     }
 
 
-def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
+def attempt(context: BuildContext, next_attempt: StageAttempt) -> Manifest:
     """Return the Job of one attempt of a stage."""
-    stage = context.job.stage(planned.stage)
-    name = names.attempt(context.name, stage.name, planned.number)
+    stage = context.job.stage(next_attempt.stage)
+    name = names.attempt(context.name, stage.name, next_attempt.number)
     replicas = context.job.replicas(stage)
     labels = {
         **context.labels("trainer"),
         names.STAGE_LABEL: stage.name,
-        names.ATTEMPT_LABEL: str(planned.number),
+        names.ATTEMPT_LABEL: str(next_attempt.number),
     }
     return {
         "apiVersion": "batch/v1",
@@ -81,7 +81,7 @@ def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
         "metadata": {
             "name": name,
             "labels": labels,
-            "annotations": _annotations(planned),
+            "annotations": _annotations(next_attempt),
         },
         "spec": {
             "completionMode": "Indexed",
@@ -92,27 +92,27 @@ def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
             # checkpoint of the others, and never if the pod's node is lost.
             # When the orchestrator has finished, the other pods have no work.
             "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-            "template": _stage_template(context, stage, planned, replicas, labels),
+            "template": _stage_template(context, stage, next_attempt, replicas, labels),
         },
     }
 
 
-def _annotations(planned: StageAttempt) -> dict[str, str]:
-    total, counted = planned.restarts.total, planned.restarts.counted
+def _annotations(next_attempt: StageAttempt) -> dict[str, str]:
+    total, counted = next_attempt.restarts.total, next_attempt.restarts.counted
     annotations = {names.RESTARTS: str(total), names.COUNTED: str(counted.number)}
     if counted.since is not None:
         annotations[names.WINDOW_START] = timestamp(counted.since)
-    if planned.failures:
-        annotations[names.FAILURES] = str(planned.failures)
-    if planned.disruptions:
-        annotations[names.DISRUPTIONS] = str(planned.disruptions)
-    if planned.start_step is not None:
-        annotations[names.START_STEP] = str(planned.start_step)
+    if next_attempt.failures:
+        annotations[names.FAILURES] = str(next_attempt.failures)
+    if next_attempt.disruptions:
+        annotations[names.DISRUPTIONS] = str(next_attempt.disruptions)
+    if next_attempt.start_step is not None:
+        annotations[names.START_STEP] = str(next_attempt.start_step)
     return annotations
 
 
 def _stage_template(
-    context: BuildContext, stage: Stage, planned: StageAttempt, replicas: int, labels: dict[str, str]
+    context: BuildContext, stage: Stage, next_attempt: StageAttempt, replicas: int, labels: dict[str, str]
 ) -> Manifest:
     job = context.job
     trainer = job.spec.trainer
@@ -123,7 +123,7 @@ def _stage_template(
     shm_volume, shm_mount = shared_memory("64Gi" if on_gpu else "512Mi")
     command = [
         *("python", "-m", "rstar2_train.launch.pod", "launch", "--job", names.JOB_FILE),
-        *("--state", names.state_folder(context.name), "--stage", stage.name, "--attempt", str(planned.number)),
+        *("--state", names.state_folder(context.name), "--stage", stage.name, "--attempt", str(next_attempt.number)),
         *("--nodes", str(replicas), "--subdomain", names.trainer(context.name)),
         *("--progress", names.progress(context.name)),
     ]

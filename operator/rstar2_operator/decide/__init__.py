@@ -1,6 +1,6 @@
 """The policies: what a job should have now, as a pure function of the job, the observed objects and the time.
 
-    reconcile.py ──> decide.py ──Plan──> builders/ ──> apply.py
+    reconcile.py ──> decide.py ──Decision──> builders/ ──> apply.py
          │              │  POLICIES, one file each, named after the field of the spec:
          │              ├─ ttl_after_finished.py, active_deadline.py, suspend.py, pending_deadline.py, storage.py
          │              ├─ deletion.py            deletion in stages, held by a finalizer
@@ -17,7 +17,7 @@
          └──> status.py ──> conditions.py ──> diagnostics.py: problems and advice
                   └───────> events.py: Events from two statuses (called by status_writer.py)
 
-A policy is a function `(facts) -> Plan | Defer | None`. To add one, write its file and enter it in `POLICIES`.
-`facts.py` has its argument, `plan.py` its result; `stage_progress.py` and `restarts.py` read position and restarts.
+A policy is a function `(facts) -> Decision | Defer | None`. To add one, write its file and enter it in `POLICIES`.
+`facts.py` has its argument, `decision.py` its result; `stage_progress.py` and `restarts.py` read position and restarts.
 Nothing here calls the API server, reads a clock or keeps state between two calls.
 """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rstar2_operator.decide.decision import Defer, Verdict
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
-from rstar2_operator.decide.plan import Defer, Verdict
 from rstar2_operator.observed import seconds
 
 EXCEEDED = "DeadlineExceeded"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rstar2_operator.decide import disruption
+from rstar2_operator.decide.decision import WAITING_FOR_PODS, Decision, StageAttempt, Verdict
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan, StageAttempt, Verdict
 from rstar2_operator.decide.restarts import RestartCounters
 from rstar2_operator.observed import condition, is_true, ready_of
 from rstar2_train.api.stages import Stage
@@ -20,7 +20,7 @@ def running_attempt(facts: Facts) -> Verdict:
         detail = (condition(facts.running_job, "FailureTarget") or {}).get("message", "")
         message = f"{message} It has failed; waiting for its pods to terminate. {detail}".strip()
         reason = WAITING_FOR_PODS
-    return Plan(
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Running",
@@ -43,8 +43,8 @@ def next_attempt(facts: Facts) -> Verdict:
 
 def start(
     facts: Facts, restarts: RestartCounters, *, failure: str = "", failures: int = 0, disruptions: int = 0
-) -> Plan | None:
-    """Return the plan that starts the next attempt.
+) -> Decision | None:
+    """Return the decision that starts the next attempt.
 
     `failure`: of the last one, which has caused the restart; `failures`, `disruptions`: in a row without a checkpoint.
     """
@@ -61,7 +61,7 @@ def start(
     )
     message = f"Attempt {attempt.number} of stage {attempt.stage}." + (f" Last failure: {failure}" if failure else "")
     reason = "Restarted" if failure else "Running"
-    return Plan(
+    return Decision(
         facts.stage_name,
         restarts,
         phase="Running",

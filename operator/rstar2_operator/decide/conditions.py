@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Decision, listed
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
 from rstar2_operator.decide.pending_deadline import pending_pods
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Plan, listed
 from rstar2_operator.observed import Object, ObservedJob, ready_of, timestamp
 
 Condition = dict[str, Any]
@@ -33,26 +33,26 @@ CAUSE_CONDITIONS = frozenset({"StorageReady", *ROLE_CONDITIONS, "Training", "Deg
 
 
 def conditions(
-    plan: Plan, observed: ObservedJob, problems: list[Diagnosis], *, needs_judge: bool = True
+    decision: Decision, observed: ObservedJob, problems: list[Diagnosis], *, needs_judge: bool = True
 ) -> list[Condition]:
     """Return every condition of the job, without times. `needs_judge`: of its spec."""
-    training = _training(plan, observed, problems)
-    suspended = plan.phase == "Suspended"
+    training = _training(decision, observed, problems)
+    suspended = decision.phase == "Suspended"
     return [
-        _ready(plan, training, problems),
-        _stalled(plan, problems),
-        _scheduled(plan, observed, problems),
-        _storage(plan, observed, problems),
+        _ready(decision, training, problems),
+        _stalled(decision, problems),
+        _scheduled(decision, observed, problems),
+        _storage(decision, observed, problems),
         *(
             _condition(kind, False, "NotNeeded", "No tool and no reward of the job runs in the judge.")
             if kind in JUDGE_CONDITIONS and not needs_judge
-            else _role(kind, roles, plan, observed, problems)
+            else _role(kind, roles, decision, observed, problems)
             for kind, roles in ROLE_CONDITIONS.items()
         ),
         training,
-        _condition("Suspended", suspended, "Suspended" if suspended else "NotSuspended", plan.message * suspended),
+        _condition("Suspended", suspended, "Suspended" if suspended else "NotSuspended", decision.message * suspended),
         _degraded(problems),
-        *(_condition(kind, True, plan.reason, plan.message) for kind in FINAL if plan.phase == kind),
+        *(_condition(kind, True, decision.reason, decision.message) for kind in FINAL if decision.phase == kind),
     ]
 
 
@@ -90,31 +90,31 @@ def _condition(kind: str, value: bool, reason: str, message: str = "") -> Condit
     }
 
 
-def _ready(plan: Plan, training: Condition, problems: list[Diagnosis]) -> Condition:
-    if plan.reason == INVALID_SPEC:
-        return _condition("Ready", False, INVALID_SPEC, plan.message)
-    if plan.phase in FINAL:
-        return _condition("Ready", plan.phase == "Succeeded", plan.reason, plan.message)
+def _ready(decision: Decision, training: Condition, problems: list[Diagnosis]) -> Condition:
+    if decision.reason == INVALID_SPEC:
+        return _condition("Ready", False, INVALID_SPEC, decision.message)
+    if decision.phase in FINAL:
+        return _condition("Ready", decision.phase == "Succeeded", decision.reason, decision.message)
     if problems:
         return _condition("Ready", False, problems[0].reason, str(problems[0]))
-    if plan.phase == "Running" and training["status"] == "False":
+    if decision.phase == "Running" and training["status"] == "False":
         return _condition("Ready", False, training["reason"], training["message"])
-    as_requested = plan.phase in ("Running", "Suspended") or plan.ending == "completed"
-    return _condition("Ready", as_requested, plan.reason, plan.message)
+    as_requested = decision.phase in ("Running", "Suspended") or decision.ending == "completed"
+    return _condition("Ready", as_requested, decision.reason, decision.message)
 
 
-def _stalled(plan: Plan, problems: list[Diagnosis]) -> Condition:
-    if plan.phase == "Failed" or plan.reason == INVALID_SPEC:
-        return _condition("Stalled", True, plan.reason, plan.message)
+def _stalled(decision: Decision, problems: list[Diagnosis]) -> Condition:
+    if decision.phase == "Failed" or decision.reason == INVALID_SPEC:
+        return _condition("Stalled", True, decision.reason, decision.message)
     blocking = next((problem for problem in problems if problem.needs_action), None)
-    if blocking is None or plan.phase == "Succeeded":
+    if blocking is None or decision.phase == "Succeeded":
         return _condition("Stalled", False, "NotStalled")
     return _condition("Stalled", True, blocking.reason, str(blocking))
 
 
-def _scheduled(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
-    if plan.reason == SCHEDULING_TIMEOUT:
-        return _condition("PodsScheduled", False, SCHEDULING_TIMEOUT, plan.message)
+def _scheduled(decision: Decision, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
+    if decision.reason == SCHEDULING_TIMEOUT:
+        return _condition("PodsScheduled", False, SCHEDULING_TIMEOUT, decision.message)
     pending = pending_pods(observed)
     if pending:
         problem = next((each for each in problems if each.subject.rpartition("/")[2] in pending), None)
@@ -126,7 +126,7 @@ def _scheduled(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> 
     return _condition("PodsScheduled", True, "Scheduled")
 
 
-def _storage(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
+def _storage(decision: Decision, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     claim = next(
         (each for each in problems if each.role == "storage" and each.subject.startswith("PersistentVolumeClaim/")),
         None,
@@ -141,13 +141,15 @@ def _storage(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Co
     problem = next((each for each in problems if each.role == "prepare"), None)
     if problem is not None:
         return _condition("StorageReady", False, problem.reason, str(problem))
-    if plan.reason == INVALID_SPEC:
+    if decision.reason == INVALID_SPEC:
         return _condition("StorageReady", False, INVALID_SPEC, "Nothing is downloaded while the spec is invalid.")
     return _condition("StorageReady", False, "Preparing", "Downloading model and datasets.")
 
 
-def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
-    if not plan.serving:
+def _role(
+    kind: str, roles: tuple[str, ...], decision: Decision, observed: ObservedJob, problems: list[Diagnosis]
+) -> Condition:
+    if not decision.serving:
         return _condition(kind, False, "NotNeeded", "No stage needs it now.")
     counts = {role: ready_of(observed, role) for role in roles}
     summary = ", ".join(f"{ready} of {desired} {role} pods ready" for role, (ready, desired) in counts.items())
@@ -159,10 +161,10 @@ def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: ObservedJob, 
     return _condition(kind, False, "Starting", f"{summary}.")
 
 
-def _training(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
-    attempt, progress = plan.attempt, observed.progress()
-    if attempt is None or plan.phase != "Running" or plan.reason == WAITING_FOR_PODS:
-        return _condition("Training", False, plan.reason, plan.message)
+def _training(decision: Decision, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
+    attempt, progress = decision.attempt, observed.progress()
+    if attempt is None or decision.phase != "Running" or decision.reason == WAITING_FOR_PODS:
+        return _condition("Training", False, decision.reason, decision.message)
     if progress is None or (progress.stage, progress.attempt) != (attempt.stage, attempt.number):
         message = f"Attempt {attempt.number} of stage {attempt.stage}: its orchestrator has not reported yet."
         problem = next((each for each in problems if each.role == "trainer"), None)

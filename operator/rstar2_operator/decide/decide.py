@@ -1,4 +1,4 @@
-"""`decide(job, observed, now)`: the policies in the order in which they apply; the first that gives a plan decides.
+"""`decide(job, observed, now)`: the policies in their order; the first that returns a decision applies.
 
 All state that must survive a restart of the operator is in the objects themselves.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from rstar2_operator.decide.active_deadline import active_deadline
 from rstar2_operator.decide.attempt import next_attempt, running_attempt
+from rstar2_operator.decide.decision import Decision, Defer, Verdict, wake_earlier
 from rstar2_operator.decide.deletion import deletion
 from rstar2_operator.decide.ended_attempt import ended_attempt, restart_ended
 from rstar2_operator.decide.facts import Facts
@@ -19,7 +20,6 @@ from rstar2_operator.decide.kueue import kueue
 from rstar2_operator.decide.node_loss import node_loss, remove_lost_pods
 from rstar2_operator.decide.orchestrator_exit import orchestrator_exit
 from rstar2_operator.decide.pending_deadline import pending_deadline
-from rstar2_operator.decide.plan import Defer, Plan, Verdict, wake_earlier
 from rstar2_operator.decide.pod_termination import pod_termination
 from rstar2_operator.decide.role_failure import role_failure
 from rstar2_operator.decide.shared_secret import shared_secret
@@ -53,25 +53,25 @@ POLICIES: tuple[Policy, ...] = (
     failure_policy,
     next_attempt,
 )
-"""Every policy, in order. The last one always gives a plan."""
+"""Every policy, in order. The last one always returns a decision."""
 
 
-def decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
+def decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Decision:
     """Return what the job should have at `now` (seconds since the epoch)."""
     facts, deferred = Facts(job, observed, now), list[Defer]()
     for policy in POLICIES:
         verdict = policy(facts)
-        if isinstance(verdict, Plan):
+        if isinstance(verdict, Decision):
             return _with_deferred(verdict, deferred)
         if verdict is not None:
             deferred.append(verdict)
-    raise AssertionError("no policy gave a plan")
+    raise AssertionError("no policy returned a decision")
 
 
-def _with_deferred(plan: Plan, deferred: list[Defer]) -> Plan:
-    """Return the plan with the wake-ups and removals of the policies that deferred to it."""
+def _with_deferred(decision: Decision, deferred: list[Defer]) -> Decision:
+    """Return the decision with the wake-ups and removals of the policies that deferred to it."""
     for verdict in deferred:
-        plan = wake_earlier(plan, verdict.wake_at)
-        plan = dataclasses.replace(plan, workload=plan.workload or verdict.workload)
+        decision = wake_earlier(decision, verdict.wake_at)
+        decision = dataclasses.replace(decision, workload=decision.workload or verdict.workload)
     lost = tuple(pod for verdict in deferred for pod in verdict.remove_pods)
-    return dataclasses.replace(plan, remove_pods=plan.remove_pods + lost)
+    return dataclasses.replace(decision, remove_pods=decision.remove_pods + lost)

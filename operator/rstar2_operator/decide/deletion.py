@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import DELETING, FINAL, Decision, Verdict, listed
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import REPORT_SECONDS, report_requested_at
-from rstar2_operator.decide.plan import DELETING, FINAL, Plan, Verdict, listed
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, is_true, job_finished_at
 
@@ -43,8 +43,8 @@ def _deleting(
     report: bool = False,
     release: bool = False,
     wake_at: float | None = None,
-) -> Plan:
-    return Plan(
+) -> Decision:
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase=DELETING,
@@ -100,9 +100,9 @@ def keeps_objects(job: Object) -> bool:
     return is_deleted(job) and "orphan" in _finalizers(job)
 
 
-def needs_finalizer(plan: Plan) -> bool:
+def needs_finalizer(decision: Decision) -> bool:
     """Return whether a deletion must wait for the operator: the job may have pods, or an open MLflow run."""
-    return plan.phase not in FINAL and not plan.release
+    return decision.phase not in FINAL and not decision.release
 
 
 def _finalizers(job: Object) -> list[str]:

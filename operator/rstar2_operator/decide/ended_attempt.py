@@ -10,17 +10,17 @@ from typing import Literal
 
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.attempt import current, start
+from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import held_workload
-from rstar2_operator.decide.plan import AttemptEnd, Plan, Verdict
 from rstar2_train.api.failure_policy import exhausted
 
 
 def end_attempt(
     facts: Facts, reason: str, message: str, *, fails: bool = False, counts: bool = True, disruptions: int = 0
-) -> Plan | None:
-    """Return the plan that records the end of the running attempt; None if no attempt runs.
+) -> Decision | None:
+    """Return the decision that records the end of the running attempt; None if no attempt runs.
 
     `fails`: the job fails; else the stage restarts, and `counts`: towards maxRestarts.
     """
@@ -42,7 +42,7 @@ def end_attempt(
     attempt = current(facts.stage, facts)
     if not fails:
         restarts = restarts.after(facts.now, policy, counts=counts)
-    return Plan(
+    return Decision(
         facts.stage_name,
         restarts,
         phase="Pending",
@@ -65,7 +65,7 @@ def ended_attempt(facts: Facts) -> Verdict:
     if record.get("action") == "FailJob":
         return fail(facts, "StageFailed", f"Stage {facts.stage_name} failed. {message}")
     if facts.running_job is not None or stage_progress.running_attempts(observed):
-        return Plan(
+        return Decision(
             facts.stage_name,
             facts.restarts,
             phase="Pending",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rstar2_operator.decide.conditions import new_causes
-from rstar2_operator.decide.plan import INVALID_SPEC, RESTART_REASONS
+from rstar2_operator.decide.decision import INVALID_SPEC, RESTART_REASONS
 
 NORMAL, WARNING = "Normal", "Warning"
 TAKES_EFFECT = "The changed fields take effect now. Stage {stage} needs no new attempt."

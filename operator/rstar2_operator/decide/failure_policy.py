@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from rstar2_operator import names
 from rstar2_operator.decide import disruption
 from rstar2_operator.decide.attempt import start
+from rstar2_operator.decide.decision import Decision, Verdict
 from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, Diagnosis, memory_limit
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
-from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.decide.restarts import counters
 from rstar2_operator.observed import (
     Object,
@@ -70,7 +70,7 @@ def failure_policy(facts: Facts) -> Verdict:
     retry = failed_at + min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
     if facts.now < retry:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
-        return Plan(
+        return Decision(
             facts.stage_name,
             facts.restarts,
             phase="Pending",
@@ -183,13 +183,13 @@ def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) 
     return 0 if ended is not None and is_true(ended, "Complete") else 1
 
 
-def plan_after_rejections(plan: Plan, observed: ObservedJob, rejected: Sequence[Diagnosis]) -> Plan:
-    """Return the plan after the API server `rejected` some objects; an attempt without a Job is not counted."""
-    if not rejected or plan.attempt is None:
-        return plan
-    attempts = observed.attempts(plan.attempt.stage)
-    if plan.attempt.number in attempts:
-        return plan
+def decision_after_rejections(decision: Decision, observed: ObservedJob, rejected: Sequence[Diagnosis]) -> Decision:
+    """Return the decision after the API server `rejected` some objects; an attempt without a Job is not counted."""
+    if not rejected or decision.attempt is None:
+        return decision
+    attempts = observed.attempts(decision.attempt.stage)
+    if decision.attempt.number in attempts:
+        return decision
     restarts = counters(observed, attempts.get(max(attempts, default=0)))
-    message = f"Attempt {plan.attempt.number} of stage {plan.attempt.stage} cannot be created. {rejected[0]}"
-    return replace(plan, phase="Pending", reason="ApplyRejected", message=message, attempt=None, restarts=restarts)
+    message = f"Attempt {decision.attempt.number} of stage {decision.attempt.stage} cannot be created. {rejected[0]}"
+    return replace(decision, phase="Pending", reason="ApplyRejected", message=message, attempt=None, restarts=restarts)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import Decision, Ending, Phase, Verdict, listed
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import Ending, Phase, Plan, Verdict, listed
 from rstar2_operator.decide.pod_termination import exit_deadline, running_pods
 from rstar2_operator.observed import Object, ObservedJob, created_at, job_finished_at, seconds
 
@@ -23,19 +23,19 @@ def completion(facts: Facts) -> Verdict:
     return _finalize(facts, ending="completed", reason="Completed", message="All stages succeeded.")
 
 
-def fail(facts: Facts, reason: str, message: str) -> Plan:
-    """Return the plan of a job that fails."""
+def fail(facts: Facts, reason: str, message: str) -> Decision:
+    """Return the decision of a job that fails."""
     return _finalize(facts, ending="failed", reason=reason, message=message)
 
 
-def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Plan:
+def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Decision:
     """Finalizing until the report is written, then the final phase."""
     observed, now = facts.observed, facts.now
     attempts = stage_progress.running_attempts(observed)
     if attempts:
         waiting = f"{message} Waiting for the pods of stage {attempts[0][0]} to terminate."
         serving = ending == "failed" and facts.has_engines
-        return Plan(
+        return Decision(
             facts.stage_name,
             facts.restarts,
             phase="Finalizing",
@@ -55,7 +55,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
         message = f"{message} Waiting for pods to terminate: {listed(pods)}."
     elif ended:
         final: Phase = "Succeeded" if ending == "completed" else "Failed"
-        return Plan(
+        return Decision(
             facts.stage_name,
             facts.restarts,
             phase=final,
@@ -64,7 +64,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
             ending=ending,
             report=reported,
         )
-    return Plan(
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Finalizing",

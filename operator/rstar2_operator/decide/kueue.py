@@ -14,8 +14,8 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import EVICTED, QUEUED, WAITING_FOR_PODS, Decision, Defer, Verdict, listed
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import EVICTED, QUEUED, WAITING_FOR_PODS, Defer, Plan, Verdict, listed
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, condition, is_true, seconds
 from rstar2_train.api.job import AgenticRLJob
@@ -65,15 +65,15 @@ def kueue(facts: Facts) -> Verdict:
     return _queue(facts, workload)
 
 
-def _stop(facts: Facts, workload: Object, pods: list[str], *, serving: bool, evicted: bool) -> Plan:
+def _stop(facts: Facts, workload: Object, pods: list[str], *, serving: bool, evicted: bool) -> Decision:
     name = workload["metadata"]["name"]
     if not evicted:
         message = f"Waiting for pods of the previous stage to terminate: {listed(pods)}."
-        return Plan(
+        return Decision(
             facts.stage_name, facts.restarts, phase="Pending", reason=WAITING_FOR_PODS, message=message, workload=name
         )
     message = f"Kueue evicted Workload {name}. {_eviction(workload)} Waiting for pods to terminate: {listed(pods)}."
-    return Plan(
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Suspending",
@@ -84,8 +84,8 @@ def _stop(facts: Facts, workload: Object, pods: list[str], *, serving: bool, evi
     )
 
 
-def _queue(facts: Facts, workload: Object | None) -> Plan:
-    """Return the plan of a job without pods that waits for quota."""
+def _queue(facts: Facts, workload: Object | None) -> Decision:
+    """Return the decision of a job without pods that waits for quota."""
     queue = facts.job.spec.queue_name
     name = names.workload(facts.job.metadata.name, facts.stage_name or "")
     wake_at = None
@@ -102,11 +102,11 @@ def _queue(facts: Facts, workload: Object | None) -> Plan:
     elif not _fits(workload, facts):
         # A new Workload enters the queue when this one is gone.
         message = f"Returning the quota of the last Workload of {queue}."
-        return Plan(facts.stage_name, facts.restarts, phase="Pending", reason=QUEUED, message=message)
+        return Decision(facts.stage_name, facts.restarts, phase="Pending", reason=QUEUED, message=message)
     else:
         name = workload["metadata"]["name"]
         message = f"Waiting for Kueue to admit Workload {name} to LocalQueue {queue}. {_cause(workload)}".strip()
-    return Plan(
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Pending",

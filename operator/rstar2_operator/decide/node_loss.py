@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.decide import disruption
+from rstar2_operator.decide.decision import NODE_LOST, Defer, Verdict
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import NODE_LOST, Defer, Verdict
 from rstar2_operator.observed import Object, ObservedJob, is_alive, labels, lost_since, seconds, timestamp
 
 

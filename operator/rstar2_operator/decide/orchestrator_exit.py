@@ -6,10 +6,10 @@ after its outcome. Then the Job never finishes. The Job is deleted some time lat
 
 from __future__ import annotations
 
+from rstar2_operator.decide.decision import ORCHESTRATOR_EXITED, Defer, Verdict
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import decide_next
-from rstar2_operator.decide.plan import ORCHESTRATOR_EXITED, Defer, Verdict
 from rstar2_operator.decide.stage_progress import EXIT_SECONDS, first_pod
 from rstar2_operator.observed import injected_containers
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import zlib
 
 from rstar2_operator.decide.attempt import has_started
+from rstar2_operator.decide.decision import SCHEDULING_TIMEOUT, Decision, Defer, Verdict, listed
 from rstar2_operator.decide.diagnostics import NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Defer, Plan, Verdict, listed
 from rstar2_operator.names import prepare
 from rstar2_operator.observed import (
     Object,
@@ -78,8 +78,8 @@ def _released_until(observed: ObservedJob) -> float | None:
     return None if retry is None or observed.status.get("reason") != SCHEDULING_TIMEOUT else seconds(retry)
 
 
-def _released(facts: Facts, message: str, until: float) -> Plan:
-    return Plan(
+def _released(facts: Facts, message: str, until: float) -> Decision:
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Pending",

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import WAITING_FOR_PODS, Decision, Verdict
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan, Verdict
 from rstar2_operator.observed import ObservedJob, is_alive, labels
 
 
@@ -23,7 +23,7 @@ def pod_termination(facts: Facts) -> Verdict:
     name, number = attempts[0]
     succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
     stage = name if succeeded and observed.stage_status(name) else facts.stage_name
-    return Plan(
+    return Decision(
         stage,
         facts.restarts,
         # After a success the job is not pending: its stage is the old one for some seconds more.

@@ -7,9 +7,9 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import Ending
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA
-from rstar2_operator.decide.plan import Ending
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, labels
 
@@ -22,10 +22,9 @@ KEPT_ATTEMPTS = 3
 def prunable(
     observed: ObservedJob, bodies: Iterable[Any], *, now: float, ending: Ending | None = None
 ) -> list[tuple[str, Object]]:
-    """Return (kind, object) of the objects to delete. `bodies`, `ending`: of the plan.
+    """Return (kind, object) of the objects to delete. `bodies`, `ending`: of the decision.
 
-    A judge that the plan does not need any more, after an upgrade or an edit, stays for the attempt that started with
-    it.
+    A judge that the decision no longer needs, after an upgrade or an edit, stays for the attempt that started with it.
     """
     holds_pods = bool(running_pods(observed, except_roles=WITHOUT_QUOTA))
     desired = {(body["kind"], body["metadata"]["name"]) for body in bodies}
@@ -60,7 +59,7 @@ def idle_workloads(observed: ObservedJob) -> list[tuple[str, Object]]:
 
 
 def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
-    """Return whether a Job that is not in the plan should be deleted."""
+    """Return whether a Job that is not in the decision should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)
     if job_finished_at(job) is None:
         # It was suspended, released or cancelled. A stage that has succeeded keeps its Job while its pods exit.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rstar2_operator import names
+from rstar2_operator.decide.decision import ROLE_FAILED, Verdict
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import ROLE_FAILED, Verdict
 from rstar2_operator.observed import Object, created_at, labels, own_statuses, seconds, true_conditions
 from rstar2_train.api.failure_policy import Failure, matching_rule
 

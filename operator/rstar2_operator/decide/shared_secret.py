@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import Decision, Verdict
 from rstar2_operator.decide.diagnostics import diagnoses
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.kueue import held_workload
-from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.observed import ObservedJob, job_finished_at, labels
 
 
@@ -23,7 +23,7 @@ def shared_secret(facts: Facts) -> Verdict:
         return None
     message = f"Secret {names.secrets(facts.observed.name)} was deleted. All pods that use its passwords are replaced."
     serving = facts.needs_engines and bool(stage_progress.running_attempts(facts.observed))
-    return Plan(
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Pending",

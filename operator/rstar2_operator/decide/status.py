@@ -1,4 +1,4 @@
-"""The status of a job from the observed objects and the plan: all that `kubectl get` and `describe` show. Pure.
+"""The status of a job from the observed objects and the decision: all that `kubectl get` and `describe` show. Pure.
 
 The fields are those of rstar2_train/api/status.py, from which the CRD is generated; lists have the same bounds.
 """
@@ -11,10 +11,10 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress, stuck
 from rstar2_operator.decide.conditions import conditions, with_times
+from rstar2_operator.decide.decision import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Decision, Phase
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.node_loss import pods_to_move
-from rstar2_operator.decide.plan import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
 from rstar2_operator.decide.plan_fits import plan_fits
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.storage import prepared_sources
@@ -29,33 +29,33 @@ TIMERS = frozenset({"nodeTroubleSince", "activeSince", "suspendedSince", "finali
 
 
 def status_of(
-    job: AgenticRLJob, observed: ObservedJob, plan: Plan, *, now: float, rejected: Sequence[Diagnosis] = ()
+    job: AgenticRLJob, observed: ObservedJob, decision: Decision, *, now: float, rejected: Sequence[Diagnosis] = ()
 ) -> Status:
     """Return the whole status. `rejected`: objects that the API server rejected in this round."""
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
     problems = [*rejected, *diagnoses(observed, now=now), *stuck.problems(job, observed, now=now)]
     progress = observed.progress()
-    rows = [_stage(job, stage, observed, plan, progress, now=now) for stage in job.spec.stages]
+    rows = [_stage(job, stage, observed, decision, progress, now=now) for stage in job.spec.stages]
     status: Status = {
         "observedGeneration": generation,
-        "phase": plan.phase,
-        "reason": plan.reason,
-        "message": plan.message[:MESSAGE_LENGTH],
-        "restarts": plan.restarts.total,
-        "restartsCountedTowardsMax": plan.restarts.counted.number,
+        "phase": decision.phase,
+        "reason": decision.reason,
+        "message": decision.message[:MESSAGE_LENGTH],
+        "restarts": decision.restarts.total,
+        "restartsCountedTowardsMax": decision.restarts.counted.number,
         "startTime": old.get("startTime") or timestamp(now),
-        **_times(plan, observed, now=now),
+        **_times(decision, observed, now=now),
         "conditions": with_times(old.get("conditions") or (),
-                                 [*conditions(plan, observed, problems, needs_judge=job.spec.needs_judge),
+                                 [*conditions(decision, observed, problems, needs_judge=job.spec.needs_judge),
                                   *plan_fits(job)], now=now, generation=generation),
         "stages": rows,
-        "roles": _roles(observed, plan),
+        "roles": _roles(observed, decision),
         "rolloutReplicas": _engines(observed),
         "rolloutSelector": ",".join(f"{k}={v}" for k, v in names.labels(observed.name, "rollout").items()),
     }  # fmt: skip
     done = sum(row["phase"] == "Succeeded" for row in rows)
-    current = next((row for row in rows if row["name"] == plan.stage), rows[-1] if done == len(rows) else None)
+    current = next((row for row in rows if row["name"] == decision.stage), rows[-1] if done == len(rows) else None)
     if current is not None:
         status |= {key: current[key] for key in ("step", "totalSteps", "checkpoint", "mlflowRunId") if key in current}
         status["stage"] = current["name"]
@@ -66,7 +66,7 @@ def status_of(
     if (prepared := prepared_sources(job, observed)) is not None:
         status["preparedSources"] = prepared
     status["progressPercentage"] = round(100 * _share_done(job, rows))
-    if plan.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
+    if decision.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
     return status
 
@@ -77,24 +77,24 @@ def _engines(observed: ObservedJob) -> int:
     return int((deployment.get("status") or {}).get("replicas") or 0)
 
 
-def _times(plan: Plan, observed: ObservedJob, *, now: float) -> Status:
+def _times(decision: Decision, observed: ObservedJob, *, now: float) -> Status:
     """Return the timers that policies read in later rounds."""
     times, old = Status(), observed.status
     if pods_to_move(observed):
         times["nodeTroubleSince"] = old.get("nodeTroubleSince") or timestamp(now)
-    if plan.phase == "Suspended":
+    if decision.phase == "Suspended":
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
-    elif plan.reason != QUEUED:
+    elif decision.reason != QUEUED:
         times["activeSince"] = old.get("activeSince") or timestamp(now)
-    given_up = plan.phase == DELETING and "finalizingSince" in old
-    if given_up or (plan.phase in ("Finalizing", DELETING) and plan.report):
+    given_up = decision.phase == DELETING and "finalizingSince" in old
+    if given_up or (decision.phase in ("Finalizing", DELETING) and decision.report):
         times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)
-    if plan.phase in FINAL:
+    if decision.phase in FINAL:
         times["completionTime"] = old.get("completionTime") or timestamp(now)
-    if (window_start := plan.restarts.counted.since) is not None:
+    if (window_start := decision.restarts.counted.since) is not None:
         times["restartWindowStartTime"] = timestamp(window_start)
-    if plan.retry_at is not None:
-        times["nextRetryTime"] = timestamp(plan.retry_at)
+    if decision.retry_at is not None:
+        times["nextRetryTime"] = timestamp(decision.retry_at)
     return times
 
 
@@ -119,9 +119,9 @@ def invalid_status(
         phase = old.get("phase") or "Pending"
         note = "Running pods are left unchanged. To stop them, set spec.suspend to true." if running else ""
     message = f"{errors}\n{note}" if note else errors
-    plan = Plan(None, NO_RESTARTS, phase=phase, reason=INVALID_SPEC, message=message)
+    decision = Decision(None, NO_RESTARTS, phase=phase, reason=INVALID_SPEC, message=message)
     problems = [*rejected, *diagnoses(observed, now=now)]
-    described = conditions(plan, observed, problems)
+    described = conditions(decision, observed, problems)
     rows = [
         {**row, "attempts": max([row.get("attempts", 0), *observed.attempts(row["name"])])}
         for row in old.get("stages", ())
@@ -129,7 +129,7 @@ def invalid_status(
     return {
         **{name: value for name, value in old.items() if name not in TIMERS},
         **({"stages": rows} if rows else {}),
-        **_times(plan, observed, now=now),
+        **_times(decision, observed, now=now),
         "observedGeneration": generation,
         "phase": phase,
         "reason": INVALID_SPEC,
@@ -139,7 +139,7 @@ def invalid_status(
 
 
 def _stage(
-    job: AgenticRLJob, stage: Stage, observed: ObservedJob, plan: Plan, progress: Progress | None, *, now: float
+    job: AgenticRLJob, stage: Stage, observed: ObservedJob, decision: Decision, progress: Progress | None, *, now: float
 ) -> Status:
     """Return one row of `stages`: the orchestrator's report over the last known row."""
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
@@ -151,12 +151,12 @@ def _stage(
         row.setdefault("outcomeTime", timestamp(now))
     else:
         row.pop("outcomeTime", None)
-    if plan.attempt is not None and plan.attempt.stage == stage.name:
-        row["attempts"] = max(row["attempts"], plan.attempt.number)
+    if decision.attempt is not None and decision.attempt.stage == stage.name:
+        row["attempts"] = max(row["attempts"], decision.attempt.number)
         row.setdefault("startTime", timestamp(now))
-    if plan.ended is not None and plan.ended.stage == stage.name:
-        row["ended"] = _ended(plan.ended)
-    row["phase"] = _stage_phase(stage, observed, plan)
+    if decision.ended is not None and decision.ended.stage == stage.name:
+        row["ended"] = _ended(decision.ended)
+    row["phase"] = _stage_phase(stage, observed, decision)
     if progress is not None and progress.stage == stage.name:
         attempt = observed.attempts(stage.name).get(progress.attempt)
         row |= stuck.step_times(row, progress, attempt) | _progress_fields(progress)
@@ -185,18 +185,18 @@ def _ended(ended: AttemptEnd) -> Status:
     }
 
 
-def _stage_phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
+def _stage_phase(stage: Stage, observed: ObservedJob, decision: Decision) -> str:
     if stage_progress.succeeded(stage.name, observed):
         return "Succeeded"
-    if plan.stage != stage.name:
+    if decision.stage != stage.name:
         return "Pending"
-    if plan.phase in ("Failed", "Suspended", "Suspending"):
-        return plan.phase
-    if plan.phase == DELETING:
+    if decision.phase in ("Failed", "Suspended", "Suspending"):
+        return decision.phase
+    if decision.phase == DELETING:
         return "Suspending"
-    if plan.phase == "Finalizing":
-        return "Failed" if plan.ending == "failed" else "Succeeded"
-    return "Running" if plan.attempt is not None else "Pending"
+    if decision.phase == "Finalizing":
+        return "Failed" if decision.ending == "failed" else "Succeeded"
+    return "Running" if decision.attempt is not None else "Pending"
 
 
 def _progress_fields(progress: Progress) -> Status:
@@ -235,15 +235,15 @@ def _share_done(job: AgenticRLJob, rows: list[Status]) -> float:
     return done / total if total else 0.0
 
 
-def _roles(observed: ObservedJob, plan: Plan) -> list[Status]:
+def _roles(observed: ObservedJob, decision: Decision) -> list[Status]:
     """Ready and desired pods per role; the trainer's are those of the current attempt."""
     rows = []
-    if plan.attempt is not None:
-        child = observed.attempts(plan.attempt.stage).get(plan.attempt.number)
+    if decision.attempt is not None:
+        child = observed.attempts(decision.attempt.stage).get(decision.attempt.number)
         desired = int(child["spec"].get("parallelism", 1)) if child is not None else 0
         ready = int((child.get("status") or {}).get("ready") or 0) if child is not None else 0
         rows.append({"name": "trainer", "ready": ready, "desired": desired})
-    if plan.serving:
+    if decision.serving:
         for role in ("rollout", "judge", "executor", "redis", "environment", "agent"):
             ready, desired = ready_of(observed, role)
             if role != "rollout" and not desired:

@@ -9,9 +9,9 @@ import hashlib
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import Decision, Verdict
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
-from rstar2_operator.decide.plan import Plan, Verdict
 from rstar2_operator.decide.pod_termination import pod_termination
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, condition, exit_code, exited_at
 from rstar2_train.api.job import AgenticRLJob
@@ -24,7 +24,7 @@ def storage(facts: Facts) -> Verdict:
         return waiting
     if facts.preparation in ("missing", "running"):
         message = "Downloading model and datasets."
-        return Plan(
+        return Decision(
             facts.stage_name,
             facts.restarts,
             phase="Preparing",
@@ -38,7 +38,7 @@ def storage(facts: Facts) -> Verdict:
     if facts.stage is None or stage_progress.running_attempts(facts.observed) or not _has_new_sources(facts):
         return None
     last = facts.observed.child("Job", names.prepare(facts.observed.name))
-    return Plan(
+    return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Preparing",

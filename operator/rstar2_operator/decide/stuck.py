@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide.decision import STUCK, Defer, Verdict
 from rstar2_operator.decide.diagnostics import (
     OF_CONTROLLERS,
     OF_STARTING_PODS,
@@ -20,7 +21,6 @@ from rstar2_operator.decide.diagnostics import (
 )
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import STUCK, Defer, Verdict
 from rstar2_operator.observed import (
     READY_ROLES,
     Object,

@@ -1,6 +1,6 @@
 """spec.suspend: the orchestrator writes a checkpoint, then everything but the storage is deleted.
 
-A plan without attempt and roles deletes their objects. The deletion of the attempt's Job sends SIGTERM to the
+A decision without attempt and roles deletes their objects. The deletion of the attempt's Job sends SIGTERM to the
 orchestrator. Engines and judge stay until its pods are gone, because the checkpoint may need them. The job is suspended
 when no pod is left.
 """
@@ -8,8 +8,8 @@ when no pod is left.
 from __future__ import annotations
 
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import Decision, Verdict, listed
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import Plan, Verdict, listed
 from rstar2_operator.decide.pod_termination import running_pods
 
 
@@ -19,7 +19,7 @@ def suspend(facts: Facts) -> Verdict:
         return None
     if stage_progress.running_attempts(facts.observed) or facts.running_job is not None:
         message = "Waiting for pods to terminate. A training orchestrator writes a checkpoint first."
-        return Plan(
+        return Decision(
             facts.stage_name,
             facts.restarts,
             phase="Suspending",
@@ -29,14 +29,14 @@ def suspend(facts: Facts) -> Verdict:
         )
     if pods := running_pods(facts.observed):
         message = f"Waiting for pods to terminate: {listed(pods)}."
-        return Plan(facts.stage_name, facts.restarts, phase="Suspending", reason="Suspending", message=message)
+        return Decision(facts.stage_name, facts.restarts, phase="Suspending", reason="Suspending", message=message)
     message = "All pods are deleted; the storage is kept. Set spec.suspend to false to resume."
     if _killed_before_checkpoint(facts):
         message += (
             f" Stage {facts.stage_name} will resume from its last checkpoint: its orchestrator was killed before it "
             "could write a new one. If it needs more time, increase spec.trainer.terminationGracePeriodSeconds."
         )
-    return Plan(facts.stage_name, facts.restarts, phase="Suspended", reason="Suspended", message=message)
+    return Decision(facts.stage_name, facts.restarts, phase="Suspended", reason="Suspended", message=message)
 
 
 def _killed_before_checkpoint(facts: Facts) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rstar2_operator.decide.decision import FINAL, Decision, Verdict
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.plan import FINAL, Plan, Verdict
 from rstar2_operator.observed import condition, is_true, seconds
 
 
@@ -16,7 +16,7 @@ def ttl_after_finished(facts: Facts) -> Verdict:
     final = condition(observed.job, phase) or {}
     ttl, completion = facts.job.spec.ttl_seconds_after_finished, observed.status.get("completionTime")
     expires = None if ttl is None or completion is None else seconds(completion) + ttl
-    return Plan(
+    return Decision(
         observed.status.get("stage"),
         facts.restarts,
         phase=phase,

@@ -12,8 +12,8 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.decision import Decision
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA, current_workload, may_run
-from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, condition, is_true, job_finished_at, labels, timestamp
 
@@ -34,20 +34,20 @@ REQUEUED_BY_OWNER = ("Preempted", "NodeFailures")
 STARTED, RECOVERED, WAITS_FOR_START, WAITS_FOR_RECOVERY = "Started", "Recovered", "WaitForStart", "WaitForRecovery"
 
 
-def own_conditions(observed: ObservedJob, plan: Plan, *, now: float) -> list[dict[str, Any]]:
+def own_conditions(observed: ObservedJob, decision: Decision, *, now: float) -> list[dict[str, Any]]:
     """Return the conditions that the job's Workload should have from the operator, if they differ from the present."""
     workload = current_workload(observed)
     if workload is None or is_true(workload, "Finished"):
         return []
-    if plan.ending in ("completed", "failed") and not running_pods(observed, except_roles=WITHOUT_QUOTA):
-        reason = "Succeeded" if plan.ending == "completed" else "Failed"
-        return [_condition("Finished", True, reason, plan.message or "The job has ended.", workload, now)]
+    if decision.ending in ("completed", "failed") and not running_pods(observed, except_roles=WITHOUT_QUOTA):
+        reason = "Succeeded" if decision.ending == "completed" else "Failed"
+        return [_condition("Finished", True, reason, decision.message or "The job has ended.", workload, now)]
     before = condition(workload, "PodsReady") or {}
     if not may_run(workload):
         if not before or before.get("reason") == WAITS_FOR_START:
             return []
         return [_condition("PodsReady", False, WAITS_FOR_START, "The Workload is not admitted.", workload, now)]
-    waits = [role for role, missing in _missing(workload, observed, plan).items() if missing]
+    waits = [role for role, missing in _missing(workload, observed, decision).items() if missing]
     started_before = before.get("status") == "True" or before.get("reason") in (WAITS_FOR_RECOVERY, RECOVERED)
     if waits:
         reason = WAITS_FOR_RECOVERY if started_before else WAITS_FOR_START
@@ -61,7 +61,7 @@ def own_conditions(observed: ObservedJob, plan: Plan, *, now: float) -> list[dic
     return [_condition("PodsReady", not waits, reason, message, workload, now)]
 
 
-def returns_quota(observed: ObservedJob, plan: Plan) -> bool:
+def returns_quota(observed: ObservedJob, decision: Decision) -> bool:
     """Whether the quota of an evicted Workload must be returned: no pod uses it any more."""
     workload = current_workload(observed)
     if workload is None or not is_true(workload, "Evicted") or not is_true(workload, "QuotaReserved"):
@@ -69,7 +69,7 @@ def returns_quota(observed: ObservedJob, plan: Plan) -> bool:
     jobs = [job for job in observed.of_kind("Job") if names.STAGE_LABEL in labels(job)]
     unfinished = [job for job in jobs if job_finished_at(job) is None]
     running = running_pods(observed, except_roles=WITHOUT_QUOTA) or stage_progress.running_attempts(observed)
-    return plan.attempt is None and not running and not unfinished
+    return decision.attempt is None and not running and not unfinished
 
 
 def without_quota(workload: Object, *, now: float) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def without_quota(workload: Object, *, now: float) -> dict[str, Any]:
     return {**{name: old[name] for name in ADMISSION_FIELDS if name in old}, "conditions": list(kept.values())}
 
 
-def _missing(workload: Object, observed: ObservedJob, plan: Plan) -> Mapping[str, int]:
+def _missing(workload: Object, observed: ObservedJob, decision: Decision) -> Mapping[str, int]:
     """Role -> admitted pods that do not run."""
     admission = (workload.get("status") or {}).get("admission") or {}
     counts = {each["name"]: int(each.get("count", 0)) for each in admission.get("podSetAssignments") or ()}
@@ -93,9 +93,9 @@ def _missing(workload: Object, observed: ObservedJob, plan: Plan) -> Mapping[str
     for pod in observed.pods:
         own = labels(pod)
         role = own.get(names.ROLE_LABEL, "")
-        of_other = plan.attempt is None or (own.get(names.STAGE_LABEL), own.get(names.ATTEMPT_LABEL)) != (
-            plan.attempt.stage,
-            str(plan.attempt.number),
+        of_other = decision.attempt is None or (own.get(names.STAGE_LABEL), own.get(names.ATTEMPT_LABEL)) != (
+            decision.attempt.stage,
+            str(decision.attempt.number),
         )
         if role not in running or pod["metadata"].get("deletionTimestamp") or (role == "trainer" and of_other):
             continue

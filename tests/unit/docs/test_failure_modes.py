@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+from rstar2_operator.decide.decision import DELETING, INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
 from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, REASONS, SAME
 from rstar2_operator.decide.disruption import DISRUPTED, EVICTED, REJECTED
 from rstar2_operator.decide.failure_policy import POD_LOST
-from rstar2_operator.decide.plan import DELETING, INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
 from rstar2_train.api.contracts import Reason
 from scripts.docs.repository import ROOT
 

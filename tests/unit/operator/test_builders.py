@@ -16,7 +16,7 @@ import yaml
 from rstar2_operator import names
 from rstar2_operator.builders.accelerator import AMD_ENV, NVIDIA_ENV
 from rstar2_operator.builders.objects import build_context, objects
-from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.decision import Decision, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.observed import OWN_CONTAINERS
 from rstar2_operator.settings import OperatorSettings
@@ -36,7 +36,7 @@ def all_objects(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
     """Return all objects of a job while a stage runs."""
     job, problems = check(data)
     assert job is not None, problems
-    plan = Plan(
+    decision = Decision(
         stage,
         NO_RESTARTS,
         phase="Running",
@@ -46,7 +46,7 @@ def all_objects(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
         ending="completed",
         report=True,
     )
-    return objects(build_context(job, SETTINGS), plan, has_secret=True)
+    return objects(build_context(job, SETTINGS), decision, has_secret=True)
 
 
 def example() -> list[dict[str, Any]]:
@@ -195,9 +195,9 @@ def test_builders_platform_chooses_the_user() -> None:
     """With pod_user 0 no pod names a user or group, and every pod stays restricted."""
     job, problems = check(manifest("g"))
     assert job is not None, problems
-    plan = Plan("g0", NO_RESTARTS, phase="Running", serving=True, attempt=StageAttempt("g0", 1))
+    decision = Decision("g0", NO_RESTARTS, phase="Running", serving=True, attempt=StageAttempt("g0", 1))
     context = build_context(job, OperatorSettings(pod_user=0))
-    for name, template in templates(objects(context, plan, has_secret=True)):
+    for name, template in templates(objects(context, decision, has_secret=True)):
         security = template["spec"]["securityContext"]
         assert security["runAsNonRoot"] and not {"runAsUser", "runAsGroup", "fsGroup"} & set(security), name
 

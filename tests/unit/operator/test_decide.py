@@ -42,8 +42,8 @@ def test_decide_finished_stage_keeps_its_job() -> None:
     """The Job of a finished stage, and so its log, stays while its pods exit; then the next stage starts."""
     cluster = at_first_stage("sg")
     cluster.report_success("s0")
-    plan = cluster.round()
-    assert (plan.phase, plan.reason, plan.stage) == ("Running", "WaitingForPodTermination", "s0")
+    decision = cluster.round()
+    assert (decision.phase, decision.reason, decision.stage) == ("Running", "WaitingForPodTermination", "s0")
     assert kinds(cluster, "Job") == ["demo-prepare", "demo-s0-1"] and kinds(cluster, "Deployment") == []
     cluster.finish_job("demo-s0-1", 0)
     cluster.round()
@@ -55,10 +55,10 @@ def test_pod_termination_hung_orchestrator_is_terminated(next_stage: str) -> Non
     """An orchestrator that does not exit after its success is terminated, and holds nothing back for longer."""
     cluster = at_first_stage("sg" if next_stage else "s")
     cluster.report_success("s0")
-    plan = cluster.round()
-    assert plan.wake_at == cluster.now + EXIT_SECONDS and ("Job", "demo-s0-1") in cluster.children
-    assert plan.phase == ("Running" if next_stage else "Finalizing") and "demo-report" not in cluster.created_jobs
-    cluster.now = plan.wake_at
+    decision = cluster.round()
+    assert decision.wake_at == cluster.now + EXIT_SECONDS and ("Job", "demo-s0-1") in cluster.children
+    assert decision.phase == ("Running" if next_stage else "Finalizing") and "demo-report" not in cluster.created_jobs
+    cluster.now = decision.wake_at
     cluster.round()
     assert ("Job", "demo-s0-1") not in cluster.children and cluster.running() == ["demo-s0-1"]
     cluster.finish_job("demo-s0-1", 137)
@@ -78,8 +78,8 @@ def test_pod_termination_changed_stages_wait_for_old_pods(change: str) -> None:
         del stages[0]
     else:
         stages[0]["name"] = "other"
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Pending", "WaitingForPodTermination")
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "WaitingForPodTermination")
     assert cluster.running() == ["demo-g0-1"] and ("Job", "demo-g0-1") not in cluster.children
     assert kinds(cluster, "Deployment") != []  # the checkpoint may need the engines
     cluster.finish_job("demo-g0-1", 75)
@@ -106,8 +106,8 @@ def test_failure_policy_exit_code_is_of_the_own_pod() -> None:
     ended = {"name": "trainer", "state": {"terminated": {"exitCode": 78}}}
     old["status"] = {"phase": "Failed", "containerStatuses": [ended]}
     cluster.pods = {"old": old, **cluster.pods}
-    plan = cluster.round()
-    assert plan.reason == "BackOff" and "137" in plan.message
+    decision = cluster.round()
+    assert decision.reason == "BackOff" and "137" in decision.message
 
 
 def test_decide_curriculum_succeeds_after_its_report() -> None:
@@ -150,11 +150,11 @@ def test_failure_policy_crash_restarts_after_backoff() -> None:
     """A crash restarts the stage after a backoff, keeps the engines, and counts."""
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Pending", "BackOff")
-    assert plan.wake_at is not None and "137" in plan.message
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "BackOff")
+    assert decision.wake_at is not None and "137" in decision.message
     assert kinds(cluster, "Deployment") != []  # engines stay: only the orchestrator starts again
-    cluster.now = plan.wake_at
+    cluster.now = decision.wake_at
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
     assert cluster.job["status"]["restarts"] == 1
@@ -168,8 +168,8 @@ def test_failure_policy_configuration_error_fails_the_job() -> None:
     cluster.finish_job("demo-s0-1", 78, outcome=failed)
     assert cluster.round().phase == "Finalizing"
     cluster.finish_job("demo-report", 0)
-    plan = cluster.round()
-    assert plan.phase == "Failed" and "row 3 has no messages" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Failed" and "row 3 has no messages" in decision.message
     assert cluster.job["status"]["stages"][0]["phase"] == "Failed"
     assert cluster.round().phase == "Failed"
 
@@ -180,8 +180,8 @@ def test_failure_policy_restarts_stop_at_the_maximum() -> None:
     for attempt in (1, 2, 3):
         assert cluster.running() == [f"demo-g0-{attempt}"]
         cluster.finish_job(f"demo-g0-{attempt}", 1)
-        plan = cluster.round()
-        cluster.now = plan.wake_at or cluster.now
+        decision = cluster.round()
+        cluster.now = decision.wake_at or cluster.now
         cluster.round()
     assert cluster.running() == ["demo-report"]
     assert "maxRestarts" in cluster.job["status"]["message"]
@@ -192,10 +192,10 @@ def test_decide_new_attempt_waits_for_old_pods() -> None:
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 1)
     cluster.pods["demo-g0-1-1"]["status"]["phase"] = "Running"  # on a node that does not answer
-    plan = cluster.round()
+    decision = cluster.round()
     cluster.now += 3600
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Pending", "WaitingForPodTermination")
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "WaitingForPodTermination")
     assert "demo-g0-2" not in cluster.created_jobs
 
 
@@ -209,8 +209,8 @@ def test_suspend_checkpoints_then_deletes_everything() -> None:
     assert kinds(cluster, "Deployment") != []  # the orchestrator may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)
-    plan = cluster.round()
-    assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" not in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Suspended" and "terminationGracePeriodSeconds" not in decision.message
     assert kinds(cluster, "Deployment") == kinds(cluster, "StatefulSet") == []
     cluster.job["spec"]["suspend"] = False
     cluster.round()
@@ -223,8 +223,8 @@ def test_suspend_during_preparation_waits_for_its_pods() -> None:
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()
     cluster.job["spec"]["suspend"] = True
-    plan = cluster.round()
-    assert plan.phase == "Suspending" and "demo-prepare-0" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Suspending" and "demo-prepare-0" in decision.message
     cluster.pods.clear()
     assert cluster.round().phase == "Suspended"
     cluster.job["spec"]["suspend"] = False
@@ -239,8 +239,8 @@ def test_suspend_killed_orchestrator_is_reported() -> None:
     cluster.job["spec"]["suspend"] = True
     cluster.round()
     cluster.finish_job("demo-g0-1", 137)
-    plan = cluster.round()
-    assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Suspended" and "terminationGracePeriodSeconds" in decision.message
 
 
 def test_failure_policy_drained_node_is_not_counted() -> None:
@@ -335,9 +335,9 @@ def test_failure_policy_out_of_memory_names_the_limit() -> None:
     status["containerStatuses"] = [{"name": "trainer", "state": ended}]
     limits = {"limits": {"memory": "64Gi"}}
     cluster.pods["demo-g0-1-1"]["spec"]["containers"] = [{"name": "trainer", "resources": limits}]
-    plan = cluster.reconcile()
-    assert "OOMKilled: Pod/demo-g0-1-1: container trainer reached its memory limit of 64Gi" in plan.message
-    assert "trainer.resources.limits.memory" in plan.message
+    decision = cluster.reconcile()
+    assert "OOMKilled: Pod/demo-g0-1-1: container trainer reached its memory limit of 64Gi" in decision.message
+    assert "trainer.resources.limits.memory" in decision.message
 
 
 def test_diagnostics_engine_out_of_memory_names_its_field() -> None:
@@ -371,8 +371,8 @@ def test_failure_policy_rule_of_a_role_ends_the_attempt(rule: dict[str, object],
     cluster.pods["demo-rollout-x"] = role_pod(cluster, "rollout", {"containerStatuses": [container]})
     assert cluster.reconcile().reason == "Running"
     ended["finishedAt"] = timestamp(cluster.now)
-    plan = cluster.reconcile()
-    assert plan.reason == "RoleFailed" and "Pod/demo-rollout-x of role rollout failed" in plan.message
+    decision = cluster.reconcile()
+    assert decision.reason == "RoleFailed" and "Pod/demo-rollout-x of role rollout failed" in decision.message
     del cluster.pods["demo-rollout-x"]  # the record survives the loss of the cause
     cluster.reconcile()
     assert ("Job", "demo-g0-1") not in cluster.children
@@ -419,9 +419,9 @@ def test_failure_policy_backoff_resets_after_progress() -> None:
             cluster.patch_progress("progress.json", {"stage": "g0", "attempt": attempt, "checkpoint": checkpoint})
             cluster.reconcile()
         cluster.finish_job(f"demo-g0-{attempt}", 1)
-        plan = cluster.reconcile()
-        backoffs.append((plan.wake_at or 0) - cluster.now)
-        cluster.now = plan.wake_at or 0.0
+        decision = cluster.reconcile()
+        backoffs.append((decision.wake_at or 0) - cluster.now)
+        cluster.now = decision.wake_at or 0.0
         cluster.round()
     assert backoffs == [5, 10, 20, 5, 10]
 
@@ -443,9 +443,9 @@ def test_failure_policy_lost_workers_fail_the_job() -> None:
         stopped = Outcome(stage="g0", attempt=attempt, outcome="suspended", reason="Suspended")
         cluster.finish_job(f"demo-g0-{attempt}", 75, outcome=stopped)
         cluster.now += 600
-        plan = cluster.round()
+        decision = cluster.round()
     assert cluster.running() == ["demo-report"]
-    assert "PodLost" in plan.message and cluster.job["status"]["restartsCountedTowardsMax"] == 2
+    assert "PodLost" in decision.message and cluster.job["status"]["restartsCountedTowardsMax"] == 2
 
 
 def test_pending_deadline_releases_all_pods_and_retries() -> None:
@@ -456,22 +456,22 @@ def test_pending_deadline_releases_all_pods_and_retries() -> None:
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                         "message": "0/3 nodes are available: 3 Insufficient amd.com/gpu."}],
     }  # fmt: skip
-    plan = cluster.round()
-    assert plan.phase == "Running" and plan.wake_at is not None
+    decision = cluster.round()
+    assert decision.phase == "Running" and decision.wake_at is not None
     degraded = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
     assert degraded["status"] == "True" and "Insufficient amd.com/gpu" in degraded["message"]
     training = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Training")
     assert training["reason"] == "Unschedulable" and "Free or add nodes" in training["message"]
-    cluster.now = plan.wake_at
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout")
-    assert "3 Insufficient amd.com/gpu" in plan.message and "Free or add nodes" in plan.message
+    cluster.now = decision.wake_at
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "SchedulingTimeout")
+    assert "3 Insufficient amd.com/gpu" in decision.message and "Free or add nodes" in decision.message
     assert kinds(cluster, "Deployment") == [] and ("Job", "demo-g0-1") not in cluster.children
-    assert timestamp(cluster.plan().wake_at or 0.0) in plan.message
+    assert timestamp(cluster.decision().wake_at or 0.0) in decision.message
     cluster.pods.clear()
     assert cluster.round().phase == "Pending"
-    assert plan.wake_at is None or plan.wake_at > cluster.now
-    cluster.now = cluster.plan().wake_at or 0.0
+    assert decision.wake_at is None or decision.wake_at > cluster.now
+    cluster.now = cluster.decision().wake_at or 0.0
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
 
@@ -485,12 +485,12 @@ def test_pending_deadline_applies_to_pods_that_cannot_start(reason: str) -> None
     cluster.pods["demo-g0-1-1"]["status"] = {
         "phase": "Pending", "conditions": [scheduled], "containerStatuses": [container],
     }  # fmt: skip
-    plan = cluster.round()
-    assert plan.phase == "Running" and plan.wake_at == cluster.now + 3600  # the default
-    cluster.now = plan.wake_at
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout")
-    assert "(pending: demo-g0-1-1)" in plan.message and reason in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Running" and decision.wake_at == cluster.now + 3600  # the default
+    cluster.now = decision.wake_at
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "SchedulingTimeout")
+    assert "(pending: demo-g0-1-1)" in decision.message and reason in decision.message
 
 
 def test_degraded_many_equal_problems_hide_no_other() -> None:
@@ -519,13 +519,13 @@ def test_pending_deadline_applies_to_rejected_executors(orchestrator: str) -> No
     error = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": error}
     cluster.children["Deployment", "demo-executor"]["status"] = {"conditions": [refused]}
-    plan = cluster.reconcile()
+    decision = cluster.reconcile()
     judge = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "JudgeReady")
-    assert 'RuntimeClass "gvisor" not found' in judge["message"] and plan.wake_at is not None
-    cluster.now = plan.wake_at
-    plan = cluster.reconcile()
-    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout")
-    assert "demo-executor" in plan.message and kinds(cluster, "Deployment") == []
+    assert 'RuntimeClass "gvisor" not found' in judge["message"] and decision.wake_at is not None
+    cluster.now = decision.wake_at
+    decision = cluster.reconcile()
+    assert (decision.phase, decision.reason) == ("Pending", "SchedulingTimeout")
+    assert "demo-executor" in decision.message and kinds(cluster, "Deployment") == []
 
 
 @pytest.mark.parametrize("made", [0, 1])
@@ -534,11 +534,11 @@ def test_pending_deadline_applies_to_rejected_trainers(made: int) -> None:
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.children["Job", "demo-g0-1"]["status"] = {"active": made}
     cluster.pods = {name: pod for name, pod in cluster.pods.items() if name == "demo-g0-1-0" and made}
-    plan = cluster.reconcile()
-    assert plan.phase == "Running" and plan.wake_at is not None
-    cluster.now = plan.wake_at
-    plan = cluster.reconcile()
-    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout") and "demo-g0-1" in plan.message
+    decision = cluster.reconcile()
+    assert decision.phase == "Running" and decision.wake_at is not None
+    cluster.now = decision.wake_at
+    decision = cluster.reconcile()
+    assert (decision.phase, decision.reason) == ("Pending", "SchedulingTimeout") and "demo-g0-1" in decision.message
     assert kinds(cluster, "Deployment") == []
 
 
@@ -589,17 +589,20 @@ def test_node_loss_after_seconds_starts_a_new_attempt() -> None:
     """After nodeLoss.afterSeconds the attempt ends, the lost pod is removed, and a new attempt starts, not counted."""
     cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
     lose_node(cluster, "demo-g0-1-1")
-    plan = cluster.round()
-    assert plan.phase == "Running" and plan.wake_at == cluster.now + 60
-    cluster.now = plan.wake_at
-    plan = cluster.reconcile()
-    assert (plan.phase, plan.reason) == ("Pending", "NodeLost") and "Node node-1 of Pod/demo-g0-1-1" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Running" and decision.wake_at == cluster.now + 60
+    cluster.now = decision.wake_at
+    decision = cluster.reconcile()
+    assert (decision.phase, decision.reason) == (
+        "Pending",
+        "NodeLost",
+    ) and "Node node-1 of Pod/demo-g0-1-1" in decision.message
     assert ("Job", "demo-g0-1") in cluster.children  # first the status records the end
     assert cluster.job["status"]["stages"][0]["ended"]["attempt"] == 1
     cluster.reconcile()
     assert ("Job", "demo-g0-1") not in cluster.children and "demo-g0-1-1" in cluster.pods
-    plan = cluster.round()
-    assert plan.reason == "NodeLost" and "demo-g0-1-1" not in cluster.pods
+    decision = cluster.round()
+    assert decision.reason == "NodeLost" and "demo-g0-1-1" not in cluster.pods
     assert cluster.running() == ["demo-g0-1"]  # the other pod writes a checkpoint
     cluster.finish_job("demo-g0-1", 75)
     cluster.round()
@@ -625,11 +628,11 @@ def test_node_loss_faulty_closed_node_is_left() -> None:
     """A faulty node that takes no new pods is left after nodeLoss.afterSeconds, with a checkpoint, not counted."""
     cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
     cluster.node_faults = {"node-1": NodeFault(("taint amd-gpu-unhealthy:NoSchedule",), closed=True)}
-    plan = cluster.round()
-    assert plan.phase == "Running" and plan.wake_at == cluster.now + 60
+    decision = cluster.round()
+    assert decision.phase == "Running" and decision.wake_at == cluster.now + 60
     cluster.now += 60
-    plan = cluster.round(1)
-    assert plan.reason == "NodeLost" and "Node node-1 of Pod/demo-g0-1-0 is faulty: taint amd" in plan.message
+    decision = cluster.round(1)
+    assert decision.reason == "NodeLost" and "Node node-1 of Pod/demo-g0-1-0 is faulty: taint amd" in decision.message
     assert cluster.running() == ["demo-g0-1"]  # the pods write a checkpoint
     cluster.finish_job("demo-g0-1", 75)
     cluster.round()
@@ -653,9 +656,9 @@ def test_decide_failing_job_is_not_training() -> None:
     cluster.progress("g0", 1, 2)
     target = {"type": "FailureTarget", "status": "True", "message": "Job has reached the specified backoff limit"}
     cluster.children["Job", "demo-g0-1"]["status"] = {"conditions": [target]}
-    plan = cluster.round()
+    decision = cluster.round()
     training = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Training")
-    assert plan.reason == "WaitingForPodTermination" and ("Job", "demo-g0-1") in cluster.children
+    assert decision.reason == "WaitingForPodTermination" and ("Job", "demo-g0-1") in cluster.children
     assert training["status"] == "False" and "It has failed; waiting for its pods" in training["message"]
 
 
@@ -706,8 +709,8 @@ def test_active_deadline_ignores_the_report() -> None:
     """The deadline does not fail a job whose stages have all succeeded in time."""
     cluster = at_first_stage("s", activeDeadlineSeconds=600)
     cluster.finish_stage("s0")
-    plan = cluster.round()
-    assert plan.phase == "Finalizing"
+    decision = cluster.round()
+    assert decision.phase == "Finalizing"
     cluster.now += 601
     cluster.round()
     cluster.finish_job("demo-report", 0)
@@ -717,12 +720,12 @@ def test_active_deadline_ignores_the_report() -> None:
 def test_active_deadline_fails_the_job() -> None:
     """A job that is active for longer than activeDeadlineSeconds fails."""
     cluster = at_first_stage("g", activeDeadlineSeconds=600)
-    plan = cluster.plan()
-    assert plan.wake_at is not None
-    cluster.now = plan.wake_at
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Finalizing", "DeadlineExceeded")
-    assert "Waiting for the pods of stage g0 to terminate" in plan.message
+    decision = cluster.decision()
+    assert decision.wake_at is not None
+    cluster.now = decision.wake_at
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Finalizing", "DeadlineExceeded")
+    assert "Waiting for the pods of stage g0 to terminate" in decision.message
     assert kinds(cluster, "Deployment") != []  # the checkpoint may need the engines
     assert cluster.running() == ["demo-g0-1"] and "demo-report" not in cluster.created_jobs
     cluster.now += 7200  # spec.trainer.terminationGracePeriodSeconds
@@ -735,11 +738,11 @@ def test_active_deadline_fails_the_job() -> None:
     }
     cluster.pods["demo-rollout-x"] = engine | {"status": {"phase": "Running"}}
     cluster.finish_job("demo-report", 0)
-    plan = cluster.round()
-    assert plan.phase == "Finalizing" and "Waiting for pods to terminate: demo-rollout-x" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Finalizing" and "Waiting for pods to terminate: demo-rollout-x" in decision.message
     del cluster.pods["demo-rollout-x"]
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Failed", "DeadlineExceeded")
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Failed", "DeadlineExceeded")
 
 
 def test_active_deadline_stops_during_suspension() -> None:
@@ -749,11 +752,11 @@ def test_active_deadline_stops_during_suspension() -> None:
     cluster.pods.clear()
     assert cluster.round().phase == "Suspended"
     cluster.now += 3600
-    plan = cluster.round()
-    assert (plan.phase, plan.wake_at) == ("Suspended", None)
+    decision = cluster.round()
+    assert (decision.phase, decision.wake_at) == ("Suspended", None)
     cluster.job["spec"]["suspend"] = False
-    plan = cluster.round()
-    assert plan.phase == "Running" and plan.wake_at == cluster.now + 600
+    decision = cluster.round()
+    assert decision.phase == "Running" and decision.wake_at == cluster.now + 600
     cluster.now += 600
     assert cluster.round().reason == "DeadlineExceeded"
 
@@ -764,10 +767,10 @@ def test_ttl_after_finished_deletes_the_job() -> None:
     cluster.finish_stage("s0")
     cluster.round()
     cluster.finish_job("demo-report", 0)
-    plan = cluster.round()
-    assert plan.phase == "Succeeded" and not plan.delete and plan.wake_at is not None
-    cluster.now = plan.wake_at
-    assert cluster.plan().delete
+    decision = cluster.round()
+    assert decision.phase == "Succeeded" and not decision.delete and decision.wake_at is not None
+    cluster.now = decision.wake_at
+    assert cluster.decision().delete
 
 
 def test_decide_failed_preparation_fails_the_job() -> None:
@@ -779,5 +782,5 @@ def test_decide_failed_preparation_fails_the_job() -> None:
     )
     cluster.patch_progress("prepare.json", failed.model_dump(mode="json", exclude_none=True))
     cluster.finish_job("demo-prepare", 78)
-    plan = cluster.round()
-    assert plan.phase == "Failed" and "no such file" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Failed" and "no such file" in decision.message

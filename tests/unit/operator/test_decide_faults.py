@@ -142,8 +142,8 @@ def test_failure_policy_rejected_attempt_is_not_counted() -> None:
     cluster.rejected_kinds = {"Job"}
     cluster.now += 3600
     for _ in range(3):
-        plan = cluster.round()
-        assert (plan.phase, plan.reason) == ("Pending", "ApplyRejected")
+        decision = cluster.round()
+        assert (decision.phase, decision.reason) == ("Pending", "ApplyRejected")
     assert "Job/demo-g0-2: ApplyRejected: Forbidden: exceeded quota: q. Fix the field" in degraded(cluster)
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["stages"][0]["attempts"]) == (0, 1)
     before = cluster.writes
@@ -187,8 +187,8 @@ def test_shared_secret_lost_is_recreated_after_its_consumers() -> None:
     """A lost Secret is created again when no pod uses the old passwords; the restart does not count."""
     cluster = at_first_stage("g")
     del cluster.children[SECRET]
-    plan = cluster.reconcile()
-    assert (plan.phase, plan.reason) == ("Pending", "SharedSecretMissing")
+    decision = cluster.reconcile()
+    assert (decision.phase, decision.reason) == ("Pending", "SharedSecretMissing")
     assert SECRET not in cluster.children and kinds(cluster, "Deployment") != []  # the orchestrator may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)

@@ -29,12 +29,15 @@ def test_deletion_ends_the_attempt_first_and_policies_last() -> None:
     cluster = at_first_stage("g")
     policies = kinds(cluster, "NetworkPolicy")
     cluster.delete()
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Deleting", "Deleting") and "writes a checkpoint first" in plan.message
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == (
+        "Deleting",
+        "Deleting",
+    ) and "writes a checkpoint first" in decision.message
     assert kinds(cluster, "Job") == ["demo-prepare"] and "demo-rollout" in kinds(cluster, "Deployment")
     assert cluster.job["status"]["stages"][0]["phase"] == "Suspending"
     cluster.terminate()
-    plan = cluster.round()
+    decision = cluster.round()
     assert kinds(cluster, "Deployment") == kinds(cluster, "StatefulSet") == []
     assert kinds(cluster, "Job") == ["demo-prepare", "demo-report"] and not cluster.gone
     arguments = cluster.children["Job", "demo-report"]["spec"]["template"]["spec"]["containers"][0]["command"]
@@ -90,9 +93,9 @@ def test_deletion_waits_for_its_report_only_for_a_limit(fault: str) -> None:
     cluster.delete()
     cluster.round()
     cluster.terminate()
-    plan = cluster.round()
+    decision = cluster.round()
     limit = 30 if fault == "rejected" else 300
-    assert plan.phase == "Deleting" and plan.wake_at == cluster.now + limit
+    assert decision.phase == "Deleting" and decision.wake_at == cluster.now + limit
     cluster.now += limit
     cluster.round()
     cluster.terminate()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rstar2_operator import desired
-from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.decision import Decision, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.desired import DesiredJob, DesiredState
 from rstar2_operator.settings import OperatorSettings
 from tests.support.simulated_cluster import manifest
 
-PLAN = Plan("g0", NO_RESTARTS, phase="Running", serving=True, attempt=StageAttempt("g0", 1))
+PLAN = Decision("g0", NO_RESTARTS, phase="Running", serving=True, attempt=StageAttempt("g0", 1))
 
 
 def job(**spec: Any) -> dict[str, Any]:
@@ -26,12 +26,12 @@ def job(**spec: Any) -> dict[str, Any]:
 
 
 def bodies(
-    state: DesiredState, known: DesiredJob, body: dict[str, Any], plan: Plan = PLAN, *, has_secret: bool = True
+    state: DesiredState, known: DesiredJob, body: dict[str, Any], decision: Decision = PLAN, *, has_secret: bool = True
 ) -> list[Any]:
-    """Return the objects of a plan, as a reconciliation computes them."""
+    """Return the objects of a decision, as a reconciliation computes them."""
     context, errors = state.context(known, body)
     assert context is not None, errors
-    return state.bodies(known, body, context, plan, has_secret=has_secret)
+    return state.bodies(known, body, context, decision, has_secret=has_secret)
 
 
 def test_desired_explanation_keeps_the_objects() -> None:
@@ -39,20 +39,22 @@ def test_desired_explanation_keeps_the_objects() -> None:
     state, known, body = DesiredState(OperatorSettings()), DesiredJob(), job()
     first = bodies(state, known, body)
     later = copy.deepcopy(body) | {"status": {"phase": "Running"}}
-    plan = replace(PLAN, message="m", wake_at=3.0)
-    assert bodies(state, known, later, plan) is first
-    assert bodies(DesiredState(OperatorSettings()), DesiredJob(), later, plan) == first
+    decision = replace(PLAN, message="m", wake_at=3.0)
+    assert bodies(state, known, later, decision) is first
+    assert bodies(DesiredState(OperatorSettings()), DesiredJob(), later, decision) == first
 
 
 def test_desired_each_input_changes_the_objects() -> None:
-    """Spec, UID, plan and Secret are inputs; an invalid spec has errors, and no objects."""
+    """Spec, UID, decision and Secret are inputs; an invalid spec has errors, and no objects."""
     state, known = DesiredState(OperatorSettings()), DesiredJob()
     seen = [bodies(state, known, job())]
     seen.append(bodies(state, known, job(rollout={"replicas": 3})))
     recreated = job()
     recreated["metadata"]["uid"] = "u2"
     seen.append(bodies(state, known, recreated))
-    seen.append(bodies(state, known, job(), Plan("g0", NO_RESTARTS, phase="Running", attempt=StageAttempt("g0", 2))))
+    seen.append(
+        bodies(state, known, job(), Decision("g0", NO_RESTARTS, phase="Running", attempt=StageAttempt("g0", 2)))
+    )
     seen.append(bodies(state, known, job(), has_secret=False))
     assert all(left != right for number, left in enumerate(seen) for right in seen[:number])
     context, errors = state.context(known, job(queueName="team"))

@@ -11,7 +11,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
-from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.decision import Decision, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.drift import KINDS, as_applied, drifted
 from rstar2_operator.observed import ObservedJob
@@ -26,10 +26,10 @@ def everything() -> dict[tuple[str, str], Body]:
     data = manifest("g")
     job, problems = check(data)
     assert job is not None, problems
-    plan = Plan("g0", NO_RESTARTS, phase="Running", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
+    decision = Decision("g0", NO_RESTARTS, phase="Running", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
     made = [
         owned(body, data, keep_claims=True, spec=applied_spec(data))
-        for body in objects(build_context(job, OperatorSettings()), plan, has_secret=True)
+        for body in objects(build_context(job, OperatorSettings()), decision, has_secret=True)
     ]
     return {(body["kind"], body["metadata"]["name"]): copy.deepcopy(body) for body in made}
 

@@ -69,8 +69,8 @@ def test_preparation_failure_removes_its_pod() -> None:
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()
     exit_own(cluster, "demo-prepare", 1)
-    plan = cluster.reconcile()
-    assert plan.phase == "Preparing" and ("Job", "demo-prepare") in cluster.children
+    decision = cluster.reconcile()
+    assert decision.phase == "Preparing" and ("Job", "demo-prepare") in cluster.children
     assert cluster.pods == {}
 
 

@@ -64,8 +64,8 @@ def test_kueue_job_waits_without_a_pod() -> None:
     assert cluster.running() == [] and kinds(cluster, "Deployment") == []
     message = "couldn't assign flavors to pod set trainer: insufficient unused quota for amd.com/gpu"
     workload(cluster)["status"] = {"conditions": [{"type": "QuotaReserved", "status": "False", "message": message}]}
-    plan = cluster.round()
-    assert (plan.phase, plan.reason) == ("Pending", "Queued") and message in plan.message
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "Queued") and message in decision.message
     assert cluster.running() == []
     admit(cluster)
     assert cluster.running() == ["demo-g0-1"] and kinds(cluster, "Deployment") != []
@@ -105,8 +105,11 @@ def test_kueue_eviction_suspends_and_queues_again() -> None:
     admit(cluster)
     first = workload(cluster)["metadata"]["uid"]
     evict(cluster)
-    plan = cluster.reconcile()
-    assert (plan.phase, plan.reason) == ("Suspending", "Evicted") and "Preempted by job big." in plan.message
+    decision = cluster.reconcile()
+    assert (decision.phase, decision.reason) == (
+        "Suspending",
+        "Evicted",
+    ) and "Preempted by job big." in decision.message
     assert workload(cluster)["metadata"]["uid"] == first  # its pods still hold the quota
     cluster.finish_job("demo-g0-1", 75)
     assert cluster.round().reason == "Queued"
@@ -128,8 +131,8 @@ def test_kueue_eviction_waits_for_kueues_backoff() -> None:
     evict(cluster, requeueState={"count": 1, "requeueAt": timestamp(cluster.now + 60)})
     cluster.reconcile()
     cluster.finish_job("demo-g0-1", 75)
-    plan = cluster.round()
-    assert plan.wake_at == cluster.now + 60 and workload(cluster)["metadata"]["uid"] == first
+    decision = cluster.round()
+    assert decision.wake_at == cluster.now + 60 and workload(cluster)["metadata"]["uid"] == first
     assert workload(cluster)["status"]["requeueState"]["count"] == 1
     cluster.now += 60
     cluster.round()
@@ -212,8 +215,8 @@ def test_kueue_deactivated_workload_is_kept() -> None:
     workload(cluster)["spec"]["active"] = False
     assert cluster.reconcile().reason == "Evicted"
     cluster.finish_job("demo-g0-1", 75)
-    plan = cluster.round()
-    assert "spec.active to true" in plan.message and kinds(cluster, "Workload") == ["demo-g0"]
+    decision = cluster.round()
+    assert "spec.active to true" in decision.message and kinds(cluster, "Workload") == ["demo-g0"]
 
 
 def test_kueue_suspended_job_returns_its_quota() -> None:

@@ -32,9 +32,9 @@ def test_rejected_pod_is_a_disruption_in_the_kubelets_words() -> None:
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 1})
     for attempt in (1, 2, 3):
         reject(cluster, f"demo-g0-{attempt}")
-        plan = cluster.round()
-        assert plan.reason == "BackOff"
-        assert f"PodRejected: Pod/demo-g0-{attempt}-0: UnexpectedAdmissionError: {REJECTION}" in plan.message
+        decision = cluster.round()
+        assert decision.reason == "BackOff"
+        assert f"PodRejected: Pod/demo-g0-{attempt}-0: UnexpectedAdmissionError: {REJECTION}" in decision.message
         cluster.now += 600
         cluster.round()
     assert cluster.running() == ["demo-g0-4"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
@@ -45,8 +45,8 @@ def test_rejected_pod_matches_a_rule() -> None:
     rule = {"onReasons": ["PodRejected"], "action": "FailJob"}
     cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
     reject(cluster, "demo-g0-1")
-    plan = cluster.round()
-    assert plan.phase == "Finalizing" and "UnexpectedAdmissionError" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Finalizing" and "UnexpectedAdmissionError" in decision.message
 
 
 @pytest.mark.parametrize("crashed", [False, True])
@@ -78,8 +78,8 @@ def test_active_deadline_keeps_the_reason_of_a_failure() -> None:
     cluster.now += 20
     cluster.round()
     cluster.finish_job("demo-report", 0)
-    plan = cluster.round()
-    assert plan.phase == "Failed" and "KeyError: x" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Failed" and "KeyError: x" in decision.message
 
 
 def test_withdrawn_disruption_excuses_no_failure() -> None:

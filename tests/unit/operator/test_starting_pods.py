@@ -47,8 +47,8 @@ def test_pod_that_never_starts_is_diagnosed_then_released(
     cluster.round(1)
     assert reason in degraded(cluster)
     cluster.now += 600
-    plan = cluster.round(1)
-    assert plan.reason == "SchedulingTimeout" and reason in plan.message
+    decision = cluster.round(1)
+    assert decision.reason == "SchedulingTimeout" and reason in decision.message
     assert ("Job", "demo-g0-1") not in cluster.children
 
 
@@ -66,8 +66,8 @@ def test_orchestrator_without_report_is_released() -> None:
     cluster.now += 601
     assert cluster.round(1).phase == "Running" and "OrchestratorNotReporting" in degraded(cluster)
     cluster.now += 300
-    plan = cluster.round(1)
-    assert plan.reason == "SchedulingTimeout" and "OrchestratorNotReporting" in plan.message
+    decision = cluster.round(1)
+    assert decision.reason == "SchedulingTimeout" and "OrchestratorNotReporting" in decision.message
 
 
 @pytest.mark.parametrize("action", ["Report", "Restart"])
@@ -76,5 +76,5 @@ def test_orchestrator_without_report_is_stuck(action: str) -> None:
     cluster = at_first_stage("g", pendingDeadlineSeconds=86400, stuck={"action": action})
     run_silently(cluster)
     cluster.now += 7201
-    plan = cluster.reconcile()
-    assert plan.reason == ("Stuck" if action == "Restart" else "Running")
+    decision = cluster.reconcile()
+    assert decision.reason == ("Stuck" if action == "Restart" else "Running")

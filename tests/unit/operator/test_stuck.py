@@ -36,11 +36,11 @@ def test_stuck_is_reported_and_recovers() -> None:
     cluster = training()
     row = cluster.job["status"]["stages"][0]
     assert row["stepSeconds"] == STEP  # the first step is not a sample
-    plan = cluster.round()
-    assert plan.wake_at == pytest.approx(cluster.now + 5 * STEP)
+    decision = cluster.round()
+    assert decision.wake_at == pytest.approx(cluster.now + 5 * STEP)
     cluster.now += 5 * STEP
-    plan = cluster.round()
-    assert plan.phase == "Running" and cluster.running() == ["demo-g0-1"]
+    decision = cluster.round()
+    assert decision.phase == "Running" and cluster.running() == ["demo-g0-1"]
     assert problem(cluster).startswith("Stuck Job/demo-g0-1: Stuck: attempt 1 of stage g0 has made no progress since")
     assert "a step usually takes 1000 s, and the limit is 5000 s" in problem(cluster)
     writes = cluster.writes
@@ -76,8 +76,11 @@ def test_stuck_restart_counts() -> None:
     """action Restart: the attempt ends with its checkpoint, the next one resumes, and the restart is counted."""
     cluster = training(**RESTART)
     cluster.now += 5 * STEP
-    plan = cluster.reconcile()
-    assert (plan.phase, plan.reason) == ("Pending", "Stuck") and "has made no progress since" in plan.message
+    decision = cluster.reconcile()
+    assert (decision.phase, decision.reason) == (
+        "Pending",
+        "Stuck",
+    ) and "has made no progress since" in decision.message
     cluster.round(1)
     assert ("Job", "demo-g0-1") not in cluster.children
     cluster.finish_job("demo-g0-1", 137)
@@ -102,8 +105,8 @@ def test_stuck_after_max_restarts_fails() -> None:
     cluster.finish_job("demo-g0-1", 137)
     cluster.round()
     cluster.finish_job("demo-report", 0)
-    plan = cluster.round()
-    assert plan.phase == "Failed" and "no progress since" in plan.message
+    decision = cluster.round()
+    assert decision.phase == "Failed" and "no progress since" in decision.message
 
 
 def test_stuck_other_problem_is_no_reason_to_restart() -> None:

@@ -11,7 +11,7 @@ from scripts import watch
         ("rstar2_train/rollout/agent.py", "tests/unit/rollout/test_agent.py"),
         ("rstar2_train/rollout/workers/messages.py", "tests/unit/rollout"),
         ("operator/rstar2_operator/lease.py", "tests/unit/operator/test_lease.py"),
-        ("operator/rstar2_operator/decide/plan.py", "tests/unit/operator"),
+        ("operator/rstar2_operator/decide/decision.py", "tests/unit/operator"),
         ("tests/unit/operator/test_lease.py", "tests/unit/operator/test_lease.py"),
         ("tests/integration/judge/test_status.py", ""),
         ("docs/glossary.md", "tests/unit/docs"),

@@ -72,7 +72,7 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Decision:
     """The objects that a job should have now. Others are deleted, except finished Jobs and the storage."""
 
     stage: str | None
@@ -112,9 +112,9 @@ class Plan:
     wake_at: float | None = None
     """When to decide again even if nothing has changed; seconds since the epoch."""
 
-    def without_explanation(self) -> Plan:
-        """Return the plan without the fields that change no object: equal results have equal objects."""
-        return Plan(
+    def without_explanation(self) -> Decision:
+        """Return the decision without the fields that change no object: equal results have equal objects."""
+        return Decision(
             self.stage,
             NO_RESTARTS,
             phase=self.phase,
@@ -134,19 +134,19 @@ class Defer:
     wake_at: float | None = None
     """When the policy must be asked again."""
     remove_pods: tuple[Object, ...] = ()
-    """Pods to delete, as `Plan.remove_pods`."""
+    """Pods to delete, as `Decision.remove_pods`."""
     workload: str | None = None
-    """Kueue Workload to keep, as `Plan.workload`."""
+    """Kueue Workload to keep, as `Decision.workload`."""
 
 
-Verdict = Plan | Defer | None
+Verdict = Decision | Defer | None
 """The answer of a policy; None if it does not apply."""
 
 
-def wake_earlier(plan: Plan, when: float | None) -> Plan:
-    """Return the plan with a wake-up no later than `when`, if there is one."""
-    times = [time for time in (plan.wake_at, when) if time is not None]
-    return replace(plan, wake_at=min(times, default=None))
+def wake_earlier(decision: Decision, when: float | None) -> Decision:
+    """Return the decision with a wake-up no later than `when`, if there is one."""
+    times = [time for time in (decision.wake_at, when) if time is not None]
+    return replace(decision, wake_at=min(times, default=None))
 
 
 MAX_NAMES = 3
