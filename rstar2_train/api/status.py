@@ -153,7 +153,7 @@ class JobStatus(ApiModel):
     """Time at which the job was suspended; set while it is suspended."""
     next_retry_time: Time | None = None
     """Time of the next attempt after a failure or a scheduling timeout; set while the job waits for it."""
-    node_trouble_since: Time | None = None
+    node_fault_since: Time | None = None
     """Time since which a trainer pod is on a faulty, closed node; spec.nodeLoss.afterSeconds counts from it."""
     finalizing_since: Time | None = None
     """Time at which the report became due, after all pods of stages had terminated; set while the job finalizes."""

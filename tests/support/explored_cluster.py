@@ -325,7 +325,7 @@ class ExploredCluster(SimulatedCluster):
             for row in status.get("stages", ())
         ]
         timers = [
-            status.get(name) for name in ("nodeTroubleSince", "nextRetryTime", "finalizingSince", "completionTime")
+            status.get(name) for name in ("nodeFaultSince", "nextRetryTime", "finalizingSince", "completionTime")
         ]
         counters = status.get("restarts"), status.get("restartsCountedTowardsMax")
         jobs = [

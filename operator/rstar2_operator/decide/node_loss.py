@@ -7,7 +7,7 @@ the node answers. After `nodeLoss.afterSeconds` the operator deletes the Job of 
 can write a checkpoint, and removes the pods of the lost node without waiting for it.
 
 A faulty node that reports (node_health.py) is left in the same way, if it is cordoned or tainted: the scheduler could
-choose another faulty node again. Its pods terminate with a checkpoint. `status.nodeTroubleSince` is the timer.
+choose another faulty node again. Its pods terminate with a checkpoint. `status.nodeFaultSince` is the timer.
 
 A lost node may still run its pods. The storage rejects an older attempt (contracts.AttemptRecord), which fences them.
 """
@@ -74,7 +74,7 @@ def _leave_faulty_node(facts: Facts) -> Verdict:
     after, pods = _after_seconds(facts), pods_to_move(facts.observed)
     if after is None or not pods:
         return None
-    recorded = facts.observed.status.get("nodeTroubleSince")
+    recorded = facts.observed.status.get("nodeFaultSince")
     due = (facts.now if recorded is None else seconds(recorded)) + after
     if facts.now < due:
         return Defer(wake_at=due)

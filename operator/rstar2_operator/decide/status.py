@@ -25,7 +25,7 @@ from rstar2_train.api.stages import Stage
 
 Status = dict[str, Any]
 MESSAGE_LENGTH = 1024
-TIMERS = frozenset({"nodeTroubleSince", "activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
+TIMERS = frozenset({"nodeFaultSince", "activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
 
 
 def status_of(
@@ -81,7 +81,7 @@ def _times(decision: Decision, observed: ObservedJob, *, now: float) -> Status:
     """Return the timers that policies read in later rounds."""
     times, old = Status(), observed.status
     if pods_to_move(observed):
-        times["nodeTroubleSince"] = old.get("nodeTroubleSince") or timestamp(now)
+        times["nodeFaultSince"] = old.get("nodeFaultSince") or timestamp(now)
     if decision.phase == "Suspended":
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
     elif decision.reason != QUEUED:

@@ -621,7 +621,7 @@ def test_node_loss_faulty_node_is_reported_only() -> None:
         in problem["message"]
     )
     cluster.now += 3600
-    assert cluster.round().phase == "Running" and "nodeTroubleSince" not in cluster.job["status"]
+    assert cluster.round().phase == "Running" and "nodeFaultSince" not in cluster.job["status"]
 
 
 def test_node_loss_faulty_closed_node_is_left() -> None:
@@ -638,7 +638,7 @@ def test_node_loss_faulty_closed_node_is_left() -> None:
     cluster.round()
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
     assert cluster.pods["demo-g0-2-0"]["spec"]["nodeName"] == "node-2" and degraded(cluster) is None
-    assert "nodeTroubleSince" not in cluster.job["status"]
+    assert "nodeFaultSince" not in cluster.job["status"]
 
 
 def test_node_loss_ignores_containers_that_are_not_ready() -> None:

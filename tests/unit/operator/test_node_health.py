@@ -64,7 +64,7 @@ def test_trouble_healthy_node_has_none(signs: dict[str, Any]) -> None:
     assert node_fault(node(**signs)) is None
 
 
-def test_cache_node_trouble_reaches_the_jobs_of_its_pods() -> None:
+def test_cache_node_fault_reaches_the_jobs_of_its_pods() -> None:
     """A change of a node's health queues the jobs with a pod on the node, and only those see it."""
     cache = WatchCache()
     for job, where in (("a", "gpu-7"), ("b", "gpu-77")):
