@@ -177,8 +177,8 @@ def state(compute: ComputeDevice) -> dict[str, Any]:
     figures["unpark_s"], _ = _timed(memory.unpark)
     figures["scores_equal"] = before == score()
     buffers: dict[str, Tensor] = {}
-    figures["first_copy_s"], _ = _timed(lambda: sharded_state.stage(policy, optimizer, buffers))
-    figures["copy_s"], copy = _timed(lambda: sharded_state.stage(policy, optimizer, buffers))
+    figures["first_copy_s"], _ = _timed(lambda: sharded_state.snapshot(policy, optimizer, buffers))
+    figures["copy_s"], copy = _timed(lambda: sharded_state.snapshot(policy, optimizer, buffers))
     at_copy = score()
     writer = ShardWriter(rank=0, dtype=torch.bfloat16)
     with tempfile.TemporaryDirectory() as name:

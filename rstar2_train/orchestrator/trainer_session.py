@@ -210,7 +210,7 @@ class TrainerSession:
         self._rate(step)
         self.extra["best"] = list(self.best) if self.best else None
         await self._ctx.device.to_trainer()
-        await asyncio.to_thread(self.group.stage_checkpoint)
+        await asyncio.to_thread(self.group.snapshot_state)
         self._saving = asyncio.create_task(self._write(step, dict(self.extra)))
 
     async def _wait_for_checkpoint(self) -> None:
@@ -220,7 +220,7 @@ class TrainerSession:
             self._saving = None
 
     async def _write(self, step: int, extra: dict[str, Any]) -> None:
-        """Write the staged checkpoint, and prune those that are rated."""
+        """Write the snapshot as a checkpoint, and prune those that are rated."""
         ctx, policy = self._ctx, self._ctx.job.spec.checkpoint
         folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
         await asyncio.to_thread(self.group.write_checkpoint, folder, step=step, extra=extra, check=ctx.check_current)

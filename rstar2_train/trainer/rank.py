@@ -48,7 +48,7 @@ class TrainerRank:
         self.writer: ShardWriter | None = None
         self.checkpoint_group: dist.ProcessGroup | None = None
         """Of all ranks: a checkpoint is written at the same time as a step."""
-        self.staged: dict[str, Any] | None = None
+        self.snapshot: dict[str, Any] | None = None
         """The copy of the state that the next checkpoint is written from."""
         self.memory: ParkedMemory | None = None
         """Set by the first `sleep`."""
@@ -176,18 +176,18 @@ class TrainerRank:
             tally.add(self._update(lr))
         return tally
 
-    def stage_checkpoint(self) -> None:
+    def snapshot_state(self) -> None:
         """Copy this rank's part of a checkpoint into host memory."""
-        self.staged = sharded_state.stage(*self._loaded(), self.copies)
+        self.snapshot = sharded_state.snapshot(*self._loaded(), self.copies)
 
     def write_checkpoint(self, folder: Path) -> dict[str, sharded_state.FileDigest]:
-        """Write the staged copy, also during a step, and drop it. Return the sizes and hashes of this rank's files."""
-        if self.staged is None or self.checkpoint_group is None:
-            raise RuntimeError("no checkpoint is staged: call stage_checkpoint() first")
+        """Write the snapshot, also during a step, and drop it. Return the sizes and hashes of this rank's files."""
+        if self.snapshot is None or self.checkpoint_group is None:
+            raise RuntimeError("no snapshot of the state: call snapshot_state() first")
         try:
-            return sharded_state.write(folder, self.staged, self.checkpoint_group)
+            return sharded_state.write(folder, self.snapshot, self.checkpoint_group)
         finally:
-            self.staged = None
+            self.snapshot = None
 
     def find_damage(self, folder: Path, manifest: CheckpointManifest) -> str | None:
         """Hash this rank's share of a checkpoint's files; return the difference to its manifest. No collective."""

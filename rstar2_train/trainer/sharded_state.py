@@ -1,6 +1,6 @@
 """A rank's part of a checkpoint: shards of the weights, the optimiser's moments, the generator's state.
 
-`stage` copies it into host memory, `write` writes the copy, while training continues. Both use
+`snapshot` copies it into host memory, `write` writes the copy, while training continues. Both use
 torch.distributed.checkpoint, so that M ranks can read a checkpoint of N. The module `checkpoint` ensures that the
 folder is complete.
 """
@@ -24,17 +24,17 @@ FileDigest = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
 
 
-def stage(policy: Policy, optimizer: torch.optim.AdamW, buffers: dict[str, Tensor]) -> dict[str, Any]:
+def snapshot(policy: Policy, optimizer: torch.optim.AdamW, buffers: dict[str, Tensor]) -> dict[str, Any]:
     """Return a copy of this rank's shards, moments and generator in host memory. No collective.
 
     `buffers`: pinned memory of the copies of an accelerator, kept for the next time: it is slow to allocate. The
     copy must have been written before. On the CPU it is freed instead, for the activations.
     """
     state = _state(policy, optimizer) | {f"generator.{dist.get_rank()}": torch.get_rng_state()}
-    staged: dict[str, Any] = _copied(state, "", buffers)
+    copy: dict[str, Any] = _copied(state, "", buffers)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return staged
+    return copy
 
 
 @torch.no_grad()
@@ -52,19 +52,19 @@ def _copied(value: Any, key: str, buffers: dict[str, Tensor]) -> Any:
     return buffer.copy_(value, non_blocking=pinned)
 
 
-def write(folder: Path, staged: dict[str, Any], group: dist.ProcessGroup) -> dict[str, FileDigest]:
+def write(folder: Path, copy: dict[str, Any], group: dist.ProcessGroup) -> dict[str, FileDigest]:
     """Write the copy of this rank under `folder`, which exists; fsynced. Collective over `group`.
 
     Args:
         folder: the folder of the checkpoint.
-        staged: the result of `stage`.
+        copy: the result of `snapshot`.
         group: a gloo group of all ranks for this purpose, because the step uses the others at the same time.
 
     Returns:
         The files of this rank with their size and hash; rank 0 includes the common index.
     """
     writer = dcp.FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-    dcp.save(staged, storage_writer=writer, process_group=group)
+    dcp.save(copy, storage_writer=writer, process_group=group)
     mine = sorted(folder.glob(f"__{dist.get_rank()}_*.distcp"))
     if dist.get_rank() == 0:
         mine.append(folder / ".metadata")

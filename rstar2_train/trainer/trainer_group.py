@@ -69,8 +69,8 @@ class TrainerGroup:
         self._ranks = start_ranks(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
         self._model_dir: Path | None = None
         self._offers: ChannelAddress | None = None
+        """Where rank 0 answers requests for collective transfers; None before the first offered version."""
         self._libraries: set[str] = set()
-        """Where rank 0 answers requests for collective transfers; None before the first staged version."""
         self._layout: Layout | None = None
         self._uncompiled = 0.0
         """Functions that torch no longer compiles."""
@@ -169,14 +169,14 @@ class TrainerGroup:
             metrics["correction_mean"] = tally.sums["correction"] / tokens
         return metrics | _gap_metrics(tally)
 
-    def stage_checkpoint(self) -> None:
+    def snapshot_state(self) -> None:
         """Copy weights, optimiser and generators into host memory, for `write_checkpoint`."""
-        self._ranks.call("stage_checkpoint")
+        self._ranks.call("snapshot_state")
 
     def write_checkpoint(
         self, checkpoint_dir: Path, *, step: int, extra: dict[str, Any], check: Callable[[], None] = lambda: None
     ) -> None:
-        """Write the staged copy as a checkpoint: complete or absent. Replaces an existing one.
+        """Write the snapshot as a checkpoint: complete or absent. Replaces an existing one.
 
         May run in another thread during any other call: the copy does not change.
 

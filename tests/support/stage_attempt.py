@@ -37,7 +37,7 @@ class FakeTrainerGroup:
     ) -> None:
         """`on_step`: called at the end of a step; `on_save`: called with the step of a checkpoint that is written."""
         self.weights = 0.0
-        self.staged = 0.0
+        self.snapshot = 0.0
         self.fresh_optimizer = True
         self.asleep = False
         self._on_step = on_step
@@ -64,16 +64,16 @@ class FakeTrainerGroup:
         self._on_step(self)
         return {"loss": 0.0}
 
-    def stage_checkpoint(self) -> None:
+    def snapshot_state(self) -> None:
         assert not self.asleep
-        self.staged = self.weights
+        self.snapshot = self.weights
 
     def write_checkpoint(
         self, folder: Path, *, step: int, extra: dict[str, Any], check: Callable[[], None] = lambda: None
     ) -> None:
         with checkpoint.write_folder(folder, durable=False) as aside:
             self._on_save(step)
-            (aside / "weights.json").write_text(json.dumps(self.staged))
+            (aside / "weights.json").write_text(json.dumps(self.snapshot))
             checkpoint.write_manifest(aside, CheckpointManifest(step=step, extra=extra, ranks=1, files={}))
             check()
 

@@ -114,5 +114,5 @@ class RanksHere:
 
 def save(group: TrainerGroup, folder: Path, *, step: int, extra: dict[str, Any] | None = None) -> None:
     """Write a checkpoint of the present state, and wait for it."""
-    group.stage_checkpoint()
+    group.snapshot_state()
     group.write_checkpoint(folder, step=step, extra=extra or {})

@@ -315,7 +315,7 @@ def test_rank_rollout_without_trained_tokens_is_skipped(model_dir: Path) -> None
 def test_rank_restore_resets_the_optimizer_in_place(model_dir: Path, tmp_path: Path) -> None:
     """Moments become zero without a second optimiser, whose memory would be 8 bytes per parameter more."""
     with rank_here(model_dir) as rank:
-        rank.stage_checkpoint()
+        rank.snapshot_state()
         (tmp_path / "checkpoint").mkdir()
         rank.write_checkpoint(tmp_path / "checkpoint")
         rank.sft(sft_batches(conversations(3)), 1e-3)
@@ -342,9 +342,9 @@ def test_rank_checkpoint_copies_each_tensor_once(model_dir: Path) -> None:
         tensors = [*policy.parameters(), *(each for state in optimizer.state.values() for each in state.values())]
         expected = sum(tensor.nbytes for tensor in tensors) + torch.get_rng_state().nbytes
         with Copies():
-            rank.stage_checkpoint()
-        assert rank.staged is not None
-        copy = rank.staged["model"]["model.norm.weight"]
+            rank.snapshot_state()
+        assert rank.snapshot is not None
+        copy = rank.snapshot["model"]["model.norm.weight"]
         rank.sft(sft_batches(conversations(3)), 1e-2)
         assert not torch.equal(copy.to_local(), named_shards(policy)["model.norm.weight"].to_local())
     assert copied == expected

@@ -46,7 +46,7 @@ def run_rank(rank: int, ranks: int, port: int, model: Path, source: Path | None,
         train(1)
     else:
         trainer.restore(source, False)
-    trainer.stage_checkpoint()
+    trainer.snapshot_state()
     trainer.write_checkpoint(target)
     trainer.export(model, target)
     loss = train(2)

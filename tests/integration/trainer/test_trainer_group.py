@@ -268,7 +268,7 @@ def test_trainer_group_trains_while_a_checkpoint_is_written(
     group.load(model_dir, optimizer=OPTIMIZER)
     steps(group, range(1))
     before = exported(group, tmp_path / "before")
-    group.stage_checkpoint()
+    group.snapshot_state()
     folder = checkpoint.checkpoint_path(tmp_path, 1)
     with ThreadPoolExecutor(1) as thread:
         writing = thread.submit(group.write_checkpoint, folder, step=1, extra={})
