@@ -35,8 +35,8 @@ from rstar2_train.trainer.device import ComputeDevice, select_device
 from rstar2_train.trainer.logprobs import token_logprobs
 from rstar2_train.trainer.model import Policy, named_shards, shard_policy
 from rstar2_train.trainer.optimizer import make_optimizer, update
-from rstar2_train.trainer.parking import ParkedMemory
 from rstar2_train.trainer.shard_writer import ShardWriter
+from rstar2_train.trainer.sleeping_memory import SleepingMemory
 from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
 DRY = "--dry" in sys.argv
@@ -155,7 +155,7 @@ def families(compute: ComputeDevice) -> dict[str, Any]:
 
 
 def state(compute: ComputeDevice) -> dict[str, Any]:
-    """Turns of the device, a checkpoint written during an update, and the changes of a version, of 0.6B parameters."""
+    """Switches of the device, a checkpoint during an update, and the changes of a version, of 0.6B parameters."""
     layout = _layout(256 if DRY else 8192)
     policy, shape = _policy("0.6b", compute, layout)
     optimizer = make_optimizer(policy, OptimizerConfig())
@@ -171,10 +171,10 @@ def state(compute: ComputeDevice) -> dict[str, Any]:
 
     figures: dict[str, Any] = {}
     train(1e-6)
-    before, memory = score(), ParkedMemory(compute.device)
-    figures["park_s"], _ = _timed(lambda: memory.park(policy, optimizer))
-    figures["parked_GB"] = 0.0 if DRY else torch.cuda.memory_allocated() / 1e9
-    figures["unpark_s"], _ = _timed(memory.unpark)
+    before, memory = score(), SleepingMemory(compute.device)
+    figures["sleep_s"], _ = _timed(lambda: memory.sleep(policy, optimizer))
+    figures["asleep_GB"] = 0.0 if DRY else torch.cuda.memory_allocated() / 1e9
+    figures["wake_up_s"], _ = _timed(memory.wake_up)
     figures["scores_equal"] = before == score()
     buffers: dict[str, Tensor] = {}
     figures["first_copy_s"], _ = _timed(lambda: sharded_state.snapshot(policy, optimizer, buffers))
@@ -201,7 +201,7 @@ def state(compute: ComputeDevice) -> dict[str, Any]:
         figures["delta_GB_per_s"] = stored / seconds
         figures["delta_share"] = sum(file.stat().st_size for file in folder.iterdir()) / 1e9 / stored
     equal = figures["scores_equal"] and figures["restored_equal"] and figures["step_changed"]
-    return figures | {"ok": equal and figures["parked_GB"] < 1}
+    return figures | {"ok": equal and figures["asleep_GB"] < 1}
 
 
 def speed(compute: ComputeDevice) -> dict[str, Any]:

@@ -148,9 +148,9 @@ class JobState:
         return self.root / "children.json"
 
     @property
-    def turn_lock(self) -> Path:
-        """Lock file that the trainer holds in its turn, if trainer and engine use one GPU by time-sharing."""
-        return self.root / "turn.lock"
+    def device_lock(self) -> Path:
+        """Lock file that the trainer holds while it has the device, if trainer and engine time-share one GPU."""
+        return self.root / "device.lock"
 
     @property
     def track(self) -> Path:

@@ -136,12 +136,12 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         activations=activations,
         published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
         transient=transient,
-        staging=staging_bytes(shape, ranks=step.ranks) if step.staged else 0.0,
+        staging=snapshot_bytes(shape, ranks=step.ranks) if step.staged else 0.0,
         moment=moment,
     )
 
 
-def staging_bytes(shape: ModelShape, *, ranks: int) -> float:
+def snapshot_bytes(shape: ModelShape, *, ranks: int) -> float:
     """Return the bytes of a rank's copy of float32 weights and moments, from which a checkpoint is written.
 
     `ranks`: ranks of one copy of the weights.

@@ -24,9 +24,9 @@ from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence
 from rstar2_train.capacity.memory import ENGINE_SHARE
 from rstar2_train.inference.auth_middleware import read_token
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
+from rstar2_train.utils.device_lock import wait_until_released
 from rstar2_train.utils.listening import usable_host
 from rstar2_train.utils.scratch_dir import scratch_dir
-from rstar2_train.utils.turn_lock import wait_until_released
 from rstar2_train.weights.experimental.transfer import BACKEND
 
 SERVED_NAME = "policy"
@@ -187,7 +187,7 @@ def _main() -> None:
         help="share of each GPU's memory for the engine; less than the default if a trainer uses the same GPU",
     )
     parser.add_argument(
-        "--turn-lock",
+        "--device-lock",
         type=Path,
         help="lock of the trainer that uses the same GPU by time-sharing: wait for it, then start with sleep mode",
     )
@@ -195,8 +195,8 @@ def _main() -> None:
     config_file = options.model / "config.json"
     try:
         read_token()
-        if options.turn_lock is not None:
-            wait_until_released(options.turn_lock, on_wait=lambda: print(WAITING, file=sys.stderr, flush=True))
+        if options.device_lock is not None:
+            wait_until_released(options.device_lock, on_wait=lambda: print(WAITING, file=sys.stderr, flush=True))
         job = AgenticRLJob.model_validate_json(options.job.read_text(encoding="utf-8"))
         config = json.loads(config_file.read_text(encoding="utf-8"))
         needed = longest_sequence(job)
@@ -216,7 +216,7 @@ def _main() -> None:
             port=options.port,
             host=usable_host(options.host),
             memory_share=options.memory_share,
-            sleep_mode=options.turn_lock is not None,
+            sleep_mode=options.device_lock is not None,
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")

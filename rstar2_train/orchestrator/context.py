@@ -82,7 +82,7 @@ class StageContext:
     def __post_init__(self) -> None:
         self.progress = Progress(stage=self.stage.name, attempt=self.attempt)
         shared = self.endpoints.engines if self.endpoints.share_device else ()
-        self.device = DeviceSharing(shared, token=read_secret(ENGINE_TOKEN) or "", lock=self.state.turn_lock)
+        self.device = DeviceSharing(shared, token=read_secret(ENGINE_TOKEN) or "", lock=self.state.device_lock)
 
     @property
     def folder(self) -> StageState:

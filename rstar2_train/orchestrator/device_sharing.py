@@ -19,7 +19,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from rstar2_train.utils.turn_lock import TurnLock
+from rstar2_train.utils.device_lock import DeviceLock
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class DeviceSharing:
         self._engines = tuple(engines)
         self._token = token
         self._patience = patience
-        self._lock = TurnLock(lock)
+        self._lock = DeviceLock(lock)
         self._turn: Literal["trainer", "engines"] | None = None
         self._changing = asyncio.Lock()
         self.group: TrainerGroup | None = None

@@ -105,7 +105,7 @@ def plan_job(
         f"RL stages: {duration(seconds)}.",
         stages=stages,
         issues=sorted(issues, key=lambda issue: issue.warning),
-        assumptions=[*_of_turns(shared), *_assumptions(profile, mean_tokens=mean_tokens, measured=inputs)],
+        assumptions=[*_switch_assumptions(shared), *_assumptions(profile, mean_tokens=mean_tokens, measured=inputs)],
     )
 
 
@@ -172,11 +172,11 @@ def _better_split(job: AgenticRLJob, stages: Mapping[str, list[Row]]) -> list[Is
     return [Issue("spec.trainer.replicas", message, job.spec.trainer.replicas, warning=True)]
 
 
-def _of_turns(shared: SharedDevice | None) -> list[tuple[str, str]]:
+def _switch_assumptions(shared: SharedDevice | None) -> list[tuple[str, str]]:
     if shared is None or not shared.time_shared:
         return []
     rate = f"{HOST_LINK / 1e9:.0f} GB/s"
-    return [(f"memory moves between host and device at {rate} at each turn", "assumption, for PCIe 5 with 16 lanes")]
+    return [(f"memory moves between host and device at {rate} at each switch", "assumption, for PCIe 5 with 16 lanes")]
 
 
 def _assumptions(

@@ -9,7 +9,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.fit import chosen_step, engine_of, gigabytes, sequence_tokens, transport_of
 from rstar2_train.capacity.hardware_profile import HardwareProfile
-from rstar2_train.capacity.memory import staging_bytes, trainer_memory
+from rstar2_train.capacity.memory import snapshot_bytes, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.plan.row import Row
 
@@ -49,16 +49,16 @@ class SharedDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnMemory:
+class SharedDeviceMemory:
     """Bytes of trainer and engine on one device, and of their copies in host memory."""
 
     trainer: float
     """On the device, at the peak of the training step."""
     engine: float
     """On the device, with the KV cache."""
-    parked: float
+    trainer_asleep: float
     """Of the trainer on the host: weights, moments and the weights published last. The buffers stay allocated."""
-    asleep: float
+    engine_asleep: float
     """Of the engine on the host while the trainer works: its weights. The KV cache is discarded."""
     host_copy: float
     """Of the weights, from which the engine loads with Delta and Collective."""
@@ -68,12 +68,12 @@ class TurnMemory:
     @property
     def host(self) -> float:
         """All bytes on the host."""
-        return self.parked + self.asleep + self.host_copy + self.checkpoint
+        return self.trainer_asleep + self.engine_asleep + self.host_copy + self.checkpoint
 
     @property
     def moved(self) -> float:
         """Bytes between host and device per step: each of the two leaves once and returns once."""
-        return 2 * (self.parked + self.asleep)
+        return 2 * (self.trainer_asleep + self.engine_asleep)
 
     @property
     def seconds(self) -> float:
@@ -83,23 +83,23 @@ class TurnMemory:
 
 def turn_memory(
     job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, shared: SharedDevice
-) -> TurnMemory:
+) -> SharedDeviceMemory:
     """Return the memory of a learning stage on a shared device. `profile`: of the whole device."""
     step = chosen_step(job, stage, shape, shared.trainer_profile(profile))
     memory = trainer_memory(shape, step)
     engine = engine_of(shared.engine_job(job), shape, profile, tokens=sequence_tokens(job, stage))
     reads_files = transport_of(job) != "Folder"
-    return TurnMemory(
+    return SharedDeviceMemory(
         trainer=memory.total,
         engine=shared.engine_share * profile.memory_bytes,
-        parked=memory.weights + memory.optimizer + memory.published if shared.time_shared else 0.0,
-        asleep=engine.weights if shared.time_shared else 0.0,
+        trainer_asleep=memory.weights + memory.optimizer + memory.published if shared.time_shared else 0.0,
+        engine_asleep=engine.weights if shared.time_shared else 0.0,
         host_copy=engine.weights if reads_files else 0.0,
-        checkpoint=staging_bytes(shape, ranks=step.ranks),
+        checkpoint=snapshot_bytes(shape, ranks=step.ranks),
     )
 
 
-def shared_rows(memory: TurnMemory, shared: SharedDevice) -> Iterator[Row]:
+def shared_rows(memory: SharedDeviceMemory, shared: SharedDevice) -> Iterator[Row]:
     """Yield the rows of a shared device."""
     parts = f"{gigabytes(memory.trainer)} of the trainer, {gigabytes(memory.engine)} of the engine"
     at_most = max(memory.trainer, memory.engine) if shared.time_shared else memory.trainer + memory.engine
@@ -107,11 +107,11 @@ def shared_rows(memory: TurnMemory, shared: SharedDevice) -> Iterator[Row]:
     yield Row(SECTION, "deviceBytes", "device, at most", "bytes", at_most, f"{text} of {parts}")
     if shared.time_shared:
         yield Row(
-            *(SECTION, "parkedTrainer", "host: trainer", "bytes", memory.parked),
+            *(SECTION, "sleepingTrainer", "host: trainer", "bytes", memory.trainer_asleep),
             "weights, moments and the weights published last; torch may round each pinned tensor up to a power of two",
         )
         yield Row(
-            *(SECTION, "sleepingEngine", "host: engine", "bytes", memory.asleep),
+            *(SECTION, "sleepingEngine", "host: engine", "bytes", memory.engine_asleep),
             "weights, while the trainer has the device; the KV cache is discarded",
         )
     yield Row(
@@ -124,10 +124,10 @@ def shared_rows(memory: TurnMemory, shared: SharedDevice) -> Iterator[Row]:
     )
 
 
-def turn_row(memory: TurnMemory) -> Row:
-    """Return the row of the turns of a step."""
+def switch_row(memory: SharedDeviceMemory) -> Row:
+    """Return the row of the switches of a step."""
     return Row(
-        *("Step", "turnSeconds", "turns of the device", "seconds", memory.seconds),
-        f"{gigabytes(memory.moved)} / {gigabytes(HOST_LINK)} per second: trainer {gigabytes(memory.parked)} and engine "
-        f"{gigabytes(memory.asleep)}, each to the host and back",
+        *("Step", "switchSeconds", "switches of the device", "seconds", memory.seconds),
+        f"{gigabytes(memory.moved)} / {gigabytes(HOST_LINK)} per second: trainer "
+        f"{gigabytes(memory.trainer_asleep)} and engine {gigabytes(memory.engine_asleep)}, each to the host and back",
     )

@@ -9,7 +9,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.fit import chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
 from rstar2_train.capacity.hardware_profile import HardwareProfile
-from rstar2_train.capacity.memory import TrainerStep, staging_bytes, trainer_memory
+from rstar2_train.capacity.memory import TrainerStep, snapshot_bytes, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.capacity.rollout_processes import (
     PROCESS_BYTES,
@@ -22,7 +22,7 @@ from rstar2_train.capacity.rollout_processes import (
 from rstar2_train.plan.agent_rows import agent_rows
 from rstar2_train.plan.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
 from rstar2_train.plan.row import Row, duration
-from rstar2_train.plan.shared_device import SharedDevice, shared_rows, turn_memory, turn_row
+from rstar2_train.plan.shared_device import SharedDevice, shared_rows, switch_row, turn_memory
 from rstar2_train.plan.split import compare_splits
 from rstar2_train.plan.step_time import (
     TransferTime,
@@ -109,7 +109,7 @@ def _trainer_rows(
         f"{gigabytes(memory.total)} / {gigabytes(available)}",
     )
     if not step.staged:
-        size = staging_bytes(shape, ranks=step.ranks)
+        size = snapshot_bytes(shape, ranks=step.ranks)
         yield Row(section, "checkpointCopy", "host: copy for a checkpoint", "bytes", size, copy)
 
 
@@ -184,7 +184,7 @@ def _grpo_rows(
     yield Row("Step", "updateSeconds", "update", "seconds", update.seconds, "max(arithmetic, communication)")
     yield Row("Step", "transferSeconds", "weights to engines", "seconds", transfer.seconds, _transfer_text(transfer))
     if turns is not None and turns.moved:
-        yield turn_row(turns)
+        yield switch_row(turns)
     parts = "rollouts + update + weights" + " + turns" * bool(turns and turns.moved)
     yield Row("Step", "stepSeconds", "step, synchronous", "seconds", step, parts)
     stale = step

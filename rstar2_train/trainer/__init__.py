@@ -11,7 +11,7 @@
     ray_runtime               |-- step, logprobs       forward and backward of a micro-batch (grpo_roc.loss)
                               |-- optimizer            clip and AdamW
                               |-- sharded_state        the rank's part of a checkpoint
-                              |-- parking              the rank's memory on the host, while an engine uses the device
+                              |-- sleeping_memory      the rank's memory on the host, while an engine uses the device
                               '-- export               the policy as a Hugging Face folder
 
 Modules without torch, also used by the orchestrator: `types`, `checkpoint` (checkpoint folders), `lr_schedule`,

@@ -24,9 +24,9 @@ from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.compilation import CompilationWatch
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
 from rstar2_train.trainer.optimizer import make_optimizer, reset, update
-from rstar2_train.trainer.parking import ParkedMemory
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
+from rstar2_train.trainer.sleeping_memory import SleepingMemory
 from rstar2_train.trainer.types import LoadReport, MetricTally, OptimizerConfig, TrainConfig
 from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
@@ -50,7 +50,7 @@ class TrainerRank:
         """Of all ranks: a checkpoint is written at the same time as a step."""
         self.snapshot: dict[str, Any] | None = None
         """The copy of the state that the next checkpoint is written from."""
-        self.memory: ParkedMemory | None = None
+        self.memory: SleepingMemory | None = None
         """Set by the first `sleep`."""
         self.watch = CompilationWatch() if config.compiled else None
         self.copies: dict[str, torch.Tensor] = {}
@@ -233,7 +233,7 @@ class TrainerRank:
     def sleep(self) -> None:
         """Move the rank's memory to the host, so that an engine can use the device. No collective."""
         if not self.asleep:
-            self.memory = self.memory or ParkedMemory(self.compute.device)
+            self.memory = self.memory or SleepingMemory(self.compute.device)
             published = self.writer.tensors() if self.writer else ()
             self.memory.sleep(*self._loaded(), published)
 

@@ -35,7 +35,7 @@ PEAK_MARGIN = 1.15
 LEAST_ENGINE_SHARE = 0.1
 """Share of a shared device below which an engine is not started."""
 GOOD_ENGINE_SHARE = 0.3
-"""Share of a shared device below which trainer and engine take turns, if they can."""
+"""Share of a shared device below which trainer and engine time-share it, if they can."""
 
 
 class DevicesError(Exception):

@@ -142,7 +142,7 @@ class Services:
         if self.devices.engine_share is not None:
             argv += ["--memory-share", str(self.devices.engine_share)]
         if self.devices.time_shared:
-            argv += ["--turn-lock", str(self.state.turn_lock)]
+            argv += ["--device-lock", str(self.state.device_lock)]
         advice = "check spec.rollout, its engineArgs and spec.model.source"
         return self.engine_child(index, argv, env={}, advice=advice)
 

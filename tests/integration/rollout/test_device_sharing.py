@@ -21,8 +21,8 @@ async def is_sleeping(engine: Engine) -> bool:
         return bool((await response.json())["is_sleeping"])
 
 
-async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: EngineClient, tmp_path: Path) -> None:
-    """The engine sleeps in the trainer's turn; the same request has the same tokens before and after it."""
+async def test_device_sharing_engine_sleeps_and_continues(engine: Engine, client: EngineClient, tmp_path: Path) -> None:
+    """The engine sleeps while the trainer has the device; the same request has the same tokens before and after it."""
     before = await client.generate([1, 2, 3], max_tokens=8, temperature=0.0)
     turns = DeviceSharing([engine.url], token=engine.token, lock=tmp_path / "lock")
     try:
@@ -39,7 +39,7 @@ async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: 
     assert after.token_ids == before.token_ids
 
 
-async def test_device_turns_lost_engine_fails_the_stage(tmp_path: Path) -> None:
+async def test_device_sharing_lost_engine_fails_the_stage(tmp_path: Path) -> None:
     """An engine that does not answer fails the change; a stage that ends gets the device nevertheless."""
     (port,) = free_ports(1)
     turns = DeviceSharing([f"http://127.0.0.1:{port}"], token="x" * 24, lock=tmp_path / "lock", patience=0.0)

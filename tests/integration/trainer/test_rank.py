@@ -157,12 +157,12 @@ def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path) -> None:
     """Memory of a sleeping rank is free on the device and unusable; afterwards training continues unchanged."""
     batches = sft_batches(conversations(6))
     results = []
-    for parks in (False, True):
+    for sleeps in (False, True):
         with rank_here(model_dir) as rank:
             assert rank.policy is not None
             for _ in range(3):
                 rank.sft(batches, 1e-2)
-                if not parks:
+                if not sleeps:
                     continue
                 rank.sleep()
                 rank.sleep()  # a second request has no effect
@@ -178,17 +178,17 @@ def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path) -> None:
 def test_rank_sleep_moves_the_weights_published_last(model_dir: Path, tmp_path: Path) -> None:
     """The base of the next changes leaves the device too; the changes after the return have the same bytes."""
     files = []
-    for parks in (False, True):
+    for sleeps in (False, True):
         with rank_here(model_dir) as rank:
             rank.start_versions(model_dir)
             for number, base in enumerate((None, "v0", "v1")):
                 rank.sft(sft_batches(conversations(6, seed=number)), 1e-6)
-                folder = tmp_path / f"{parks}-{number}"
+                folder = tmp_path / f"{sleeps}-{number}"
                 folder.mkdir()
                 summary = rank.write_version(folder, base)
                 rank.commit_version(f"v{number}")
                 files.append((folder / summary.name).read_bytes())
-                if parks:
+                if sleeps:
                     assert rank.writer is not None
                     # Copies on the CPU share no memory with NumPy, like the tensors of a GPU.
                     rank.writer._committed = {name: each.clone() for name, each in rank.writer._committed.items()}

@@ -16,7 +16,7 @@ from rstar2_train.inference.auth_middleware import RequireToken
 from rstar2_train.inference.server import WAITING, EngineCommand, engine_command, kv_bytes_per_token
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.auth import ENGINE_TOKEN
-from rstar2_train.utils.turn_lock import TurnLock
+from rstar2_train.utils.device_lock import DeviceLock
 from tests.support.engine import JOB, engine_job
 
 QWEN_14B = {
@@ -132,12 +132,12 @@ def test_engine_command_sleep_mode_is_for_accelerators() -> None:
 
 
 def test_main_waits_for_the_end_of_the_trainers_turn(tmp_path: Path) -> None:
-    """An engine that is restarted in the trainer's turn starts only after it: the trainer has its memory."""
-    lock = TurnLock(tmp_path / "turn.lock")
+    """An engine that is restarted while the trainer has the device waits: the trainer has its memory."""
+    lock = DeviceLock(tmp_path / "device.lock")
     lock.acquire()
     lock.acquire()  # no effect
     argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(tmp_path / "job.json")]
-    argv += ["--model", str(tmp_path), "--port", "1", "--turn-lock", str(tmp_path / "turn.lock")]
+    argv += ["--model", str(tmp_path), "--port", "1", "--device-lock", str(tmp_path / "device.lock")]
     with subprocess.Popen(argv, env=os.environ | {ENGINE_TOKEN: "x" * 16}, stderr=subprocess.PIPE, text=True) as engine:
         assert engine.stderr is not None
         assert engine.stderr.readline().strip() == WAITING

@@ -164,7 +164,7 @@ def is_locked(path: Path) -> bool:
 async def test_grpo_time_shared_device_has_one_user(stage: Callable[..., StageContext], stopped_at: int | None) -> None:
     """With a time-shared device, the ranks are asleep while the engines sample, and the engines sleep otherwise."""
     ctx, groups = stage(every=2), list[FakeTrainerGroup]()
-    ctx.device = device = RecordedSharing(ctx.state.turn_lock)
+    ctx.device = device = RecordedSharing(ctx.state.device_lock)
 
     class Rollouts(FakeRollouts):
         async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
@@ -177,13 +177,13 @@ async def test_grpo_time_shared_device_has_one_user(stage: Callable[..., StageCo
     async def before_sample() -> None:
         await device.to_engines()
         assert device.changes[-1] == "wake_up" and device.group is not None and device.group.asleep  # type: ignore[attr-defined]
-        assert not is_locked(ctx.state.turn_lock)  # a killed engine may start
+        assert not is_locked(ctx.state.device_lock)  # a killed engine may start
         if stopped_at == len(groups):
             ctx.stopping.set()
             raise SuspendRequested
 
     def on_step(group: FakeTrainerGroup) -> None:
-        assert device.changes[-1] == "sleep" and is_locked(ctx.state.turn_lock)
+        assert device.changes[-1] == "sleep" and is_locked(ctx.state.device_lock)
         groups.append(group)
 
     rollouts = Rollouts(before_sample=before_sample)

@@ -16,7 +16,7 @@ from rstar2_train.plan.shared_device import HOST_LINK, SharedDevice
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "qwen3-14b.yaml"
 SHAPE, PROFILE = read_shape("hf://Qwen/Qwen3-4B"), load_profile("h200")
-TURNS = SharedDevice(time_shared=True, trainer_share=0.98, engine_share=0.9)
+TIME_SHARED = SharedDevice(time_shared=True, trainer_share=0.98, engine_share=0.9)
 TOGETHER = SharedDevice(time_shared=False, trainer_share=0.65, engine_share=0.33)
 
 
@@ -37,9 +37,9 @@ def planned(shared: SharedDevice | None, **rollout: Any) -> JobPlan:
     return plan_job(one_gpu(**rollout), SHAPE, PROFILE, shared=shared)
 
 
-def test_shared_device_turns_take_the_larger_memory() -> None:
-    """By turns the device holds one of the two; at the same time it holds both."""
-    values = planned(TURNS).as_json()["stages"]["rl-8k"]
+def test_shared_device_takes_the_larger_memory() -> None:
+    """With time-sharing the device holds one of the two; at the same time it holds both."""
+    values = planned(TIME_SHARED).as_json()["stages"]["rl-8k"]
     engine = 0.9 * PROFILE.memory_bytes
     assert values["deviceBytes"] == pytest.approx(max(values["trainerTotal"], engine))
     assert values["engineWeights"] + values["kvCache"] < engine
@@ -50,36 +50,36 @@ def test_shared_device_turns_take_the_larger_memory() -> None:
 
 
 def test_shared_device_host_memory_counts_every_copy() -> None:
-    """By turns the host holds the trainer's state, the engine's weights, both copies of Delta and a checkpoint's."""
+    """The host holds the trainer's state, the engine's weights, both copies of Delta and a checkpoint's."""
     parameters = SHAPE.parameters
-    values = planned(TURNS, weightTransport="Delta").as_json()["stages"]["rl-8k"]
+    values = planned(TIME_SHARED, weightTransport="Delta").as_json()["stages"]["rl-8k"]
     assert values["publishedWeights"] == pytest.approx(2 * parameters)
-    assert values["parkedTrainer"] == pytest.approx((12 + 2) * parameters)
+    assert values["sleepingTrainer"] == pytest.approx((12 + 2) * parameters)
     assert values["sleepingEngine"] == values["hostCopy"] == pytest.approx(2 * parameters)
     assert values["hostBytes"] == pytest.approx((12 + 2 + 2 + 2 + 12) * parameters)
-    folder = planned(TURNS, weightTransport="Folder").as_json()["stages"]["rl-8k"]
+    folder = planned(TIME_SHARED, weightTransport="Folder").as_json()["stages"]["rl-8k"]
     assert folder["hostCopy"] == 0
-    assert folder["parkedTrainer"] == pytest.approx(12 * parameters)
+    assert folder["sleepingTrainer"] == pytest.approx(12 * parameters)
     together = planned(TOGETHER, weightTransport="Auto").as_json()["stages"]["rl-8k"]
-    assert "parkedTrainer" not in together
+    assert "sleepingTrainer" not in together
     assert together["hostBytes"] == pytest.approx((2 + 12) * parameters)
 
 
 def test_shared_device_step_is_the_sum_of_its_parts() -> None:
     """A step has the turns too: 14 bytes per parameter, out and back. No figure overlaps sampling and training."""
-    values = planned(TURNS).as_json()["stages"]["rl-8k"]
-    assert values["turnSeconds"] == pytest.approx(2 * 14 * SHAPE.parameters / HOST_LINK)
-    names = ("rolloutSeconds", "updateSeconds", "transferSeconds", "turnSeconds")
+    values = planned(TIME_SHARED).as_json()["stages"]["rl-8k"]
+    assert values["switchSeconds"] == pytest.approx(2 * 14 * SHAPE.parameters / HOST_LINK)
+    names = ("rolloutSeconds", "updateSeconds", "transferSeconds", "switchSeconds")
     assert values["stepSeconds"] == pytest.approx(sum(values[name] for name in names))
     assert not {"staleStepSeconds", "synchronousSplit", "staleSplit"} & values.keys()
     together = planned(TOGETHER).as_json()["stages"]["rl-8k"]
-    assert "turnSeconds" not in together
+    assert "switchSeconds" not in together
     assert together["stepSeconds"] == pytest.approx(sum(together[name] for name in names[:3]))
 
 
 def test_shared_device_plan_states_use_and_assumption() -> None:
     """The summary names the use, and the assumptions the rate of the host link, only if memory moves."""
-    plan = planned(TURNS)
+    plan = planned(TIME_SHARED)
     assert "1 x NVIDIA H200 SXM, which trainer and engine use by time-sharing" in plan.summary
     assert any("50 GB/s" in text for text, _ in plan.assumptions)
     assert not any("50 GB/s" in text for text, _ in planned(TOGETHER).assumptions)
@@ -89,6 +89,6 @@ def test_shared_device_plan_states_use_and_assumption() -> None:
 def test_shared_device_keeps_the_share_of_the_job() -> None:
     """gpu-memory-utilization of the manifest has priority, as in the engine."""
     job = one_gpu(engineArgs={"gpu_memory_utilization": 0.5})
-    assert TURNS.engine_job(job) is job
-    arguments = replace(TURNS, engine_share=0.4).engine_job(one_gpu()).spec.rollout.engine_args
+    assert TIME_SHARED.engine_job(job) is job
+    arguments = replace(TIME_SHARED, engine_share=0.4).engine_job(one_gpu()).spec.rollout.engine_args
     assert arguments["gpu-memory-utilization"] == 0.4

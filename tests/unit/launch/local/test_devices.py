@@ -134,7 +134,7 @@ def test_devices_shortage_names_the_fields(made: AgenticRLJob, count: int, messa
         assign(made, devices(count), shape=None)
 
 
-def test_devices_one_device_by_turns() -> None:
+def test_devices_one_device_is_time_shared() -> None:
     """If the trainer leaves little, both get nearly the whole device, by time-sharing, unless a stage overlaps them."""
     shape = read_shape("Qwen3-0.6B")
     made = job(tokensPerMicroBatch=8192)

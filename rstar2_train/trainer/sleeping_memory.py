@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from rstar2_train.trainer.model import Policy
 
 
-class ParkedMemory:
+class SleepingMemory:
     """The memory of one rank. `sleep` and `wake_up` alternate."""
 
     def __init__(self, device: torch.device) -> None:

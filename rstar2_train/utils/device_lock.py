@@ -1,7 +1,7 @@
-"""The lock of a device that trainer and engine use by time-sharing: the trainer holds it in its turn.
+"""The lock of a device that trainer and engine use by time-sharing: the trainer holds it while it has the device.
 
-A supervisor restarts a killed engine immediately. In the trainer's turn its start would fail, again and again, because
-the trainer has the memory. So an engine waits for the lock before it starts. The lock of a killed trainer is free.
+A supervisor restarts a killed engine immediately. Its start would fail, repeatedly, because the trainer has the
+memory. So an engine waits for the lock before it starts. The lock of a killed trainer is free.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 
-class TurnLock:
+class DeviceLock:
     """The trainer's side."""
 
     def __init__(self, path: Path) -> None:
