@@ -42,7 +42,7 @@ SOURCES: Final = f"{GROUP}/sources"
 START_STEP: Final = f"{GROUP}/start-step"
 """Annotations of an attempt's Job: consecutive disruptions before it, and its checkpoint's step."""
 
-FINALIZER: Final = f"{GROUP}/staged-deletion"
+FINALIZER: Final = f"{GROUP}/ordered-deletion"
 """Finalizer of an AgenticRLJob that may have pods: its deletion waits for them (decide/deletion.py)."""
 
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"

@@ -1,6 +1,6 @@
 """Deletes every job before `helm uninstall` removes the definition of AgenticRLJob: the hook of crds.keep=false.
 
-The operator still runs during the hook, and deletes the jobs in stages. A job that takes too long loses its finalizer,
+The operator still runs during the hook, and deletes the objects of each job in order. A job that takes too long loses its finalizer,
 so that neither the hook nor the deletion of the definition waits indefinitely.
 """
 

@@ -93,7 +93,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
-        staged=job.spec.accelerator.vendor == "None",
+        snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
 
 
@@ -307,7 +307,7 @@ def _largest_part(memory: TrainerMemory) -> str:
         "activations": memory.activations,
         "the weights published last": memory.published,
         "logits and gradients": memory.transient,
-        "the copy for a checkpoint": memory.staging,
+        "the copy for a checkpoint": memory.snapshot,
     }
     name = max(parts, key=lambda each: parts[each])
     return f"{name}, {gigabytes(parts[name])}"

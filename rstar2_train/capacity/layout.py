@@ -73,7 +73,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) 
         reduce_once=layout.reduce_once,
         offload=layout.offload,
         published=layout.published,
-        staged=value_bytes == FLOAT32,
+        snapshot_on_device=value_bytes == FLOAT32,
     )
 
 

@@ -49,7 +49,7 @@ class TrainerStep:
     """Whether weights, gradients and moments are in host memory."""
     published: bool = False
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
-    staged: bool = False
+    snapshot_on_device: bool = False
     """Whether the same memory has the copy that a checkpoint is written from: on the CPU, where it is the host's."""
 
 
@@ -71,7 +71,7 @@ class TrainerMemory:
     """The weights published last, in the number format of the engines: the base of the next changes."""
     transient: float
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
-    staging: float
+    snapshot: float
     """The copy of weights and optimiser that a checkpoint is written from; 0 on accelerators: host memory has it."""
     moment: str
     """Moment of the peak: logits, layers or root."""
@@ -84,7 +84,7 @@ class TrainerMemory:
     @property
     def total(self) -> float:
         """All bytes."""
-        return sum((self.states, self.gathered, self.activations, self.published, self.transient, self.staging))
+        return sum((self.states, self.gathered, self.activations, self.published, self.transient, self.snapshot))
 
 
 def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
@@ -136,7 +136,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         activations=activations,
         published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
         transient=transient,
-        staging=snapshot_bytes(shape, ranks=step.ranks) if step.staged else 0.0,
+        snapshot=snapshot_bytes(shape, ranks=step.ranks) if step.snapshot_on_device else 0.0,
         moment=moment,
     )
 

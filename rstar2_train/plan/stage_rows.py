@@ -101,14 +101,14 @@ def _trainer_rows(
         f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",
     )
     copy = f"12 x {parameters} / {step.ranks}: weights and moments, from which a checkpoint is written during training"
-    if step.staged:
-        yield Row(section, "checkpointCopy", "copy for a checkpoint", "bytes", memory.staging, copy)
+    if step.snapshot_on_device:
+        yield Row(section, "checkpointCopy", "copy for a checkpoint", "bytes", memory.snapshot, copy)
     yield Row(section, "trainerTotal", "total", "bytes", memory.total, "sum of the rows above")
     yield Row(
         *(section, "trainerShare", f"of {of}", "share", memory.total / available),
         f"{gigabytes(memory.total)} / {gigabytes(available)}",
     )
-    if not step.staged:
+    if not step.snapshot_on_device:
         size = snapshot_bytes(shape, ranks=step.ranks)
         yield Row(section, "checkpointCopy", "host: copy for a checkpoint", "bytes", size, copy)
 

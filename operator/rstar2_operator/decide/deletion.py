@@ -1,4 +1,4 @@
-"""The deletion of a job, in stages, while the operator's finalizer keeps the AgenticRLJob and all that it owns.
+"""The ordered deletion of a job, while the operator's finalizer keeps the AgenticRLJob and all that it owns.
 
 First the pods of the attempt terminate, and a training orchestrator writes a checkpoint. Then the other pods terminate,
 and the report Job closes the MLflow run. When no pod is left, the finalizer is removed, and the garbage collector

@@ -110,7 +110,7 @@ def evaluate(evaluation: EvaluationPlan, console: Console, *, out: Path) -> Eval
         )
         save_evaluation(plan.folder, result, cache.trajectories())
 
-    with measured(plan, console, save=save, with_trajectories=True) as folder, _staging_folder(out) as new:
+    with measured(plan, console, save=save, with_trajectories=True) as folder, _temporary_folder(out) as new:
         for source, name in (
             (folder.evaluation_trajectories, TRAJECTORIES),
             (folder.evaluation_page, PAGE),
@@ -125,7 +125,7 @@ def evaluate(evaluation: EvaluationPlan, console: Console, *, out: Path) -> Eval
 def check_out(out: Path) -> None:
     """Raise PreflightError unless a report can be written into `out`. Called before sampling; creates no folder."""
     new = not out.exists()
-    with _staging_folder(out):
+    with _temporary_folder(out):
         pass
     if new:
         with suppress(OSError):  # another process uses it now
@@ -133,7 +133,7 @@ def check_out(out: Path) -> None:
 
 
 @contextmanager
-def _staging_folder(out: Path) -> Iterator[Path]:
+def _temporary_folder(out: Path) -> Iterator[Path]:
     """Yield a folder inside `out` for files that are published together. Raises PreflightError that names `out`."""
     try:
         out.mkdir(parents=True, exist_ok=True)

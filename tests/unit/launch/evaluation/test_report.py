@@ -33,7 +33,7 @@ def test_failed_report_keeps_the_older_report(tmp_path: Path) -> None:
     """The files of a report are replaced together, or not at all."""
     (tmp_path / evaluate.REPORT).write_text("old")
     evaluate.check_out(tmp_path)
-    with pytest.raises(PreflightError, match="No space left"), evaluate._staging_folder(tmp_path) as new:
+    with pytest.raises(PreflightError, match="No space left"), evaluate._temporary_folder(tmp_path) as new:
         (new / evaluate.TRAJECTORIES).write_text("new")
         Path("/dev/full").write_text("x" * 10_000)
     assert [file.name for file in tmp_path.iterdir()] == [evaluate.REPORT]
