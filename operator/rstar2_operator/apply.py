@@ -190,7 +190,7 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
 
 def _conflict(live: Object, job: Object) -> str:
     owners = live["metadata"].get("ownerReferences") or ()
-    owner = next((each for each in owners if each.get("controller")), None)
+    owner = next((reference for reference in owners if reference.get("controller")), None)
     if owner is not None and (owner["kind"], owner["name"]) == (job["kind"], job["metadata"]["name"]):
         return "belongs to an earlier job of this name, and is being deleted with it; the operator retries."
     belonging = f"belongs to {owner['kind']}/{owner['name']}" if owner is not None else "does not belong to this job"

@@ -205,7 +205,7 @@ class WatchCache:
             return {job.uid for key, job in self._jobs.items() if namespace in ("", key[0])}
         tables = self._pods if kind == "Pod" else self._children
         selected = (table.items() for key, table in tables.items() if namespace in ("", key[0]))
-        return {each.uid for table in selected for entry, each in table if kind == "Pod" or entry[0] == kind}
+        return {job.uid for table in selected for entry, job in table if kind == "Pod" or entry[0] == kind}
 
     def drop(self, kind: str, uid: str) -> tuple[Key, str] | None:
         """Remove a deleted object of `uids`. Return the key of its job and its name; None if it is not cached.
@@ -221,7 +221,7 @@ class WatchCache:
             return None
         table: dict[Any, CachedObject] = self._pods[key] if kind == "Pod" else self._children[key]
         cached = (
-            self._jobs.get(key) if kind == JOB else next((each for each in table.values() if each.uid == uid), None)
+            self._jobs.get(key) if kind == JOB else next((entry for entry in table.values() if entry.uid == uid), None)
         )
         if cached is None or cached.uid != uid:
             return None

@@ -106,9 +106,9 @@ def version_of(body: Object) -> int:
 def _pod_spec(spec: Object) -> dict[str, Any]:
     kept = {field: spec[field] for field in POD_SPEC if field in spec}
     containers = [
-        {"name": each.get("name", ""), "resources": {"limits": limits}}
-        for each in spec.get("containers") or ()
-        if (limits := (each.get("resources") or {}).get("limits"))
+        {"name": container.get("name", ""), "resources": {"limits": limits}}
+        for container in spec.get("containers") or ()
+        if (limits := (container.get("resources") or {}).get("limits"))
     ]
     return {**kept, "containers": containers}
 
@@ -116,10 +116,10 @@ def _pod_spec(spec: Object) -> dict[str, Any]:
 def _pod_status(status: Object) -> dict[str, Any]:
     kept = {field: status[field] for field in POD_STATUS if field in status}
     if "conditions" in kept:
-        kept["conditions"] = [_condition(each) for each in kept["conditions"]]
+        kept["conditions"] = [_condition(condition) for condition in kept["conditions"]]
     for field in ("initContainerStatuses", "containerStatuses"):
         if status.get(field):
-            kept[field] = [{name: each[name] for name in CONTAINER_STATUS if name in each} for each in status[field]]
+            kept[field] = [{name: state[name] for name in CONTAINER_STATUS if name in state} for state in status[field]]
     return kept
 
 

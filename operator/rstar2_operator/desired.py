@@ -121,7 +121,7 @@ class DesiredState:
 
 
 def _compress(context: BuildContext | None) -> bytes:
-    """A job's part of the builders' input; empty without one."""
+    """Return a job's part of the builders' input; empty without one."""
     if context is None:
         return b""
     return zlib.compress(pickle.dumps((context.job, context.resolved, context.claims)), FASTEST)

@@ -89,7 +89,7 @@ def _differs(live: Object, body: dict[str, Any]) -> bool:
 
 
 def _parts(body: dict[str, Any]) -> list[str]:
-    """The top-level members of an object that the operator manages."""
+    """Return the top-level members of an object that the operator manages."""
     return [part for part in body if part not in ("apiVersion", "kind", "metadata", "status")]
 
 
@@ -142,7 +142,7 @@ class DriftCorrections:
 
 
 def _form(live: Object, body: dict[str, Any]) -> str:
-    """The digest of what `_differs` compares."""
+    """Return the digest of the values that `_differs` compares."""
     compared = [labels(live), additions_of(live), *(live.get(part) for part in _parts(body))]
     return hashlib.sha256(as_json(compared).encode()).hexdigest()[:32]
 

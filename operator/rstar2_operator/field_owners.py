@@ -54,7 +54,7 @@ def _union(first: Fields, second: Fields) -> dict[str, Any]:
 
 
 def _missing(fields: Fields, own: Fields, path: str) -> Iterator[str]:
-    """The paths of `fields` that `own` lacks: single fields, and whole entries of lists."""
+    """Return the paths of `fields` that `own` lacks: single fields, and whole entries of lists."""
     for key, inner in fields.items():
         if key == ".":
             continue

@@ -53,7 +53,9 @@ class Operator:
         cache, queue = self._cache, self._queue
         self._informers = informers(settings, client=self._client, cache=cache, queue=queue, health=health)
         namespaces = settings.watch_namespaces or ("",)
-        self._jobs = [JobWatch(each, settings, cache=cache, queue=queue, health=health) for each in namespaces]
+        self._jobs = [
+            JobWatch(namespace, settings, cache=cache, queue=queue, health=health) for namespace in namespaces
+        ]
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -202,7 +204,7 @@ async def _main() -> int:
 
 
 def main() -> int:
-    """Entry point. Return the exit code; 78 if the settings or the access to the cluster are wrong."""
+    """Run the operator. Return the exit code; 78 if the settings or the access to the cluster are wrong."""
     try:
         return event_loop.run_with_uvloop(_main())
     except (ValueError, aio_config.ConfigException) as error:

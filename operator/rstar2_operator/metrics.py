@@ -70,10 +70,12 @@ def _number(text: str | None) -> float | None:
 
 
 def _accelerators(pod: Object, resource: str) -> int:
-    """Accelerators that a pod holds: from its binding to a node until its containers have stopped."""
+    """Return the accelerators that a pod holds: from its binding to a node until its containers have stopped."""
     if not is_alive(pod) or not pod["spec"].get("nodeName"):
         return 0
-    return sum(int(each["resources"]["limits"].get(resource, 0)) for each in pod["spec"].get("containers") or ())
+    return sum(
+        int(container["resources"]["limits"].get(resource, 0)) for container in pod["spec"].get("containers") or ()
+    )
 
 
 def finished_stages(old: Object, new: Object) -> Iterator[tuple[str, str, float]]:
@@ -182,7 +184,7 @@ class Metrics:
 
     @contextmanager
     def reconciling(self) -> Iterator[None]:
-        """Time one reconciliation."""
+        """Measure the time of one reconciliation."""
         with self._seconds.time():
             yield
 

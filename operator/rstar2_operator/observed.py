@@ -163,7 +163,7 @@ def annotations_of(obj: Object) -> Mapping[str, str]:
 def condition(obj: Object, kind: str) -> Object | None:
     """Return a condition of an object's status, of any value."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each["type"] == kind), None)
+    return next((condition for condition in conditions if condition["type"] == kind), None)
 
 
 def is_true(obj: Object, kind: str) -> bool:
@@ -176,10 +176,10 @@ def true_conditions(obj: Object, *, since: float = 0.0) -> list[str]:
     """Return the types of the conditions that are True; with `since`, only those that became True later."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
     return [
-        each["type"]
-        for each in conditions
-        if each["status"] == "True"
-        and (not since or ("lastTransitionTime" in each and seconds(each["lastTransitionTime"]) >= since))
+        condition["type"]
+        for condition in conditions
+        if condition["status"] == "True"
+        and (not since or ("lastTransitionTime" in condition and seconds(condition["lastTransitionTime"]) >= since))
     ]
 
 

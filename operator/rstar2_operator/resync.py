@@ -115,7 +115,7 @@ class Resync:
                 queue.add(key)
 
     def _not_cached(self, kind: str, listed: list[Body]) -> Iterator[Body]:
-        """Listed objects that are not cached, except claims of earlier jobs, which watches deliver only once."""
+        """Return the listed objects that are not cached, except claims of earlier jobs: watches deliver them once."""
         cached = self._cache.uids(kind, "")
         for meta in listed:
             if meta["uid"] in cached:

@@ -63,11 +63,13 @@ def is_worse(old: Object, new: dict[str, Any]) -> bool:
 
 def changed_conditions(old: Object, new: dict[str, Any]) -> set[tuple[str, str]]:
     """Return (type, new reason) of the conditions whose status or reason changed. Pure."""
-    before = {each["type"]: (each["status"], each["reason"]) for each in old.get("conditions") or ()}
+    before = {
+        condition["type"]: (condition["status"], condition["reason"]) for condition in old.get("conditions") or ()
+    }
     return {
-        (each["type"], each["reason"])
-        for each in new["conditions"]
-        if before.get(each["type"]) != (each["status"], each["reason"])
+        (condition["type"], condition["reason"])
+        for condition in new["conditions"]
+        if before.get(condition["type"]) != (condition["status"], condition["reason"])
     }
 
 
@@ -84,9 +86,9 @@ def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
 
 def _without_counts(status: Object) -> Object:
     conditions = [
-        each
-        for each in status.get("conditions") or ()
-        if each["type"] != "PodsScheduled" or each["reason"] not in ("Pending", "Scheduled")
+        condition
+        for condition in status.get("conditions") or ()
+        if condition["type"] != "PodsScheduled" or condition["reason"] not in ("Pending", "Scheduled")
     ]
     return {**status, "roles": None, "conditions": conditions}
 

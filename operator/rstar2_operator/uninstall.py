@@ -1,7 +1,7 @@
 """Deletes every job before `helm uninstall` removes the definition of AgenticRLJob: the hook of crds.keep=false.
 
-The operator still runs during the hook, and deletes the objects of each job in order. A job that takes too long loses its finalizer,
-so that neither the hook nor the deletion of the definition waits indefinitely.
+The operator still runs during the hook, and deletes the objects of each job in order. A job that takes too long loses
+its finalizer, so that neither the hook nor the deletion of the definition waits indefinitely.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def delete_all(client: KubeClient, namespaces: tuple[str, ...], *, limit: 
 
 async def _jobs(client: KubeClient, namespaces: tuple[str, ...]) -> list[Body]:
     lists = [await client.list_metadata(JOB, namespace, selector="") for namespace in namespaces or ("",)]
-    return [meta for each in lists for meta in each]
+    return [meta for listed in lists for meta in listed]
 
 
 async def _main() -> None:

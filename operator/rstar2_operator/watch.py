@@ -68,7 +68,7 @@ def registry(*, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegist
 
 
 def _pod_credentials() -> kopf.ConnectionInfo | None:
-    """Credentials of the pod's service account. kopf's own login resolves a DNS name, which may not be ready yet."""
+    """Return the pod's credentials. kopf's own login resolves a DNS name, which may not be ready yet."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (ACCOUNT / "token").exists():
         return None

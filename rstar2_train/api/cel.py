@@ -47,7 +47,7 @@ class Rule:
 
 
 def _effective(name: str) -> str:
-    """CEL of a number of GRPO stage `s`, seen from `spec`: its own value, else that of spec.grpo, else the default."""
+    """Return CEL of a number of GRPO stage `s`, seen from `spec`: its own, else of spec.grpo, else the default."""
     field = GRPOSettings.model_fields[name]
     return f"s.grpo.?{field.alias}.orValue(self.grpo.?{field.alias}.orValue({field.default}))"
 
@@ -57,7 +57,7 @@ def _default(name: str) -> str:
 
 
 def _each_grpo(condition: str, message: str) -> Rule:
-    """A rule about every GRPO stage `s`, seen from `spec`.
+    """Return a rule about every GRPO stage `s`, seen from `spec`.
 
     Its message cannot name the stage: the API server rejects message expressions whose length it cannot estimate.
     """
@@ -76,13 +76,13 @@ def _member(kind: str, member: str) -> Rule:
 
 
 def _immutable(at: str, field: str, message: str) -> Rule:
-    """A field that cannot be set, changed or removed once the object exists."""
+    """Return a field that cannot be set, changed or removed once the object exists."""
     same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
     return Rule(at=at, rule=same, message=message, field=f".{field}")
 
 
 def _between(at: str, limits: tuple[str, str]) -> Rule:
-    """A Quantity with a minimum and a maximum.
+    """Return a Quantity with a minimum and a maximum.
 
     The rule is on the field itself: the API server checks the default of the object around it before the field has one.
     """

@@ -144,7 +144,7 @@ def amounts(job: AgenticRLJob) -> Iterator[Issue]:
 
 
 def _limits_below_requests(base: Resources, overlay: Resources, at: str) -> Iterator[Issue]:
-    """Issues of the amounts of `overlay`, at field `at`, merged over `base`."""
+    """Return the issues of the amounts of `overlay`, at field `at`, merged over `base`."""
     requests, limits = {**base.requests, **overlay.requests}, {**base.limits, **overlay.limits}
     for name in requests.keys() & limits.keys() & (overlay.requests.keys() | overlay.limits.keys()):
         field = f"{at}.resources.limits.{name}"
@@ -170,7 +170,7 @@ def device_counts(job: AgenticRLJob) -> Iterator[Issue]:
 
 
 def _contradictions(runtime_patches: list[RuntimePatch]) -> Iterator[Issue]:
-    """Two patches of one role that set the same single-valued setting to different values."""
+    """Report two patches of one role that set the same single-valued setting to different values."""
     first: dict[tuple[str, str], tuple[int, object]] = {}
     for index, patch in enumerate(runtime_patches):
         for field, setting, value in _single_valued(patch):
@@ -184,7 +184,7 @@ def _contradictions(runtime_patches: list[RuntimePatch]) -> Iterator[Issue]:
 
 
 def _single_valued(patch: RuntimePatch) -> Iterator[tuple[str, str, object]]:
-    """The settings of a patch that a pod has once: field, description, value (None: conflicts with any other)."""
+    """Return the settings that a pod has once: field, description, value (None: conflicts with any other)."""
     for number, variable in enumerate(patch.env):
         yield f"env[{number}].name", f"the variable {variable.name}", variable.value
     for number, mount in enumerate(patch.volume_mounts):

@@ -304,7 +304,7 @@ def _stages(job: AgenticRLJob, kind: str) -> Iterator[tuple[int, Stage]]:
 
 
 def _source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
-    """The path of the field, or of its member, that set a GRPO value: the stage's own, or that of spec.grpo."""
+    """Return the path of the field, or of its member, that set a GRPO value: the stage's own, or that of spec.grpo."""
     assert stage.grpo is not None
     path = f"{type(stage.grpo).model_fields[name].alias}{member}"
     return f"{at}.{path}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{path} (for stage {stage.name})"

@@ -193,7 +193,7 @@ def split_hub(value: str) -> HubSource:
 
 
 def _inside(path: str) -> PurePosixPath:
-    """A relative path without a way out of its directory."""
+    """Return whether a path is relative and stays inside its directory."""
     parts = PurePosixPath(path.lstrip("/")).parts
     if ".." in parts:
         raise ValueError("must not contain '..'")

@@ -309,7 +309,7 @@ def _largest_part(memory: TrainerMemory) -> str:
         "logits and gradients": memory.transient,
         "the copy for a checkpoint": memory.snapshot,
     }
-    name = max(parts, key=lambda each: parts[each])
+    name = max(parts, key=lambda part: parts[part])
     return f"{name}, {gigabytes(parts[name])}"
 
 

@@ -81,5 +81,5 @@ def load_profile(name: str) -> HardwareProfile:
 @cache
 def largest_device(vendor: Vendor) -> HardwareProfile:
     """Return the vendor's profile with the most memory per device."""
-    profiles = [HardwareProfile.model_validate(each) for each in json.loads(PROFILES.read_text("utf-8")).values()]
-    return max((each for each in profiles if each.vendor == vendor), key=lambda each: each.memory_bytes)
+    profiles = [HardwareProfile.model_validate(profile) for profile in json.loads(PROFILES.read_text("utf-8")).values()]
+    return max((profile for profile in profiles if profile.vendor == vendor), key=lambda profile: profile.memory_bytes)

@@ -114,7 +114,7 @@ def _rope_obstacles(config: Mapping[str, Any], longest: int) -> Iterator[str]:
         limits = [config.get("original_max_position_embeddings"), *limits]
         if kind == "dynamic":
             limits = [config.get("max_position_embeddings")]
-        limit = next((int(each) for each in limits if each), 0)
+        limit = next((int(value) for value in limits if value), 0)
         if not longest or longest > limit:
             yield (
                 f"rope_type {kind}: beyond {limit:,} tokens its frequencies depend on the longest sequence of a batch, "

@@ -62,7 +62,10 @@ def _benchmark_table(evaluation: Evaluation) -> FittingTable:
         Column("benchmark", [name for name, _ in rows], is_text=True),
         numbers("problems", lambda row: row.problems, "{}", 4),
         numbers("pass@1", lambda row: row.pass_at_1, "{:.3f}"),
-        Column("95 % interval", ["-" if each is None else "{:.3f} to {:.3f}".format(*each) for each in intervals]),
+        Column(
+            "95 % interval",
+            ["-" if interval is None else "{:.3f} to {:.3f}".format(*interval) for interval in intervals],
+        ),
         *pass_at_k,
         numbers("mean\ntokens", lambda row: row.mean_tokens, "{:.1f}", 3),
         numbers("tool\ncalls", lambda row: row.calls_per_sample, "{:.2f}", 6),

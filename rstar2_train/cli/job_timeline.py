@@ -79,7 +79,7 @@ def timeline(job: Object, pods: Iterable[Object] = ()) -> Timeline:
     """Return the timeline of a job. `pods`: its pods."""
     meta, status = job["metadata"], job.get("status") or {}
     phase = str(status.get("phase") or "Unknown")
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     degraded = conditions.get("Degraded") or {}
     problems = tuple(degraded.get("message", "").splitlines()) if degraded.get("status") == "True" else ()
     share = status.get("progressPercentage")
@@ -182,7 +182,7 @@ def engine_figures(first: str, second: str, seconds: float) -> dict[str, float]:
 
 
 def _samples(page: str) -> dict[str, float]:
-    """The sum of each metric of a Prometheus page over its labels."""
+    """Return the sum of each metric of a Prometheus page over its labels."""
     result: dict[str, float] = {}
     for name, value in re.findall(r"^([\w:]+)(?:\{.*\})? (\S+)$", page, re.MULTILINE):
         result[name] = result.get(name, 0.0) + float(value)

@@ -98,7 +98,7 @@ class Kubectl:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `kubectl-rstar2`. Return the exit code."""
+    """Run `kubectl-rstar2`. Return the exit code."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.command == "completion":
@@ -191,7 +191,7 @@ def _status(kubectl: Kubectl, options: argparse.Namespace) -> int:
         timelines = _timelines(kubectl, options.job)
         if timelines != last:
             if not _as_table(options):
-                values = [each.as_json() for each in timelines]
+                values = [timeline.as_json() for timeline in timelines]
                 print(json.dumps(values[0] if options.job else values, indent=None if options.watch else 2), flush=True)
             else:
                 console = table_console()
@@ -216,15 +216,19 @@ def print_timelines(console: Console, timelines: Sequence[Timeline], *, details:
         table = Table(box=None, header_style="bold")
         for name in ("NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
             table.add_column(name)
-        for each in timelines:
-            table.add_row(each.name, _coloured(each.phase), each.progress, str(each.restarts), each.message)
+        for timeline in timelines:
+            table.add_row(
+                timeline.name, _coloured(timeline.phase), timeline.progress, str(timeline.restarts), timeline.message
+            )
         console.print(table if timelines else "No AgenticRLJob in this namespace.")
         return
-    for each in timelines:
-        left = f", {each.remaining} left in the stage" if each.remaining else ""
-        console.print(f"[bold]{each.namespace}/{each.name}[/bold]  {_coloured(each.phase)}  {each.progress}{left}")
-        console.print(each.message, markup=False)
-        for title, lines in (("Waits for", each.waits_for), ("Problems", each.problems)):
+    for timeline in timelines:
+        left = f", {timeline.remaining} left in the stage" if timeline.remaining else ""
+        console.print(
+            f"[bold]{timeline.namespace}/{timeline.name}[/bold]  {_coloured(timeline.phase)}  {timeline.progress}{left}"
+        )
+        console.print(timeline.message, markup=False)
+        for title, lines in (("Waits for", timeline.waits_for), ("Problems", timeline.problems)):
             if lines:
                 console.print(f"[bold]{title}[/bold]")
             for line in lines:
@@ -232,17 +236,17 @@ def print_timelines(console: Console, timelines: Sequence[Timeline], *, details:
         stages = Table(box=None, header_style="bold")
         for name in ("STAGE", "TYPE", "PHASE", "STEP", "ATTEMPTS", "REWARD"):
             stages.add_column(name)
-        for row in each.stages:
+        for row in timeline.stages:
             stages.add_row(row.name, row.type, _coloured(row.phase), row.step, str(row.attempts), row.reward)
         console.print(stages)
         roles = Table(box=None, header_style="bold")
         for name in ("ROLE", "READY", "NODES"):
             roles.add_column(name)
-        for role in each.roles:
+        for role in timeline.roles:
             roles.add_row(role.role, f"{role.ready}/{role.desired}", ", ".join(role.nodes))
         console.print(roles)
         console.print("[bold]What to do[/bold]")
-        console.print(f"  {each.next}", markup=False)
+        console.print(f"  {timeline.next}", markup=False)
 
 
 def _coloured(phase: str) -> str:
@@ -294,7 +298,7 @@ def _top(kubectl: Kubectl, options: argparse.Namespace) -> int:
         return 0
     _print_rows(options, engines, "No engine answers.")
     _print_rows(
-        options, [{"figure": name, "last step": each} for name, each in (stage.get("metrics") or {}).items()], ""
+        options, [{"figure": name, "last step": value} for name, value in (stage.get("metrics") or {}).items()], ""
     )
     return 0
 
@@ -305,7 +309,7 @@ def _plan(kubectl: Kubectl, options: argparse.Namespace) -> int:
 
 
 def _metrics(kubectl: Kubectl, names: Sequence[str]) -> dict[str, str]:
-    """Pages of the engines that answer."""
+    """Return the pages of the engines that answer."""
     pages = {}
     for name in names:
         try:

@@ -119,8 +119,8 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
             figures = read_figures(JobState(args.measure), job)
             sft = read_sft_figures(JobState(args.measure), job)
             profile = fit_profile(job, shape, profile, figures, sft)
-            inputs = {stage: each.inputs for stage, each in sft.items()}
-            inputs |= {stage: each.inputs for stage, each in figures.items()}
+            inputs = {stage: measured.inputs for stage, measured in sft.items()}
+            inputs |= {stage: measured.inputs for stage, measured in figures.items()}
             if args.save is not None:
                 args.save.write_text(profile.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
         shared = None if folder is None or args.gpus is None else _shared_device(job, shape, profile, gpus=args.gpus)

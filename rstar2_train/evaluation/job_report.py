@@ -50,7 +50,7 @@ def write_report(state: Path, report: JobReport) -> Path:
 
 
 def are_comparable(first: Evaluation, second: Evaluation) -> bool:
-    """Whether two evaluations have the same problems, temperature and limits."""
+    """Return whether two evaluations have the same problems, temperature and limits."""
 
     def conditions(evaluation: Evaluation) -> tuple[str, float, int, int]:
         return (

@@ -39,7 +39,7 @@ def build_evaluation(
     `benchmarks`: problem id -> benchmark, in an Evaluate stage. `seconds`: wall time of the sampling.
     """
     names = benchmarks or {}
-    each = group_by(rows, lambda row: names.get(row.prompt_id, ""))
+    by_benchmark = group_by(rows, lambda row: names.get(row.prompt_id, ""))
     return Evaluation(
         **dict(measure(rows)),
         stage=stage,
@@ -53,7 +53,7 @@ def build_evaluation(
         max_response_tokens=sampling.max_response_tokens,
         max_turns=sampling.max_turns,
         seconds=round(seconds, 3),
-        benchmarks={name: measure(group) for name, group in each.items() if name},
+        benchmarks={name: measure(group) for name, group in by_benchmark.items() if name},
         problem_results=[_problem_result(group, names) for group in group_by(rows, lambda row: row.prompt_id).values()],
     )
 
@@ -70,7 +70,7 @@ def plugin_tables(evaluation: Evaluation) -> list[FigureTable]:
     for plugin in PLUGINS:
         if (metrics := getattr(evaluation, plugin.field)) is not None:
             named = {name: getattr(figures, plugin.field) for name, figures in evaluation.benchmarks.items()}
-            tables += plugin.tables(metrics, {name: each for name, each in named.items() if each is not None})
+            tables += plugin.tables(metrics, {name: figures for name, figures in named.items() if figures is not None})
     return tables
 
 

@@ -71,7 +71,7 @@ class EngineStatistics:
             "engines/tokens_per_second_min": min(speeds),
             "engines/tokens_per_second_max": max(speeds),
             **{f"engines/{name}": value for name, value in together.items()},
-            **{f"engines/{number}/{name}": value for number, each in own.items() for name, value in each.items()},
+            **{f"engines/{number}/{name}": value for number, figures in own.items() for name, value in figures.items()},
         }
 
 
@@ -80,7 +80,7 @@ def _figures(intervals: Sequence[LoadInterval]) -> dict[str, float]:
     seconds = sum(interval.seconds for interval in intervals)
 
     def time_mean(values: list[float]) -> float:
-        return sum(value * each.seconds for value, each in zip(values, intervals, strict=True)) / seconds
+        return sum(value * interval.seconds for value, interval in zip(values, intervals, strict=True)) / seconds
 
     idle = time_mean([float(interval.running == 0) for interval in intervals])
     return {

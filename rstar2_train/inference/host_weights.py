@@ -41,7 +41,7 @@ def read_versions(ticket: str, folders: Sequence[Path], *, fresh: bool) -> Futur
 
 
 def is_reading() -> bool:
-    """Whether a read has not ended."""
+    """Return whether a read has not ended."""
     return any(not read.done() for read in _reads.values())
 
 

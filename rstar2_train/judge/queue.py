@@ -86,7 +86,7 @@ class QueueKeys:
         return f"{self.prefix}:results:{api}"
 
     def worker(self, name: str) -> str:
-        """Heartbeat of a worker."""
+        """Return the key of a worker's heartbeat."""
         return f"{self.prefix}:worker:{name}"
 
     def cells(self, worker: str) -> str:
@@ -94,7 +94,7 @@ class QueueKeys:
         return f"{self.prefix}:cells:{worker}"
 
     def session(self, session: str) -> str:
-        """Key that exists while the session is open."""
+        """Return the key that exists while the session is open."""
         return f"{self.prefix}:session:{session}"
 
     def session_worker(self, session: str) -> str:

@@ -95,7 +95,7 @@ class StageContext:
         return self.job.spec.seed
 
     def step_seed(self, step: int) -> tuple[int | str, ...]:
-        """The name of a step's random numbers: job seed, stage and step. Stages share no random numbers."""
+        """Return the name of a step's random numbers: job seed, stage and step. Stages share no random numbers."""
         return (self.seed, self.stage.name, step)
 
     def report(self, *, metrics: Mapping[str, float] | None = None, **changes: object) -> None:

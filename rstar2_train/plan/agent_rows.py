@@ -21,11 +21,11 @@ def agent_rows(job: AgenticRLJob, stage: Stage) -> Iterator[Row]:
     if agent.image is not None:
         yield Row(section, "agentPods", "pods", "count", agent.replicas, "spec.agent.replicas")
         for name, key, label in (("cpu", "agentCpu", "CPUs"), ("memory", "agentMemory", "memory")):
-            each = _requested(job, name)
+            amount = _requested(job, name)
             yield Row(
                 *(section, key, f"{label} that the pods request", "bytes" if name == "memory" else "count"),
-                agent.replicas * each,
-                f"{agent.replicas} pods x {each:g}: the runtimePatches with role agent",
+                agent.replicas * amount,
+                f"{agent.replicas} pods x {amount:g}: the runtimePatches with role agent",
             )
     yield Row(
         *(section, "agentPrograms", "programs at the same time", "count", agent.programs),

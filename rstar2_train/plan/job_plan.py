@@ -55,8 +55,8 @@ class JobPlan:
             "fits": self.fits,
             "stages": {stage: {row.key: row.value for row in rows} for stage, rows in self.stages.items()},
             "issues": [
-                {"field": each.field, "severity": "warning" if each.warning else "error", "message": each.message}
-                for each in self.issues
+                {"field": issue.field, "severity": "warning" if issue.warning else "error", "message": issue.message}
+                for issue in self.issues
             ],
             "assumptions": [{"assumption": text, "source": source} for text, source in self.assumptions],
         }

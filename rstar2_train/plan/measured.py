@@ -128,7 +128,7 @@ def fit_profile(
 
     With the figures of an SFT stage, the fixed seconds of an update are fitted too, from its other number of tokens.
     """
-    stage = next(each for each in job.spec.stages if each.name in figures)
+    stage = next(stage for stage in job.spec.stages if stage.name in figures)
     measured, settings = figures[stage.name], job.grpo_settings(stage)
     lengths = Lengths.of(settings, measured.inputs)
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
@@ -142,7 +142,7 @@ def fit_profile(
     )
     planned = update_time(job, stage, shape, fitted, trained).compute
     factor, fixed = measured.update_seconds / planned, 0.0
-    other = next(((each, sft[each.name]) for each in job.spec.stages if sft and each.name in sft), None)
+    other = next(((stage, sft[stage.name]) for stage in job.spec.stages if sft and stage.name in sft), None)
     if other is not None and other[0].sft is not None:
         batch = [round(other[1].conversation_tokens)] * other[0].sft.batch_size
         planned_sft = update_time(job, other[0], shape, fitted, batch).compute

@@ -84,8 +84,8 @@ class Lengths:
         drawn = draw_step(statistics, prompts=prompts, samples=samples, seed=seed, first=first)
         limit = max(1, round(PROMPT_SHARE * self.prompt_limit))
         # A drawn turn has at least 16 tokens, too many for trajectories of a few dozen.
-        factor = min(1.0, self.mean * len(drawn) / sum(each.sampled for each in drawn))
-        return [self._fitted(each, limit, factor) for each in drawn]
+        factor = min(1.0, self.mean * len(drawn) / sum(trajectory.sampled for trajectory in drawn))
+        return [self._fitted(trajectory, limit, factor) for trajectory in drawn]
 
     def _fitted(self, drawn: SimulatedTrajectory, limit: int, factor: float) -> SimulatedTrajectory:
         turns = tuple(
@@ -106,7 +106,7 @@ def trained_lengths(drawn: Sequence[SimulatedTrajectory], settings: GRPOSettings
     kept = (
         drawn[group * samples + at] for group in range(groups) for at in range(min(samples, settings.keep_per_prompt))
     )
-    return [each.prompt_tokens + each.length for each in kept]
+    return [trajectory.prompt_tokens + trajectory.length for trajectory in kept]
 
 
 def engine_hardware(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Hardware:

@@ -166,7 +166,7 @@ def _grpo_rows(
     if turns is not None and shared is not None:
         yield from shared_rows(turns, shared)
     yield from _update_rows(update, profile)
-    sampled = sum(each.sampled for each in drawn)
+    sampled = sum(trajectory.sampled for trajectory in drawn)
     step = rollouts + update.seconds + transfer.seconds + (turns.seconds if turns else 0.0)
     yield Row(
         *("Step", "rollouts", "trajectories", "count", len(drawn)),
@@ -218,8 +218,8 @@ def _grpo_rows(
     splits = [] if shared else compare_splits(job, stage, shape, profile, lengths, trained)
     if splits:
         for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
-            best = min(splits, key=lambda each: getattr(each, key))
-            compared = (f"{each.trainer_replicas}/{each.engines} {duration(getattr(each, key))}" for each in splits)
+            best = min(splits, key=lambda split: getattr(split, key))
+            compared = (f"{split.trainer_replicas}/{split.engines} {duration(getattr(split, key))}" for split in splits)
             yield Row(
                 *("Step", f"{key}Split", label, "text"),
                 f"{best.trainer_replicas} x {job.spec.trainer.gpus_per_replica} / "
@@ -233,7 +233,7 @@ def _grpo_rows(
     yield from _checkpoint_rows(job, shape, profile)
     yield Row(
         *("Storage", "trajectoryBytes", "trajectories per step", "bytes"),
-        float(TRAJECTORY_BYTES * sum(each.prompt_tokens + each.length for each in drawn)),
+        float(TRAJECTORY_BYTES * sum(trajectory.prompt_tokens + trajectory.length for trajectory in drawn)),
         f"{TRAJECTORY_BYTES} bytes per token",
     )
 

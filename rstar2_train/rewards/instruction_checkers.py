@@ -77,7 +77,7 @@ def _number_words(text: str, *, num_words: int, relation: str) -> bool:
 
 
 def _number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
-    """Paragraphs between `***`; only the first and the last may be empty, and do not count then."""
+    """Count the paragraphs between `***`; only the first and the last may be empty, and do not count then."""
     first, *rest = text.split("***")
     inner, last = rest[:-1], rest[-1:]
     if not all(part.strip() for part in inner):
@@ -86,7 +86,7 @@ def _number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
 
 
 def _nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Paragraphs between blank lines. The total excludes empty paragraphs; the index of the n-th includes them."""
+    """Find the n-th paragraph. The total excludes empty paragraphs; the index includes them."""
     paragraphs = text.split("\n\n")
     count = sum(bool(part.strip()) for part in paragraphs)
     if count != num_paragraphs or not 1 <= nth_paragraph <= count:
@@ -136,7 +136,7 @@ def _multiple_sections(text: str, *, section_spliter: str, num_sections: int) ->
 
 
 def _json_format(text: str) -> bool:
-    """The whole text is JSON, possibly fenced by backticks."""
+    """Check that the whole text is JSON, possibly fenced by backticks."""
     inside = text.strip()
     for fence in _FENCES:
         inside = inside.removeprefix(fence)
@@ -157,7 +157,7 @@ def _title(text: str) -> bool:
 
 
 def _two_responses(text: str) -> bool:
-    """Two different responses separated by `******`; only the first and the last part may be empty."""
+    """Check for two different responses separated by `******`; only the first and the last part may be empty."""
     parts = [part.strip() for part in text.split("******")]
     filled = [part for part in parts if part]
     return all(parts[1:-1]) and len(filled) == 2 and filled[0] != filled[1]

@@ -157,17 +157,17 @@ def _final_answer(model_text: str) -> str | None:
 
 
 def _is_exact(_: RewardSpec, answer: str, gold: str) -> bool:
-    """Equal texts, apart from white space."""
+    """Compare texts apart from white space."""
     return answer.split() == gold.split()
 
 
 def _is_choice(_: RewardSpec, answer: str, gold: str) -> bool:
-    """The same letter: `B`, `(B)`, `B. Paris`, `\\text{B}`; no answer that names several choices."""
+    """Compare letters: `B`, `(B)`, `B. Paris`, `\\text{B}`; no answer that names several choices."""
     return compare_answers(gold, answer, "choice").outcome == "equal"
 
 
 def _is_close(rule: RewardSpec, answer: str, gold: str) -> bool:
-    """Equal quantities within the tolerances. Raises ValueError for a gold answer that is not a quantity."""
+    """Compare quantities within the tolerances. Raises ValueError for a gold answer that is not a quantity."""
     ours = read_quantity(answer)
     return ours is not None and equal_quantities(
         ours,

@@ -31,7 +31,7 @@ def makespan_bound(
         prefill_seconds=0,
         kv_tokens=max(kv_tokens),
     )
-    return lower_bound([_turns(each) for each in trajectories], hardware, engines=len(kv_tokens))
+    return lower_bound([_turns(trajectory) for trajectory in trajectories], hardware, engines=len(kv_tokens))
 
 
 def _turns(trajectory: Trajectory) -> SimulatedTrajectory:

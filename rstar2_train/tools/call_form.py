@@ -209,7 +209,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _python_text(name: str, arguments: Arguments) -> str:
-    if not all(_NAME.fullmatch(each) for each in (name, *arguments)):
+    if not all(_NAME.fullmatch(word) for word in (name, *arguments)):
         raise ValueError(f"{name!r} and its arguments must be Python names")
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 

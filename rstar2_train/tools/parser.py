@@ -72,7 +72,7 @@ def parse_calls(text: str, *, max_calls: int, tools: Toolset = _PYTHON) -> list[
 
 
 def _parse_family(text: str, max_calls: int, tools: Toolset) -> list[ParsedCall]:
-    """As `parse_calls`, for calls in another form than Hermes."""
+    """Parse as `parse_calls`, for calls in another form than Hermes."""
     calls: list[ParsedCall] = []
     for call in itertools.islice(read_calls(text, tools.parser), 2 * max_calls):
         if len(calls) >= max_calls:

@@ -112,7 +112,7 @@ class Toolset:
         an empty list there is no tool: a call is an error, to which the model may reply.
         """
         if functions:
-            declared = tuple(Tool(declared_signature(each), _any_arguments) for each in json.loads(functions))
+            declared = tuple(Tool(declared_signature(function), _any_arguments) for function in json.loads(functions))
             return Toolset(declared, parser=self.parser, is_declared=bool(declared))
         if names is None:
             return self
@@ -169,7 +169,7 @@ def load_toolset(
     signatures = () if environment is None else environment.signatures
     actions = [schema_tool(signature, server=ENVIRONMENT) for signature in signatures]
     tools = (*own, *actions)
-    names = [each.name for each in tools]
+    names = [tool.name for tool in tools]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two tools have the name {repeated!r}: one of spec.tools, and one of the environment")
     return Toolset(tools, servers=used, environment=environment)

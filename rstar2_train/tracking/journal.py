@@ -51,7 +51,7 @@ class Journal:
         os.close(self._file)
 
     def _torn(self) -> bool:
-        """Whether the last line is incomplete because its writer died."""
+        """Return whether the last line is incomplete because its writer died."""
         size = os.fstat(self._file).st_size
         return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 

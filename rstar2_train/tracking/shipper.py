@@ -94,10 +94,9 @@ def command(state: Path) -> list[str]:
 
 
 class Shipper:
-    """The shipper as a child process without a supervisor."""
+    """The shipper as a child process without a supervisor. Its output is in `logs/track.log` of the state directory."""
 
     def __init__(self, state: Path) -> None:
-        """The output of the process is in `logs/track.log` of the state directory."""
         self._state = state.resolve()
         self._log = JobState(self._state).logs / "track.log"
         self._process: subprocess.Popen[bytes] | None = None

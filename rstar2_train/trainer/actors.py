@@ -155,7 +155,9 @@ class RankActors:
         """Call a method of every rank, each with its own arguments; return the results by rank. Raises like `_wait`."""
         if not self._actors:
             raise RanksLost(f"cannot call {method}: the ranks have stopped")
-        references = [actor.call.remote(method, *each) for actor, each in zip(self._actors, args, strict=True)]
+        references = [
+            actor.call.remote(method, *arguments) for actor, arguments in zip(self._actors, args, strict=True)
+        ]
         return self._wait(references, method)
 
     def call_background(self, method: str, *args: Any) -> list[Any]:

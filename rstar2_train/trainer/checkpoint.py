@@ -193,7 +193,7 @@ def find_damage(folder: Path, manifest: CheckpointManifest, *, share: int = 0, s
 
     Reads only one of `shares` parts of the files, number `share` (from 0): the ranks verify a checkpoint in parallel.
     """
-    for name in sorted(manifest.files, key=lambda each: (-manifest.files[each][0], each))[share::shares]:
+    for name in sorted(manifest.files, key=lambda file: (-manifest.files[file][0], file))[share::shares]:
         with (folder / name).open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != manifest.files[name][1]:
                 return f"damaged checkpoint: the SHA-256 of {folder / name} differs from the manifest"

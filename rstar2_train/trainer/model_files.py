@@ -75,7 +75,7 @@ def _renaming(model: Any) -> Any:
         from transformers.core_model_loading import WeightRenaming
     except ImportError:  # before transformers 5.3: no other names
         return lambda name: name
-    renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
+    renamings = [renaming for renaming in get_model_conversion_mapping(model) if isinstance(renaming, WeightRenaming)]
 
     def rename(name: str) -> str:
         for renaming in renamings:

@@ -40,7 +40,7 @@ def snapshot(policy: Policy, optimizer: torch.optim.AdamW, buffers: dict[str, Te
 @torch.no_grad()
 def _copied(value: Any, key: str, buffers: dict[str, Tensor]) -> Any:
     if isinstance(value, dict):
-        return {name: _copied(each, f"{key}/{name}", buffers) for name, each in value.items()}
+        return {name: _copied(part, f"{key}/{name}", buffers) for name, part in value.items()}
     if isinstance(value, DTensor):
         return DTensor(_copied(value.to_local(), key, buffers), value._spec, requires_grad=False)
     pinned = value.device.type != "cpu" and value.numel() > 0

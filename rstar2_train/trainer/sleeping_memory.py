@@ -74,7 +74,7 @@ class SleepingMemory:
 def _tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """Yield all local tensors of a rank."""
     for parameter in policy.parameters():
-        yield from (_local(each) for each in (parameter, parameter.grad) if each is not None)
+        yield from (_local(tensor) for tensor in (parameter, parameter.grad) if tensor is not None)
     yield from (_local(buffer) for buffer in policy.buffers())
     for state in optimizer.state.values():
         yield from (_local(value) for value in state.values() if isinstance(value, Tensor))

@@ -58,7 +58,7 @@ def _layers_of_all_kinds(values: dict[str, Any], layers: int) -> int:
     needed = 2
     for value in values.values():
         if isinstance(value, list) and len(value) == layers:
-            kinds = [str(each) for each in value]
+            kinds = [str(item) for item in value]
             needed = max(needed, *(kinds.index(kind) + 1 for kind in set(kinds)))
     return min(layers, needed, _MOST_LAYERS)
 

@@ -103,7 +103,7 @@ class TrainerGroup:
             CheckpointInvalid: names the file that is missing or damaged.
         """
         manifest = checkpoint.read_manifest(checkpoint_dir)
-        damages = [each for each in self._ranks.call("find_damage", checkpoint_dir, manifest) if each is not None]
+        damages = [damage for damage in self._ranks.call("find_damage", checkpoint_dir, manifest) if damage is not None]
         if damages:
             raise CheckpointInvalid(damages[0])
         self._ranks.call("restore", checkpoint_dir, reset_optimizer)

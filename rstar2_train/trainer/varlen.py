@@ -91,7 +91,7 @@ def _trial_error(config: Any, device: torch.device, dtype: torch.dtype) -> float
     output = attend_varlen(query, key, value, borders, max(LENGTHS), scaling=width**-0.5, window=None)
     actual = [output, *torch.autograd.grad((output * slope).sum(), inputs)]
     wide = [value.detach().float().requires_grad_() for value in values]
-    parts = zip(*(each.transpose(0, 1)[None].split(LENGTHS, dim=2) for each in wide), strict=True)
+    parts = zip(*(tensor.transpose(0, 1)[None].split(LENGTHS, dim=2) for tensor in wide), strict=True)
     grouped = heads != kv_heads
     rows = [scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped) for q, k, v in parts]
     output = torch.cat(rows, dim=2)[0].transpose(0, 1)

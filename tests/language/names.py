@@ -11,6 +11,8 @@ from tests.language import sources
 CODE = ("rstar2_train/", "operator/")
 TEST_NAME_LENGTH = 60
 PACKAGE_DOCSTRING_LINES = 3
+NOMINAL = ("Whether", "The", "A", "An", "All", "Each", "Every")
+"""First words of docstrings that are no verbs."""
 
 
 def repeated_classes() -> dict[str, list[str]]:
@@ -41,6 +43,28 @@ def unclear_tests() -> dict[str, list[str]]:
                 if not ast.get_docstring(function):
                     unclear[path].append(f"{path}:{function.lineno}: {function.name}: no docstring")
     return unclear
+
+
+def unnamed_values() -> list[str]:
+    """Return the places where the product names a variable `each`, not for its value."""
+    return [
+        f"{path}:{node.lineno}"
+        for path in sources.modules(*CODE)
+        for node in ast.walk(sources.tree(path))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == "each"
+    ]
+
+
+def nominal_docstrings() -> list[str]:
+    """Return the functions of the product whose docstring describes a value in place of an action."""
+    return [
+        f"{path}:{node.lineno}: {node.name}"
+        for path in sources.modules(*CODE)
+        for node in ast.walk(sources.tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.decorator_list  # a property is a value
+        and (ast.get_docstring(node) or "").partition(" ")[0] in NOMINAL
+    ]
 
 
 def undocumented_packages() -> dict[str, int]:

@@ -18,6 +18,16 @@ def test_test_names_are_short_and_explained(path: str) -> None:
     assert names.unclear_tests().get(path, []) == []
 
 
+def test_variables_are_named_for_their_values() -> None:
+    """A variable has the name of its value, such as `pod` or `condition`, not `each`."""
+    assert names.unnamed_values() == []
+
+
+def test_functions_have_imperative_docstrings() -> None:
+    """A function starts with its action, such as "Return whether ..."; one dialect in the whole code."""
+    assert names.nominal_docstrings() == []
+
+
 def test_packages_have_docstrings() -> None:
     """A package's docstring names its purpose and its modules, and shows who calls whom."""
     assert names.undocumented_packages() == {}

@@ -162,7 +162,7 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
 
 
 def _patches(job: AgenticRLJob, role: str, helper: Role | None) -> list[tuple[int, RuntimePatch]]:
-    """The patches of a pod with their numbers; those of a helper's own role first, because earlier values win."""
+    """Return a pod's patches with their numbers; those of a helper's own role first, because earlier values win."""
     numbered = list(enumerate(job.spec.runtime_patches))
     if helper is None:
         return [(number, patch) for number, patch in numbered if role in patch.roles]
@@ -173,7 +173,7 @@ def _patches(job: AgenticRLJob, role: str, helper: Role | None) -> list[tuple[in
 
 
 def _shared(patch: RuntimePatch, *, account: bool) -> RuntimePatch:
-    """The part of a trainer's patch that its helpers share."""
+    """Return the part of a trainer's patch that its helpers share."""
     fields = {name: getattr(patch, name) for name in SHARED_WITH_HELPERS if name != "service_account_name" or account}
     for kind in ("labels", "annotations"):
         fields[kind] = {key: value for key, value in fields[kind].items() if not key.startswith(NOT_SHARED_LABELS)}
@@ -208,7 +208,7 @@ def _container(container: Container, context: BuildContext) -> Manifest:
         body["command"] = list(container.command)
     if container.ports:
         body["ports"] = [{"name": name, "containerPort": port} for name, port in container.ports.items()]
-    if env_from := [{"secretRef": {"name": each.name}} for each in container.env_from if each is not None]:
+    if env_from := [{"secretRef": {"name": source.name}} for source in container.env_from if source is not None]:
         body["envFrom"] = env_from
     if container.resources:
         body["resources"] = container.resources
@@ -257,7 +257,7 @@ def patch_pod(
         spec["imagePullSecrets"] = [*before, *missing(values["imagePullSecrets"], before, "name")]
     if patch.topology_spread_constraints:
         same = {"labelSelector": {"matchLabels": dict(labels or {})}}
-        spread = [{**each, **same} for each in values["topologySpreadConstraints"]]
+        spread = [{**constraint, **same} for constraint in values["topologySpreadConstraints"]]
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", []), *spread]
     if patch.scheduler_name:
         spec["schedulerName"] = patch.scheduler_name

@@ -52,7 +52,7 @@ def capped(body: Manifest, placements: Mapping[str, Placement]) -> Manifest:
 def _pod_set(body: Manifest) -> Manifest:
     spec = body["spec"]
     pod: dict[str, Any] = spec["template"]["spec"]
-    containers = [_only(("name", "image", "resources"), each) for each in pod["containers"]]
+    containers = [_only(("name", "image", "resources"), container) for container in pod["containers"]]
     return {
         "name": body["metadata"]["labels"][names.ROLE_LABEL],
         "count": spec.get("parallelism", spec.get("replicas", 1)),

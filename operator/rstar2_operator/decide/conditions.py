@@ -58,7 +58,7 @@ def conditions(
 
 def with_times(old: Iterable[Object], new: list[Condition], *, now: float, generation: int) -> list[Condition]:
     """Return `new` with times: lastTransitionTime of the old condition, unless its status is another now."""
-    before = {each["type"]: each for each in old}
+    before = {condition["type"]: condition for condition in old}
     result = []
     for condition in new:
         last = before.get(condition["type"])
@@ -75,9 +75,9 @@ def new_causes(old: Iterable[Object], new: Iterable[Object]) -> set[tuple[str, s
 
 def _causes(conditions: Iterable[Object]) -> set[tuple[str, str]]:
     return {
-        (each["type"], each["reason"])
-        for each in conditions
-        if each["type"] in CAUSE_CONDITIONS and each["reason"] in REASONS
+        (condition["type"], condition["reason"])
+        for condition in conditions
+        if condition["type"] in CAUSE_CONDITIONS and condition["reason"] in REASONS
     }
 
 
@@ -117,7 +117,7 @@ def _scheduled(decision: Decision, observed: ObservedJob, problems: list[Diagnos
         return _condition("PodsScheduled", False, SCHEDULING_TIMEOUT, decision.message)
     pending = pending_pods(observed)
     if pending:
-        problem = next((each for each in problems if each.subject.rpartition("/")[2] in pending), None)
+        problem = next((diagnosis for diagnosis in problems if diagnosis.subject.rpartition("/")[2] in pending), None)
         if problem is not None:
             return _condition("PodsScheduled", False, problem.reason, str(problem))
         return _condition("PodsScheduled", False, "Pending", f"Waiting for a node: {listed(pending)}.")
@@ -128,7 +128,11 @@ def _scheduled(decision: Decision, observed: ObservedJob, problems: list[Diagnos
 
 def _storage(decision: Decision, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     claim = next(
-        (each for each in problems if each.role == "storage" and each.subject.startswith("PersistentVolumeClaim/")),
+        (
+            diagnosis
+            for diagnosis in problems
+            if diagnosis.role == "storage" and diagnosis.subject.startswith("PersistentVolumeClaim/")
+        ),
         None,
     )
     if claim is not None:
@@ -138,7 +142,7 @@ def _storage(decision: Decision, observed: ObservedJob, problems: list[Diagnosis
     outcome = observed.prepared()
     if outcome is not None and outcome.outcome == "failed":
         return _condition("StorageReady", False, outcome.reason, outcome.message)
-    problem = next((each for each in problems if each.role == "prepare"), None)
+    problem = next((diagnosis for diagnosis in problems if diagnosis.role == "prepare"), None)
     if problem is not None:
         return _condition("StorageReady", False, problem.reason, str(problem))
     if decision.reason == INVALID_SPEC:
@@ -155,7 +159,7 @@ def _role(
     summary = ", ".join(f"{ready} of {desired} {role} pods ready" for role, (ready, desired) in counts.items())
     if all(desired and ready >= desired for ready, desired in counts.values()):
         return _condition(kind, True, "Ready", f"{summary}.")
-    problem = next((each for each in problems if each.role in roles), None)
+    problem = next((diagnosis for diagnosis in problems if diagnosis.role in roles), None)
     if problem is not None:
         return _condition(kind, False, problem.reason, f"{summary}. {problem}")
     return _condition(kind, False, "Starting", f"{summary}.")
@@ -167,7 +171,7 @@ def _training(decision: Decision, observed: ObservedJob, problems: list[Diagnosi
         return _condition("Training", False, decision.reason, decision.message)
     if progress is None or (progress.stage, progress.attempt) != (attempt.stage, attempt.number):
         message = f"Attempt {attempt.number} of stage {attempt.stage}: its orchestrator has not reported yet."
-        problem = next((each for each in problems if each.role == "trainer"), None)
+        problem = next((diagnosis for diagnosis in problems if diagnosis.role == "trainer"), None)
         if problem is not None:
             return _condition("Training", False, problem.reason, f"{message} {problem}")
         return _condition("Training", False, "Starting", message)
@@ -177,7 +181,7 @@ def _training(decision: Decision, observed: ObservedJob, problems: list[Diagnosi
 def _degraded(problems: list[Diagnosis]) -> Condition:
     if not problems:
         return _condition("Degraded", False, "AsExpected")
-    first = {(each.role, each.reason): each for each in reversed(problems)}
-    listed = sorted(problems, key=lambda each: each is not first[each.role, each.reason])[:MAX_PROBLEMS]
+    first = {(problem.role, problem.reason): problem for problem in reversed(problems)}
+    listed = sorted(problems, key=lambda problem: problem is not first[problem.role, problem.reason])[:MAX_PROBLEMS]
     more = f"\nand {len(problems) - len(listed)} more" if len(problems) > len(listed) else ""
     return _condition("Degraded", True, listed[0].reason, "\n".join(map(str, listed)) + more)

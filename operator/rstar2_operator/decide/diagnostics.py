@@ -176,7 +176,7 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
 
 
 def _unreachable(observed: ObservedJob) -> Iterator[Diagnosis]:
-    """The judge, if the orchestrator of the running attempt cannot reach it though its pods are ready."""
+    """Return a problem of the judge if the orchestrator cannot reach it though its pods are ready."""
     progress = observed.progress()
     error = progress.unreachable.get("judge") if progress is not None else None
     if progress is None or error is None or not ready_of(observed, "judge")[0]:
@@ -296,8 +296,8 @@ def memory_limit(pod: Object, status: Object, role: str) -> str:
     """Return a message with the memory limit that a container reached, and the field to raise."""
     name = status.get("name", "")
     containers = (pod.get("spec") or {}).get("containers") or ()
-    limits = [((each.get("resources") or {}).get("limits") or {}).get("memory") for each in containers
-              if each.get("name") == name]  # fmt: skip
+    limits = [((container.get("resources") or {}).get("limits") or {}).get("memory") for container in containers
+              if container.get("name") == name]  # fmt: skip
     limit = f" of {limits[0]}" if limits and limits[0] else ""
     return f"container {name} reached its memory limit{limit}; increase {MEMORY_FIELDS.get(role, _PATCHED_MEMORY)}"
 

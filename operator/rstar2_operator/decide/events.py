@@ -100,7 +100,7 @@ def _stage_events(old: Status, new: Status) -> list[JobEvent]:
 
 
 def _condition_events(old: Status, new: Status) -> list[JobEvent]:
-    """New problems, or the end of all problems."""
+    """Return Events of new problems, or the end of all problems."""
     last, now = _condition(old, "Degraded"), _condition(new, "Degraded")
     if now is None or now["status"] == "True":
         return _problem_events(new_causes(old.get("conditions") or (), new.get("conditions") or ()), new)
@@ -114,14 +114,14 @@ def _problem_events(causes: set[tuple[str, str]], new: Status) -> list[JobEvent]
     """Return one Event if Degraded has a new reason; else one for each condition with a new reason."""
     degraded = any(kind == "Degraded" for kind, _ in causes)
     return [
-        JobEvent(WARNING, each["reason"], each["message"][:1024], "Watch", recurs=True)
-        for each in new.get("conditions") or ()
-        if (each["type"], each["reason"]) in causes and (each["type"] == "Degraded") == degraded
+        JobEvent(WARNING, condition["reason"], condition["message"][:1024], "Watch", recurs=True)
+        for condition in new.get("conditions") or ()
+        if (condition["type"], condition["reason"]) in causes and (condition["type"] == "Degraded") == degraded
     ]
 
 
 def _condition(status: Status, kind: str) -> Mapping[str, Any] | None:
-    return next((each for each in status.get("conditions") or () if each["type"] == kind), None)
+    return next((condition for condition in status.get("conditions") or () if condition["type"] == kind), None)
 
 
 def _summary(new: Status) -> str:

@@ -29,7 +29,7 @@ def fail(facts: Facts, reason: str, message: str) -> Decision:
 
 
 def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Decision:
-    """Finalizing until the report is written, then the final phase."""
+    """Return phase Finalizing until the report is written, then the final phase."""
     observed, now = facts.observed, facts.now
     attempts = stage_progress.running_attempts(observed)
     if attempts:

@@ -119,8 +119,10 @@ def _queue(facts: Facts, workload: Object | None) -> Decision:
 
 def current_workload(observed: ObservedJob) -> Object | None:
     """Return the job's Workload: the one with quota, if there are several."""
-    workloads = [each for each in observed.of_kind("Workload") if not each["metadata"].get("deletionTimestamp")]
-    return max(workloads, key=lambda each: (may_run(each), each["metadata"]["name"]), default=None)
+    workloads = [
+        workload for workload in observed.of_kind("Workload") if not workload["metadata"].get("deletionTimestamp")
+    ]
+    return max(workloads, key=lambda workload: (may_run(workload), workload["metadata"]["name"]), default=None)
 
 
 def held_workload(facts: Facts) -> str | None:
@@ -146,7 +148,7 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
     spec = job.spec.model_dump(mode="json", include=set(QUOTA_FIELDS))
     needs: dict[str, Any] = {"replicas": job.replicas(stage), "learns": stage.learns, "engines": stage.needs_engines}
     if job.spec.environments:
-        needs["environments"] = [each.model_dump(mode="json") for each in job.spec.environments]
+        needs["environments"] = [environment.model_dump(mode="json") for environment in job.spec.environments]
     if not job.spec.needs_judge:
         needs["judge"] = False  # only then: the digests of other jobs stay those of earlier versions
     if job.spec.agent is not None:
@@ -224,7 +226,7 @@ def _eviction(workload: Object) -> str:
 
 
 def _cause(workload: Object) -> str:
-    """Kueue's own words why a Workload is not admitted."""
+    """Return Kueue's own words why a Workload is not admitted."""
     for kind in ("QuotaReserved", "Admitted"):
         reported = condition(workload, kind)
         if reported is not None and reported["status"] != "True" and reported.get("message"):

@@ -40,7 +40,7 @@ def node_loss(facts: Facts) -> Verdict:
     if facts.stage is None or facts.running_job is None:
         return None
     own = facts.stage_name, str(facts.attempt)
-    pod = next((each for each in _overdue(facts) if _attempt_of(each) == own), None)
+    pod = next((overdue for overdue in _overdue(facts) if _attempt_of(overdue) == own), None)
     if pod is None:
         return _leave_faulty_node(facts)
     since = lost_since(pod, facts.observed) or facts.now

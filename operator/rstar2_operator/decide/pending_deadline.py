@@ -91,7 +91,7 @@ def _released(facts: Facts, message: str, until: float) -> Decision:
 
 
 def _starting_since(facts: Facts) -> float | None:
-    """Creation of the Job whose pods must be scheduled; None after its start: replaced pods release nothing."""
+    """Return the creation time of the Job whose pods must be scheduled; None after its start."""
     if facts.preparation == "running":
         return created_at(facts.observed.child("Job", prepare(facts.observed.name)), facts.now)
     job = facts.running_job

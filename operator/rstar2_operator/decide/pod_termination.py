@@ -21,7 +21,7 @@ def pod_termination(facts: Facts) -> Verdict:
     if not attempts:
         return None
     name, number = attempts[0]
-    succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
+    succeeded = all(stage_progress.succeeded(stage, observed) for stage, _ in attempts)
     stage = name if succeeded and observed.stage_status(name) else facts.stage_name
     return Decision(
         stage,

@@ -52,7 +52,7 @@ def reported_missing(observed: ObservedJob) -> bool:
 
 
 def _messages(observed: ObservedJob) -> Iterator[str]:
-    """Messages of the kubelet about pods that cannot start."""
+    """Return the messages of the kubelet about pods that cannot start."""
     yield from (str(event.get("message", "")) for event in observed.warnings)
     for pod in observed.pods:
         for container in (pod.get("status") or {}).get("containerStatuses") or ():

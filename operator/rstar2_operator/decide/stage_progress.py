@@ -49,7 +49,7 @@ def last_attempt(stage: Stage, observed: ObservedJob) -> int:
     numbers = [*observed.attempts(stage.name), int(observed.stage_status(stage.name).get("attempts", 0))]
     numbers += [report.attempt for report in reports if report is not None and report.stage == stage.name]
     pod_labels = (labels(pod) for pod in observed.pods)
-    numbers += [int(each[names.ATTEMPT_LABEL]) for each in pod_labels if each.get(names.STAGE_LABEL) == stage.name]
+    numbers += [int(own[names.ATTEMPT_LABEL]) for own in pod_labels if own.get(names.STAGE_LABEL) == stage.name]
     return max(numbers)
 
 
@@ -60,7 +60,7 @@ def running_attempts(observed: ObservedJob) -> list[tuple[str, int]]:
     """
     pod_labels = (labels(pod) for pod in observed.pods if is_alive(pod))
     return sorted(
-        {(each[names.STAGE_LABEL], int(each[names.ATTEMPT_LABEL])) for each in pod_labels if names.STAGE_LABEL in each}
+        {(own[names.STAGE_LABEL], int(own[names.ATTEMPT_LABEL])) for own in pod_labels if names.STAGE_LABEL in own}
     )
 
 

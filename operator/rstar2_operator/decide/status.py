@@ -72,7 +72,7 @@ def status_of(
 
 
 def _engines(observed: ObservedJob) -> int:
-    """Existing engine pods, also of a rollout in progress: an autoscaler computes with them."""
+    """Return the number of engine pods, also of a rollout in progress: an autoscaler computes with them."""
     deployment = observed.child("Deployment", names.rollout(observed.name)) or {}
     return int((deployment.get("status") or {}).get("replicas") or 0)
 
@@ -213,7 +213,7 @@ def _progress_fields(progress: Progress) -> Status:
 
 
 def _number(value: float) -> str:
-    """A decimal as text: clients of the API do not read floats alike."""
+    """Return a decimal as text: clients of the API do not read floats alike."""
     return f"{value:.4g}"
 
 
@@ -236,7 +236,7 @@ def _share_done(job: AgenticRLJob, rows: list[Status]) -> float:
 
 
 def _roles(observed: ObservedJob, decision: Decision) -> list[Status]:
-    """Ready and desired pods per role; the trainer's are those of the current attempt."""
+    """Return the ready and desired pods per role; the trainer's are those of the current attempt."""
     rows = []
     if decision.attempt is not None:
         child = observed.attempts(decision.attempt.stage).get(decision.attempt.number)

@@ -76,7 +76,7 @@ def _has_new_sources(facts: Facts) -> bool:
 
 
 def _failure(observed: ObservedJob) -> tuple[str, str]:
-    """Reason and message of a failed preparation."""
+    """Return the reason and message of a failed preparation."""
     outcome = observed.prepared()
     if outcome is not None:
         return outcome.reason, outcome.message

@@ -10,7 +10,7 @@ from rstar2_operator.observed import condition, is_true, seconds
 def ttl_after_finished(facts: Facts) -> Verdict:
     """Keep a job in its final phase, and delete it when its time is over."""
     observed = facts.observed
-    phase = next((each for each in FINAL if is_true(observed.job, each)), None)
+    phase = next((final for final in FINAL if is_true(observed.job, final)), None)
     if phase is None:
         return None
     final = condition(observed.job, phase) or {}

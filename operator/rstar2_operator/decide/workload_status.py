@@ -62,7 +62,7 @@ def own_conditions(observed: ObservedJob, decision: Decision, *, now: float) -> 
 
 
 def returns_quota(observed: ObservedJob, decision: Decision) -> bool:
-    """Whether the quota of an evicted Workload must be returned: no pod uses it any more."""
+    """Return whether the quota of an evicted Workload must be returned: no pod uses it any more."""
     workload = current_workload(observed)
     if workload is None or not is_true(workload, "Evicted") or not is_true(workload, "QuotaReserved"):
         return False
@@ -77,7 +77,7 @@ def without_quota(workload: Object, *, now: float) -> dict[str, Any]:
     old = workload.get("status") or {}
     evicted = condition(workload, "Evicted") or {}
     reason, message = str(evicted.get("reason", "")), str(evicted.get("message", ""))
-    kept = {each["type"]: each for each in old.get("conditions") or () if each["type"] in ADMISSION_CONDITIONS}
+    kept = {entry["type"]: entry for entry in old.get("conditions") or () if entry["type"] in ADMISSION_CONDITIONS}
     no_reservation = "The workload has no reservation"
     kept["QuotaReserved"] = _condition("QuotaReserved", False, "Pending", message, workload, now)
     kept["Admitted"] = _condition("Admitted", False, "NoReservation", no_reservation, workload, now)
@@ -86,9 +86,11 @@ def without_quota(workload: Object, *, now: float) -> dict[str, Any]:
 
 
 def _missing(workload: Object, observed: ObservedJob, decision: Decision) -> Mapping[str, int]:
-    """Role -> admitted pods that do not run."""
+    """Return the number of admitted pods per role that do not run."""
     admission = (workload.get("status") or {}).get("admission") or {}
-    counts = {each["name"]: int(each.get("count", 0)) for each in admission.get("podSetAssignments") or ()}
+    counts = {
+        assignment["name"]: int(assignment.get("count", 0)) for assignment in admission.get("podSetAssignments") or ()
+    }
     running = dict.fromkeys(counts, 0)
     for pod in observed.pods:
         own = labels(pod)

@@ -46,7 +46,7 @@ _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
 def has_rows(path: Path) -> bool:
-    """Whether a file has questions of a category in `KINDS`, by its name and folder."""
+    """Return whether a file has questions of a category in `KINDS`, by its name and folder."""
     name = _FILE.fullmatch(path.name)
     return name is not None and name[1] in KINDS and path.parent.name != _ANSWERS
 
@@ -58,7 +58,7 @@ def answers_file(path: Path) -> Path | None:
 
 
 def has_truth(category: str) -> bool:
-    """Whether the calls of a category are compared with wanted ones."""
+    """Return whether the calls of a category are compared with wanted ones."""
     return KINDS.get(category) in ("simple", "multiple", "parallel")
 
 
@@ -111,7 +111,7 @@ def _as_text(schema: dict[str, Any], language: str) -> dict[str, Any]:
 def _to_schema(schema: Any) -> Any:
     """Return a description of arguments as a JSON schema: the names of types differ."""
     if isinstance(schema, list):
-        return [_to_schema(each) for each in schema]
+        return [_to_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")

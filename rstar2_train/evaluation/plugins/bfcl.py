@@ -60,7 +60,7 @@ class BFCL:
 
 
 def is_bfcl(sample: SampleResult) -> bool:
-    """Whether `rstar2 data prepare bfcl=...` wrote the problem of a sample: its id has its category."""
+    """Return whether `rstar2 data prepare bfcl=...` wrote the problem of a sample: its id has its category."""
     return sample.slice in KINDS and f"/bfcl-{sample.slice}_" in f"/{sample.prompt_id}"
 
 
@@ -76,7 +76,7 @@ def leaderboard_metrics(categories: Mapping[str, SliceMetrics]) -> LeaderboardMe
         categories={name: categories[name] for name in KINDS if name in categories},
         simple=simple,
         non_live=None if simple is None or kinds is None else (simple + len(NON_LIVE) * kinds) / (1 + len(NON_LIVE)),
-        live=sum(each.pass_at_1 * each.problems for each in live) / problems if len(live) == len(LIVE) else None,
+        live=sum(row.pass_at_1 * row.problems for row in live) / problems if len(live) == len(LIVE) else None,
         irrelevance=_mean(categories, IRRELEVANCE),
     )
 
@@ -100,7 +100,7 @@ def _rows(metrics: LeaderboardMetrics) -> list[FigureRow]:
             problems = sum(category.problems for category in present.values())
             rows.append(FigureRow(f"{mean} (mean)", (problems, value), is_mean=True))
         elif not mean:
-            rows += [FigureRow(name, (each.problems, each.pass_at_1)) for name, each in present.items()]
+            rows += [FigureRow(name, (benchmark.problems, benchmark.pass_at_1)) for name, benchmark in present.items()]
     return rows
 
 

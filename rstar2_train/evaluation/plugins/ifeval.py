@@ -57,7 +57,7 @@ class IFEval:
             "its first line, last line or asterisks."
         )
         headings = ("benchmark", "prompts", "strict", "loose", "instructions", "strict", "loose")
-        rows = [FigureRow(name, _values(each)) for name, each in benchmarks.items()]
+        rows = [FigureRow(name, _values(figures)) for name, figures in benchmarks.items()]
         kinds = [FigureRow(kind, (share,)) for kind, share in metrics.kinds.items()]
         return [
             FigureTable("Instructions", note, headings, rows),

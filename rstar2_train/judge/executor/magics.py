@@ -63,7 +63,7 @@ def run(name: str, text: str, cell: str | None = None) -> object:
         mark = "%" if cell is None else "%%"
         names = LINE_MAGICS if cell is None else CELL_MAGICS
         reason = (
-            NO_INSTALL if name in ("pip", "conda") else f"this sandbox has {', '.join(mark + each for each in names)}"
+            NO_INSTALL if name in ("pip", "conda") else f"this sandbox has {', '.join(mark + known for known in names)}"
         )
         if name != "load_ext" or text.strip() != "autoreload":
             raise UsageError(f"{mark}{name} is not available: {reason}.")
@@ -120,7 +120,7 @@ def _timeit(text: str, cell: str | None, namespace: dict[str, Any]) -> None:
             number *= 10
     seconds = [total / number for total in timer.repeat(runs, number)]
     mean = sum(seconds) / runs
-    deviation = (sum((each - mean) ** 2 for each in seconds) / runs) ** 0.5
+    deviation = (sum((value - mean) ** 2 for value in seconds) / runs) ** 0.5
     print(
         f"{_seconds(mean)} ± {_seconds(deviation)} per loop "
         f"(mean ± std. dev. of {runs} run{'s'[: runs > 1]}, {number:,} loop{'s'[: number > 1]} each)"

@@ -111,7 +111,7 @@ def _lanes(ends: Ends) -> list[str]:
 
 
 def _before_exec(core: int | None) -> None:
-    """Runs in the new process before exec. A killed worker must not leave sandboxes running."""
+    """Run in the new process before exec. A killed worker must not leave sandboxes running."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if core is not None:
         with contextlib.suppress(OSError):  # the CPU is offline, or no longer in this process's affinity

@@ -244,7 +244,7 @@ def _selected(devices: Sequence[Device], variable: str | None) -> list[Device]:
         return list(devices)
     chosen: list[Device] = []
     for entry in (part.strip() for part in variable.split(",")):
-        matches = [each for each in devices if entry and (each.id == entry or each.uuid.startswith(entry))]
+        matches = [device for device in devices if entry and (device.id == entry or device.uuid.startswith(entry))]
         if not matches:
             break
         chosen.append(matches[0])

@@ -104,7 +104,7 @@ class Communicator:
         self._library.call(function, *arguments)
 
     def is_ready(self) -> bool:
-        """Whether the last call has ended on the host. Raises NcclFailed if the communicator failed."""
+        """Return whether the last call has ended on the host. Raises NcclFailed if the communicator failed."""
         state = ctypes.c_int()
         self._call("ncclCommGetAsyncError", self._handle, ctypes.byref(state))
         self._library.check(state.value, "ncclCommGetAsyncError")

@@ -47,7 +47,7 @@ class BufferQueue(Protocol):
         ...
 
     def is_idle(self) -> bool:
-        """Whether all operations have ended."""
+        """Return whether all operations have ended."""
         ...
 
 
@@ -82,7 +82,7 @@ class GpuQueue:
             part.copy_(self._buffer[: part.numel()])
 
     def is_idle(self) -> bool:
-        """Whether all operations have ended."""
+        """Return whether all operations have ended."""
         return bool(self._stream.query())
 
 

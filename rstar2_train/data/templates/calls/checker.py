@@ -124,22 +124,22 @@ def is_allowed(value, allowed, schema, language):
     example = first_type(allowed)
     if type(value) is not kind:  # the wanted value is the name of a variable
         return type(value) is example and value in allowed
-    if items and not any(not isinstance(each, list) or has_items(value, each, items) for each in allowed):
+    if items and not any(not isinstance(answer, list) or has_items(value, answer, items) for answer in allowed):
         return False
     if example not in (None, kind):
         return value in allowed
     if kind is dict:
-        return any(is_equal_object(value, each) for each in allowed if each != "")
+        return any(is_equal_object(value, answer) for answer in allowed if answer != "")
     if kind is list and items is dict:
-        return any(len(value) == len(each) and all(map(is_equal_object, value, each)) for each in allowed)
+        return any(len(value) == len(answer) and all(map(is_equal_object, value, answer)) for answer in allowed)
     if kind is list:
-        return [plain(item) for item in value] in [[plain(item) for item in each] for each in allowed]
-    return plain(value) in [plain(each) for each in allowed if kind is not str or isinstance(each, str)]
+        return [plain(item) for item in value] in [[plain(item) for item in answer] for answer in allowed]
+    return plain(value) in [plain(answer) for answer in allowed if kind is not str or isinstance(answer, str)]
 
 
 def first_type(allowed):
     """Return the type of the first allowed value; None if there is none but "", which stands for no value."""
-    return next((type(each) for each in allowed if each != ""), None)
+    return next((type(answer) for answer in allowed if answer != ""), None)
 
 
 def has_items(value, allowed, kind):
@@ -151,7 +151,7 @@ def is_equal_object(value, allowed):
     """Return whether an object has allowed values, and all fields that are not optional."""
     if any(field not in allowed for field in value):
         return False
-    equal = all(plain(item) in [plain(each) for each in allowed[field]] for field, item in value.items())
+    equal = all(plain(item) in [plain(answer) for answer in allowed[field]] for field, item in value.items())
     return equal and all(field in value or "" in values for field, values in allowed.items())
 
 
@@ -218,9 +218,9 @@ def read_javascript_array(text, inner):
     rows = r"\s*\[(?:.*?|[^\]\n]*(?:\]\s*,\s*\[[^\]\n]*)*)\]\s*"
     nested = re.match(rf"\[{rows}\]|new\s+Array\({rows}\)", text)
     if nested:
-        lists = [each.strip() for each in re.findall(r"\[(.*?)\]", nested[0])]
+        lists = [inner.strip() for inner in re.findall(r"\[(.*?)\]", nested[0])]
         lists[0] = lists[0].removeprefix("[")
-        return [[read_literal(item, "javascript") for item in each.split(",")] for each in lists]
+        return [[read_literal(item, "javascript") for item in inner.split(",")] for inner in lists]
     match = re.match(r"\[(.*?)\]|new\s+Array\((.*?)\)", text)
     if not match:
         return text
