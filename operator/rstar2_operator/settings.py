@@ -5,11 +5,18 @@ They are read once at the start; a changed setting needs a new pod.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import get_args
+
+from rstar2_train.api import pod_rules
+from rstar2_train.api.roles import Role, RuntimePatch
 
 PREFIX = "RSTAR2_"
+JOB_PODS_FIELDS = frozenset({"image_pull_secrets", "labels", "annotations", "tolerations", "node_selector"})
+"""Fields of a runtimePatch that a site may set for the pods of all jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,10 @@ class OperatorSettings:
     """Image of judge API, workers and executors."""
     redis_image: str = "docker.io/library/redis:7"
     """Image of Redis."""
+    registry_prefix: str = ""
+    """Prefix of these images, for jobs without spec.registryPrefix."""
+    job_pods: RuntimePatch | None = None
+    """Additions to every pod of every job, as JSON. The values of a job's own runtimePatches win."""
     image_pull_policy: str = "IfNotPresent"
     """imagePullPolicy of all pods of jobs."""
     mlflow_uri: str = ""
@@ -72,6 +83,22 @@ def _parse(text: str, kind: str) -> object:
         return text == "true"
     if kind == "int":
         return int(text)
+    if kind == "RuntimePatch | None":
+        return _site_patch(text) if text else None
     if kind == "tuple[int, ...]":
         return tuple(int(item) for item in items)
     return tuple(items) if kind == "tuple[str, ...]" else text
+
+
+def _site_patch(text: str) -> RuntimePatch:
+    """Return the site's patch of all roles. Raises ValueError."""
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("must be a JSON object")
+    patch = RuntimePatch.model_validate({**values, "manager": "site", "roles": list(get_args(Role))})
+    if other := patch.model_fields_set - JOB_PODS_FIELDS - {"manager", "roles"}:
+        names = [RuntimePatch.model_fields[name].alias or name for name in sorted(other)]
+        raise ValueError(f"{', '.join(names)}: a site cannot set this for all jobs")
+    if issues := list(pod_rules.metadata(patch, "jobPods")):
+        raise ValueError("; ".join(str(issue) for issue in issues))
+    return patch

@@ -48,14 +48,15 @@ def patches(job: AgenticRLJob) -> Iterator[Issue]:
         for number, variable in enumerate(patch.env):
             if variable.name in RESERVED_VARIABLES or variable.name.startswith(RESERVED_PREFIXES):
                 yield Issue(f"{at}.env[{number}].name", "is reserved for the operator", variable.name)
-        yield from _metadata(patch, at)
+        yield from metadata(patch, at)
         yield from _sources(patch, at)
         yield from _volumes(patch, at)
         yield from _devices(job, patch, at)
     yield from _contradictions(job.spec.runtime_patches)
 
 
-def _metadata(patch: RuntimePatch, at: str) -> Iterator[Issue]:
+def metadata(patch: RuntimePatch, at: str) -> Iterator[Issue]:
+    """Yield the issues of the labels and annotations of a patch, at field `at`."""
     for field, entries in (("labels", patch.labels), ("annotations", patch.annotations)):
         for key in entries:
             domain, _, name = key.rpartition("/")

@@ -139,7 +139,8 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
         _trust(spec, job.spec.secret_refs.ca.name)
     own = {**context.labels(pod.role), **pod.labels}
     metadata: Manifest = {"labels": own}
-    for number, patch in _patches(job, role, pod.helper):
+    site = context.settings.job_pods
+    for number, patch in [*_patches(job, role, pod.helper), *([(-1, site)] if site is not None else [])]:
         patch_metadata(metadata, patch)
         patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job), labels=own)
     if pod.opts_out:
@@ -327,7 +328,7 @@ def image(own: str | None, default: str, context: BuildContext) -> str:
     """Return the image of a role: the job's own unchanged, or the site's with the job's registryPrefix."""
     if own:
         return own
-    prefix = context.job.spec.registry_prefix
+    prefix = context.job.spec.registry_prefix or context.settings.registry_prefix
     return f"{prefix.rstrip('/')}/{default}" if prefix else default
 
 
