@@ -16,6 +16,8 @@ from tests.kube_node.binaries import PROMTOOL, Binary, ensure_binary, find_binar
 from tests.kube_node.requirements import ClusterUnavailable
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
+OPERATOR = "rstar2-operator"
+"""Name of the operator's objects."""
 
 
 class Objects(list[dict]):
@@ -34,6 +36,20 @@ class Objects(list[dict]):
             and namespace in (None, obj["metadata"].get("namespace"))
         )
         return match
+
+
+Render = Callable[..., Objects]
+
+
+def pods(objects: Objects) -> list[dict]:
+    """Return the pod specs of all Deployments."""
+    return [obj["spec"]["template"]["spec"] for obj in objects if obj["kind"] == "Deployment"]
+
+
+def env_of(objects: Objects) -> dict[str, str]:
+    """Return the environment of the operator."""
+    containers = objects.single("Deployment", OPERATOR)["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry.get("value", "") for entry in containers[0]["env"]}
 
 
 def tool(binary: Binary) -> str:
@@ -66,10 +82,11 @@ def settings(values: Iterable[str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def templated(helm: str) -> Templated:
-    """Return a function that runs `helm template` with --set arguments."""
+    """Return a function that runs `helm template` with --set arguments; `tests`: only the objects of `helm test`."""
 
-    def run(*values: str, release: str = "rstar2") -> subprocess.CompletedProcess[str]:
+    def run(*values: str, release: str = "rstar2", tests: bool = False) -> subprocess.CompletedProcess[str]:
         command = [helm, "template", release, str(CHART), "--namespace", "site", "--kube-version", "1.34.0"]
+        command += ["--show-only", "templates/tests/job.yaml"] if tests else ["--skip-tests"]
         return subprocess.run([*command, *settings(values)], capture_output=True, text=True, check=False)
 
     return run
@@ -79,8 +96,8 @@ def templated(helm: str) -> Templated:
 def rendered(templated: Templated) -> Callable[..., Objects]:
     """Return a function that renders the objects of the chart with the given values."""
 
-    def run(*values: str, release: str = "rstar2") -> Objects:
-        done = templated(*values, release=release)
+    def run(*values: str, release: str = "rstar2", tests: bool = False) -> Objects:
+        done = templated(*values, release=release, tests=tests)
         assert done.returncode == 0, done.stderr
         return Objects(obj for obj in yaml.safe_load_all(done.stdout) if obj)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,8 @@ from rstar2_operator.informer import CHILDREN, QUOTA, WARNING
 from rstar2_operator.settings import PREFIX, OperatorSettings
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from tests.chart.conftest import CHART, Objects, Templated, settings
+from tests.chart.conftest import CHART, OPERATOR, Render, Templated, env_of, pods, settings
 from tests.cluster import project_images
-
-Render = Callable[..., Objects]
 
 ALL_ON = (
     "runtimeClass.create=true",
@@ -51,16 +48,6 @@ ALL_OFF = (
     "rbac.aggregate=false",
     "operator.podDisruptionBudget=false",
 )
-OPERATOR = "rstar2-operator"
-
-
-def pods(objects: Objects) -> list[dict]:
-    return [obj["spec"]["template"]["spec"] for obj in objects if obj["kind"] == "Deployment"]
-
-
-def env_of(objects: Objects) -> dict[str, str]:
-    containers = objects.single("Deployment", OPERATOR)["spec"]["template"]["spec"]["containers"]
-    return {entry["name"]: entry.get("value", "") for entry in containers[0]["env"]}
 
 
 @pytest.mark.parametrize("values", [(), ALL_ON, ALL_OFF], ids=["default", "on", "off"])
@@ -290,6 +277,12 @@ def test_rights_with_namespaces_are_no_cluster_rights(rendered: Render) -> None:
         ("nameOverride=Foo_Bar", "nameOverride"),
         ("fullnameOverride=My_Op", "fullnameOverride"),
         ("operator.resources.limits.memory=-5", "memory"),
+        ("jobPods.env=x", "jobPods"),
+        ("jobPods.labels.rstar2\\.dev/role=trainer", "labels"),
+        ("operator.podLabels.app\\.kubernetes\\.io/name=x", "podLabels"),
+        ("registryPrefix=https://mirror.example.com", "registryPrefix"),
+        ("operator.networkPolicy.ports={443}", "networkPolicy"),
+        ("test.command=x", "test"),
         ("mlflow.resources.requests.cpu=much", "cpu"),
     ],
 )

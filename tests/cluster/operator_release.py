@@ -29,6 +29,7 @@ def install(cluster: Cluster, *values: str) -> None:
         cluster.load_image(project_images.archive(name))
     chart = str(ROOT / "helm" / "rstar2")
     sets = [item for value in (*project_images.values(), *values) for item in ("--set", value)]
+    sets += ["--set", "operator.networkPolicy.enabled=true"]  # all tests run with it
     arguments = ["--namespace", NAMESPACE, *sets, "--wait", "--timeout", "600s", "--take-ownership"]
     cluster.run("helm", "upgrade", "--install", RELEASE, chart, *arguments, seconds=700)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -35,9 +36,11 @@ To install the operator on the test cluster after `make cluster-up` (the last th
   .venv/bin/python -m tests.kube_node load {archives}
   make cluster-shell
   helm upgrade --install rstar2 helm/rstar2 --namespace rstar2 --create-namespace --wait {values}
-  .venv/bin/python -m tests.cluster.jobs tiny.yaml | kubectl apply -f -
+  {first_job}
   kubectl get arl -w
 """
+FIRST_JOB = ".venv/bin/python -m tests.cluster.jobs tiny.yaml | kubectl apply -f -"
+"""Command that runs examples/tiny.yaml with this machine's Python: the node has no image of trainer and engines."""
 PIP_VARIABLES = ("PIP_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -67,6 +70,7 @@ def values() -> tuple[str, ...]:
     """
     operator, _, tag = reference("operator").rpartition(":")
     return (
+        f"firstJob={FIRST_JOB}",
         *(f"image.repository={operator}", f"image.tag={tag}", "image.pullPolicy=Never"),
         *(f"jobImages.{role}={images.BASE}" for role in ("trainer", "rollout", "redis")),
         f"jobImages.judge={reference('judge')}",
@@ -150,5 +154,9 @@ def _run(command: list[str]) -> str:
 if __name__ == "__main__":
     archives = [str(archive(name)) for name in NAMES]
     print(*archives, sep="\n", flush=True)
-    sets = "".join(f" \\\n    --set {value}" for value in values())
-    print("\n" + NEXT.format(archives=" ".join(archives), values=sets.lstrip(" ")), end="", file=sys.stderr)
+    sets = "".join(f" \\\n    --set {shlex.quote(value)}" for value in values())
+    print(
+        "\n" + NEXT.format(archives=" ".join(archives), values=sets.lstrip(" "), first_job=FIRST_JOB),
+        end="",
+        file=sys.stderr,
+    )

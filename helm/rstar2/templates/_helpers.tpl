@@ -52,14 +52,32 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- range $index, $group := .Values.operator.gpuGroups }}{{ if $index }},{{ end }}{{ int64 $group }}{{ end }}
 {{- end }}
 
-{{/* An image whose tag has a value of its own: include "rstar2.image" (list .Values.image "image" .Chart.AppVersion).
+{{/* What precedes an image's name: include "rstar2.prefix" . */}}
+{{- define "rstar2.prefix" -}}
+{{- with .Values.registryPrefix }}{{ trimSuffix "/" . }}/{{ end }}
+{{- end }}
+
+{{/* Additions to the pods of jobs, as JSON; empty if there are none. */}}
+{{- define "rstar2.jobPods" -}}
+{{- $patch := dict -}}
+{{- range $field, $value := .Values.jobPods }}
+{{- if $value }}
+{{- $secrets := list }}
+{{- if eq $field "imagePullSecrets" }}{{ range $value }}{{ $secrets = append $secrets (dict "name" .) }}{{ end }}{{ end }}
+{{- $_ := set $patch $field (ternary $secrets $value (eq $field "imagePullSecrets")) }}
+{{- end }}
+{{- end }}
+{{- if $patch }}{{ toJson $patch }}{{ end }}
+{{- end }}
+
+{{/* An image whose tag has a value of its own: include "rstar2.image" (list .Values.image "image" .Chart.AppVersion .).
 A tag of digits alone arrives as a number, which is not printed as it was written (1.1e+11) in every case. */}}
 {{- define "rstar2.image" -}}
 {{- $image := index . 0 -}}
 {{- if not (kindIs "string" $image.tag) }}
 {{- fail (printf "%s.tag: is read as a number; quote it in a values file, or give it as --set-string %s.tag=..." (index . 1) (index . 1)) }}
 {{- end }}
-{{- printf "%s:%s" $image.repository (default (index . 2) $image.tag) }}
+{{- include "rstar2.prefix" (index . 3) }}{{ printf "%s:%s" $image.repository (default (index . 2) $image.tag) }}
 {{- end }}
 
 {{/* Image of a job's role: include "rstar2.jobImage" (list . "trainer") */}}
@@ -97,4 +115,11 @@ capabilities: {drop: [ALL]}
 
 {{- define "rstar2.mlflowSecret" -}}
 {{- default (include "rstar2.mlflow" .) .Values.mlflow.auth.existingSecret }}
+{{- end }}
+
+{{/* Annotations of an object of `helm test`: include "rstar2.testHook" "WEIGHT". */}}
+{{- define "rstar2.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation
 {{- end }}
