@@ -16,7 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.cache import JOB
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient, is_transient
-from rstar2_operator.decide.plan import FINAL
+from rstar2_operator.decide.decision import FINAL
 from rstar2_operator.main import connected
 
 POLL_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""`helm test` on a real cluster: its pod runs a job to the end. The job is short, and runs with this machine's Python."""
+"""`helm test` on a real cluster: its pod runs a job to the end. The job is short and uses this machine's Python."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from rstar2_operator.builders.objects import build_context, objects
-from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.decide.decision import Decision, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.roles import Role
@@ -28,7 +28,7 @@ def pods(settings: dict[str, str], **spec: Any) -> dict[str, dict[str, Any]]:
     job, problems = check(manifest("g", **spec))
     assert job is not None, problems
     context = build_context(job, OperatorSettings.from_env(settings))
-    plan = Plan(
+    decision = Decision(
         "g0",
         NO_RESTARTS,
         phase="Running",
@@ -36,7 +36,7 @@ def pods(settings: dict[str, str], **spec: Any) -> dict[str, dict[str, Any]]:
         serving=True,
         attempt=StageAttempt("g0", 1),
     )
-    bodies = objects(context, plan, has_secret=True)
+    bodies = objects(context, decision, has_secret=True)
     return {body["metadata"]["name"]: body["spec"]["template"] for body in bodies if "template" in body.get("spec", {})}
 
 
