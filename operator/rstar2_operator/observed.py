@@ -25,6 +25,7 @@ from rstar2_train.api.contracts import (
     Progress,
     outcome_key,
 )
+from rstar2_train.api.job import CONTROLLER
 
 Object = Mapping[str, Any]
 OWN_CONTAINERS = {
@@ -138,6 +139,11 @@ def _error(kind: type[Contract], text: str) -> str:
         field = ".".join(map(str, first["loc"]))
         return f"{field}: {first['msg']}" if field else first["msg"].removeprefix("Value error, ")
     return ""
+
+
+def is_managed(job: Object, controller: str) -> bool:
+    """Return whether a job is for this controller, and not for another one (spec.managedBy)."""
+    return bool((job["spec"].get("managedBy") or CONTROLLER) == controller)
 
 
 def labels(obj: Object) -> Mapping[str, str]:

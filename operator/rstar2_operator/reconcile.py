@@ -44,7 +44,7 @@ from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import drifted
 from rstar2_operator.metrics import JobFigures, Metrics, figures_of
-from rstar2_operator.observed import Object, ObservedJob, annotations_of
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_managed
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.reconcile_state import ReconcileState
 from rstar2_operator.settings import OperatorSettings
@@ -104,12 +104,14 @@ class Reconciler:
     async def _reconcile(self, key: Key, event_at: float) -> bool:
         """Reconcile a job once. Return whether the API server rejected something, which is retried."""
         observed = self._cache.observed(key)
+        if observed is not None and not is_managed(observed.job, self._settings.controller_name):
+            observed = None
         if observed is not None and keeps_objects(observed.job):
             await self._set_finalizer(key, observed.job, present=False)
         if observed is None or keeps_objects(observed.job) or _is_gone(observed.job):
             self._queue.drop_timer(key)
             self._states.pop(key, None)
-            return False  # the garbage collector deletes the objects of the job
+            return False  # the garbage collector deletes the objects of the job; another controller has its own
         now, rejected, state = time.time(), list[Diagnosis](), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
         if context is None:

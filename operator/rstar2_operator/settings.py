@@ -14,6 +14,8 @@ from typing import get_args
 from rstar2_train.api import pod_rules
 from rstar2_train.api.roles import Role, RuntimePatch
 
+from rstar2_train.api.job import CONTROLLER
+
 PREFIX = "RSTAR2_"
 JOB_PODS_FIELDS = frozenset({"image_pull_secrets", "labels", "annotations", "tolerations", "node_selector"})
 """Fields of a runtimePatch that a site may set for the pods of all jobs."""
@@ -39,6 +41,8 @@ class OperatorSettings:
     """imagePullPolicy of all pods of jobs."""
     mlflow_uri: str = ""
     """Tracking URI of jobs that set none; empty: a file in the job's storage."""
+    controller_name: str = CONTROLLER
+    """Jobs with another spec.managedBy are ignored."""
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces to watch, comma-separated; empty: all."""
     pod_user: int = 65532

@@ -28,7 +28,10 @@ POLL_SECONDS = 1.0
 
 
 async def delete_all(client: KubeClient, namespaces: tuple[str, ...], *, limit: float = LIMIT_SECONDS) -> None:
-    """Delete the jobs of the namespaces (empty: of all) and wait until they are gone, at most `limit` seconds."""
+    """Delete the jobs of the namespaces (empty: of all) and wait until they are gone, at most `limit` seconds.
+
+    Jobs of other controllers (spec.managedBy) are among them: the definition of AgenticRLJob is deleted next.
+    """
     jobs = await _jobs(client, namespaces)
     log.info("deleting %d jobs", len(jobs))
     for meta in jobs:

@@ -36,6 +36,12 @@ FOLDER: Final = r"^(/[A-Za-z0-9_.@+-]+)+$"
 RELATIVE: Final = r"^([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+)(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))*$"
 LABEL_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+DATA_KEY: Final = r"^[-._a-zA-Z0-9]+$"
+POD_FIELD: Final = (
+    r"^(metadata[.](name|namespace|uid|(labels|annotations)\['[-A-Za-z0-9_./]+'\])"
+    r"|spec[.](nodeName|serviceAccountName)|status[.](hostIP|hostIPs|podIP|podIPs))$"
+)
+DOMAIN_PATH: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$"
 _DEVICE: Final = r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 COMPUTE: Final = rf"^(cpu|memory|ephemeral-storage|hugepages-[A-Za-z0-9]+|{_DEVICE})$"
 DEVICE: Final = rf"^{_DEVICE}$"
@@ -51,6 +57,10 @@ PATTERNS: Final = {
     RELATIVE: "a relative path without '.' or '..' components and without a trailing '/'",
     LABEL_KEY: "a label key: an optional domain and '/', then at most 63 letters, digits and -_.",
     LABEL_VALUE: "an empty string, or letters, digits and -_.; the first and last character are letters or digits",
+    DATA_KEY: "letters, digits and -_.",
+    POD_FIELD: "metadata.name, metadata.namespace, metadata.uid, metadata.labels['KEY'], metadata.annotations['KEY'], "
+    "spec.nodeName, spec.serviceAccountName, status.hostIP, status.hostIPs, status.podIP, status.podIPs",
+    DOMAIN_PATH: "a domain, '/' and a path, such as rstar2.dev/operator",
     COMPUTE: "cpu, memory, ephemeral-storage, hugepages-SIZE, or an extended resource such as amd.com/gpu",
     DEVICE: "an extended resource: DOMAIN/NAME, such as amd.com/gpu",
     IMAGE: "an image name without spaces, such as registry.example.org/rstar2/trainer:0.1.0",
@@ -67,6 +77,8 @@ OptionalName = Annotated[str, StringConstraints(pattern=OPTIONAL, max_length=253
 """An `ObjectName` or the empty string."""
 ImageName = Annotated[str, StringConstraints(pattern=IMAGE, max_length=1024)]
 """Registry, repository, and tag or digest of a container image."""
+SecretKey = Annotated[str, StringConstraints(pattern=DATA_KEY, max_length=253)]
+"""Key of a Secret or ConfigMap."""
 Text = Annotated[str, StringConstraints(max_length=1024)]
 """A bounded string; the CRD must not contain unbounded strings."""
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -169,8 +181,6 @@ class ListType:
 ATOMIC: Final = ListType("atomic")
 SET: Final = ListType("set")
 BY_NAME: Final = ListType("map", "name")
-FREE_FORM: Final[dict[str, Any]] = {"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 3}
-"""Marks a model whose fields the CRD leaves out: only the model checks them."""
 ATOMIC_MAP: Final[dict[str, Any]] = {"x-kubernetes-map-type": "atomic"}
 """Schema extension of an object that one manager sets as a whole."""
 
@@ -198,3 +208,10 @@ class LocalReference(ApiModel):
 
     name: ObjectName
     """Name of the object."""
+
+
+class KeyReference(LocalReference):
+    """A reference to one key of a Secret in the job's namespace."""
+
+    key: SecretKey
+    """Key of the Secret."""

@@ -8,11 +8,13 @@ every rule with its twin in rules.py on a real API server.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rstar2_train.api.pod_rules import VOLUME_KINDS
+from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
+    ACCELERATOR_CLAIM,
     EXECUTOR_PATCH_FIELDS,
     GPU_RESOURCES,
     RESERVED_FOLDERS,
@@ -79,6 +81,10 @@ def _immutable(at: str, field: str, message: str) -> Rule:
     """Return a field that cannot be set, changed or removed once the object exists."""
     same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
     return Rule(at=at, rule=same, message=message, field=f".{field}")
+
+
+def _exactly_one(fields: Iterable[str]) -> str:
+    return f"[{', '.join(f'has(self.{field})' for field in fields)}].filter(b, b).size() == 1"
 
 
 def _between(at: str, limits: tuple[str, str]) -> Rule:
@@ -160,16 +166,24 @@ ROLES = (
     ),
     Rule(
         at="spec.accelerator",
-        rule="(self.vendor == 'None') != has(self.resource)",
-        message="resource is required if vendor is "
+        rule="self.vendor == 'None' ? !has(self.resource) && !has(self.claimTemplates)"
+        " : has(self.resource) != has(self.claimTemplates)",
+        message="either resource or claimTemplates is required if vendor is "
         + ", or ".join(f"{vendor} (usually {resource})" for vendor, resource in GPU_RESOURCES.items())
-        + "; it must not be set if vendor is None",
+        + "; neither may be set if vendor is None",
     ),
     Rule(
         at="spec.accelerator",
         rule=f"self.vendor != 'NVIDIA' || !has(self.resource) || self.resource != '{GPU_RESOURCES['AMD']}'",
         message=f"must be that of NVIDIA's device plugin if vendor is NVIDIA, usually {GPU_RESOURCES['NVIDIA']}",
         field=".resource",
+    ),
+    Rule(
+        at="spec",
+        rule="!has(self.accelerator.claimTemplates) || has(self.accelerator.claimTemplates.rollout) ||"
+        " self.stages.all(s, s.type == 'SFT')",
+        message="is required, because a stage needs engines",
+        field=".accelerator.claimTemplates.rollout",
     ),
     Rule(
         at="spec.storage",
@@ -208,8 +222,35 @@ PATCHES = (
         field=".name",
     ),
     Rule(
+        at="spec.runtimePatches[].env[]",
+        rule="!(has(self.value) && has(self.valueFrom))",
+        message="must not be set together with value",
+        field=".valueFrom",
+    ),
+    Rule(
+        at="spec.runtimePatches[].env[].valueFrom",
+        rule=_exactly_one(ENV_SOURCES.values()),
+        message=f"must set exactly one of {', '.join(ENV_SOURCES.values())}",
+    ),
+    Rule(
+        at="spec.runtimePatches[].envFrom[]",
+        rule=_exactly_one(("secretRef", "configMapRef")),
+        message="must set exactly one of secretRef, configMapRef",
+    ),
+    Rule(
+        at="spec.runtimePatches[].resourceClaims[]",
+        rule=_exactly_one(("resourceClaimName", "resourceClaimTemplateName")),
+        message="must set exactly one of resourceClaimName, resourceClaimTemplateName",
+    ),
+    Rule(
+        at="spec.runtimePatches[].resourceClaims[]",
+        rule=f"self.name != '{ACCELERATOR_CLAIM}'",
+        message="is reserved for spec.accelerator.claimTemplates",
+        field=".name",
+    ),
+    Rule(
         at="spec.runtimePatches[].volumes[]",
-        rule=f"[{', '.join(f'has(self.{kind})' for kind in VOLUME_KINDS.values())}].filter(b, b).size() == 1",
+        rule=_exactly_one(VOLUME_KINDS.values()),
         message=f"must set exactly one of {', '.join(VOLUME_KINDS.values())}",
     ),
     Rule(
@@ -257,6 +298,7 @@ TRANSITIONS = (
         message="is immutable; give the stage another name",
         field=".type",
     ),
+    _immutable("spec", "managedBy", f"is immutable because another controller has no pods of the job; {_OTHER_NAME}"),
     _immutable("spec.redis", "storage", f"is immutable because the volume exists; {_OTHER_NAME}"),
     _immutable("spec.storage", "claimName", _STORAGE),
     _immutable("spec.storage", "storageClassName", _STORAGE),

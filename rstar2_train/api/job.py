@@ -14,6 +14,7 @@ from rstar2_train.api.base import (
     API_VERSION,
     ATOMIC,
     BY_NAME,
+    DOMAIN_PATH,
     KIND,
     LABEL_KEY,
     SET,
@@ -23,6 +24,7 @@ from rstar2_train.api.base import (
     ListType,
     LocalReference,
     OptionalName,
+    SecretKey,
     Text,
 )
 from rstar2_train.api.contracts import Reason
@@ -41,6 +43,8 @@ from rstar2_train.api.roles import (
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
 from rstar2_train.api.tasks import SANDBOX_REWARDS, AgentSpec, EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
 
+CONTROLLER = "rstar2.dev/operator"
+"""Value of spec.managedBy of jobs that set none."""
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
 FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost", "PodRejected"]
@@ -83,7 +87,7 @@ class TrajectoriesSpec(ApiModel):
 class FailureRule(ApiModel):
     """Action after a failure with one of the listed exit codes, reasons or pod conditions."""
 
-    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=6), SET] = ["trainer"]
+    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=7), SET] = ["trainer"]
     """Roles whose pods the rule is about. Containers of the others are restarted by default."""
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16), SET] = []
     """Exit codes that match: of the orchestrator, or of a container of another role."""
@@ -124,15 +128,29 @@ class Stuck(ApiModel):
     """Report: condition Stuck. Restart: also a counted restart."""
 
 
+class HubTokenReference(LocalReference):
+    """A token in a Secret of the job's namespace."""
+
+    key: SecretKey = "HF_TOKEN"
+    """Key of the token."""
+
+
+class CAReference(LocalReference):
+    """A bundle of certificates in a Secret of the job's namespace."""
+
+    key: SecretKey = "ca.crt"
+    """Key of the bundle."""
+
+
 class SecretRefs(ApiModel):
     """Secrets of the site."""
 
-    hub_token: LocalReference | None = None
-    """Secret with HF_TOKEN."""
+    hub_token: HubTokenReference | None = None
+    """Token of the Hugging Face Hub, for gated and private repositories."""
     proxy: LocalReference | None = None
-    """Secret with HTTPS_PROXY, HTTP_PROXY, NO_PROXY."""
-    ca: LocalReference | None = None
-    """Secret with ca.crt, the bundle of all authorities that trainer pods trust. Default: the image's."""
+    """Secret whose keys HTTPS_PROXY, HTTP_PROXY and NO_PROXY become variables of the preparation."""
+    ca: CAReference | None = None
+    """Bundle of all authorities that trainer pods trust. Default: the image's."""
 
 
 class JobSpec(ApiModel):
@@ -140,6 +158,8 @@ class JobSpec(ApiModel):
 
     suspend: bool = False
     """If true: write a checkpoint, then delete all pods and keep the storage. If false again: resume."""
+    managed_by: Annotated[str, StringConstraints(pattern=DOMAIN_PATH, max_length=63)] | None = None
+    """Controller that runs the job; others ignore it. Immutable. Default: rstar2.dev/operator."""
     queue_name: OptionalName = ""
     """Kueue LocalQueue: each stage waits for quota, and an eviction suspends the job. Default: none."""
     priority_class_name: OptionalName = ""
@@ -184,7 +204,7 @@ class JobSpec(ApiModel):
     environments: Annotated[list[EnvironmentSpec], Field(max_length=1), BY_NAME] = []
     """Environment of the rollouts; at most one."""
     agent: AgentSpec | None = None
-    """Program that plays the rollouts, in `rstar2 run`."""
+    """Program that plays the rollouts. Default: the model's own tool calls."""
     rewards: Annotated[list[RewardSpec], Field(max_length=16), BY_NAME] = []
     """Rewards of final answers; a row selects one by name. Default: the environment's, else Math."""
     judge: JudgeSpec = JudgeSpec()
@@ -206,7 +226,7 @@ class JobSpec(ApiModel):
     secret_refs: SecretRefs = SecretRefs()
     """Secrets of the site."""
     runtime_patches: Annotated[list[RuntimePatch], Field(max_length=16), ListType("map", "manager")] = []
-    """Bounded changes to pods: never labels, isolation, security, accounts or devices."""
+    """Bounded changes to pods: placement, metadata, variables, volumes and accounts; never isolation or security."""
 
     @property
     def needs_judge(self) -> bool:

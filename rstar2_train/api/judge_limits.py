@@ -32,7 +32,7 @@ class JudgeLimits(ApiModel):
     def from_spec(cls, spec: JudgeLimitsSpec) -> JudgeLimits:
         """Return the wire form of a manifest's limits; memory is rounded down to whole MiB."""
         return cls(
-            wall_seconds=float(spec.wall_seconds),
+            wall_seconds=float(spec.timeout_seconds),
             memory_mib=int(amount(spec.memory)) >> 20,
             output_bytes=int(amount(spec.output)),
             processes=spec.processes,

@@ -1,7 +1,7 @@
 """Subsets of Kubernetes pod types that a runtimePatch may use: variables, volumes, tolerations, affinity.
 
 Volumes are limited to the kinds that restricted Pod Security admits and that hold no account token. Because of these
-subsets a job needs no embedded PodTemplate, and the CRD stays small.
+subsets a job needs no embedded PodTemplate.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from rstar2_train.api.base import (
     ATOMIC,
     ATOMIC_MAP,
     FOLDER,
-    FREE_FORM,
     LABEL_KEY,
     LABEL_VALUE,
+    POD_FIELD,
     RELATIVE,
     VARIABLE,
     ApiModel,
+    KeyReference,
     LocalReference,
     Name,
     ObjectName,
     Quantity,
+    SecretKey,
     keys,
 )
 
@@ -41,13 +43,42 @@ Annotations = Annotated[
 """Annotation key -> value."""
 
 
+class ConfigKeyReference(LocalReference):
+    """A reference to one key of a ConfigMap in the job's namespace."""
+
+    key: SecretKey
+    """Key of the ConfigMap."""
+
+
+class FieldReference(ApiModel):
+    """A field of the pod."""
+
+    field_path: Annotated[str, StringConstraints(pattern=POD_FIELD, max_length=400)]
+    """Path, such as metadata.name, metadata.labels['KEY'], spec.nodeName or status.podIP."""
+
+
+class EnvVarSource(ApiModel):
+    """The source of a variable: exactly one of secretKeyRef, configMapKeyRef, fieldRef."""
+
+    model_config = ApiModel.model_config | {"json_schema_extra": ATOMIC_MAP}
+
+    secret_key_ref: KeyReference | None = None
+    """Key of a Secret."""
+    config_map_key_ref: ConfigKeyReference | None = None
+    """Key of a ConfigMap."""
+    field_ref: FieldReference | None = None
+    """Field of the pod."""
+
+
 class EnvVar(ApiModel):
     """An environment variable."""
 
     name: Annotated[str, StringConstraints(pattern=VARIABLE, max_length=128)]
     """Name. RSTAR2_*, POD_*, RAY_*, KUBERNETES_*, HOME, HOSTNAME, REDIS_PASSWORD and the like are reserved."""
-    value: Annotated[str, StringConstraints(max_length=4096)] = ""
-    """Value."""
+    value: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    """Value. Default: empty, unless valueFrom is set."""
+    value_from: EnvVarSource | None = None
+    """Source of the value, instead of value."""
 
 
 class KeyToPath(ApiModel):
@@ -140,9 +171,7 @@ class SchedulingGate(ApiModel):
 
 
 class TopologySpread(ApiModel):
-    """Spread of the pods of a role over topology domains. The CRD has no schema for it, to stay small."""
-
-    model_config = ApiModel.model_config | {"json_schema_extra": FREE_FORM}
+    """Spread of the pods of a role over topology domains."""
 
     topology_key: Key
     """Node label whose value defines the topology domain."""
@@ -153,9 +182,7 @@ class TopologySpread(ApiModel):
 
 
 class PodClaim(ApiModel):
-    """A device of dynamic resource allocation: exactly one of both sources. The CRD has no schema for it."""
-
-    model_config = ApiModel.model_config | {"json_schema_extra": FREE_FORM}
+    """A device of dynamic resource allocation: exactly one of both sources."""
 
     name: Name
     """Name of the claim in the pod; unique in the patch."""
@@ -264,9 +291,7 @@ class PodAffinity(ApiModel):
 
 
 class Affinity(ApiModel):
-    """Scheduling constraints, as in a pod's spec.affinity. The CRD has no schema for them, to stay small."""
-
-    model_config = ApiModel.model_config | {"json_schema_extra": FREE_FORM}
+    """Scheduling constraints, as in a pod's spec.affinity."""
 
     node_affinity: NodeAffinity | None = None
     """Nodes that the pods require or prefer."""

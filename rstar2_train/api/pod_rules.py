@@ -12,6 +12,7 @@ from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import (
+    ACCELERATOR_CLAIM,
     EXECUTOR_PATCH_FIELDS,
     GPU_RESOURCES,
     REDIS_DATA,
@@ -26,6 +27,11 @@ from rstar2_train.api.roles import (
 )
 
 SANDBOX = "could weaken the sandbox of executors: container runtimes read it"
+ENV_SOURCES = {
+    "secret_key_ref": "secretKeyRef",
+    "config_map_key_ref": "configMapKeyRef",
+    "field_ref": "fieldRef",
+}
 VOLUME_KINDS = {
     "persistent_volume_claim": "persistentVolumeClaim",
     "config_map": "configMap",
@@ -71,11 +77,20 @@ def _sources(patch: RuntimePatch, at: str) -> Iterator[Issue]:
     for number, source in enumerate(patch.env_from):
         if (source.secret_ref is None) == (source.config_map_ref is None):
             yield Issue(f"{at}.envFrom[{number}]", "must set exactly one of secretRef, configMapRef")
+    for number, variable in enumerate(patch.env):
+        chosen = variable.value_from
+        if chosen is not None and variable.value is not None:
+            yield Issue(f"{at}.env[{number}].valueFrom", "must not be set together with value")
+        if chosen is not None and sum(getattr(chosen, kind) is not None for kind in ENV_SOURCES) != 1:
+            message = f"must set exactly one of {', '.join(ENV_SOURCES.values())}"
+            yield Issue(f"{at}.env[{number}].valueFrom", message)
     seen: set[str] = set()
     for number, claim in enumerate(patch.resource_claims):
         field = f"{at}.resourceClaims[{number}]"
         if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
             yield Issue(field, "must set exactly one of resourceClaimName, resourceClaimTemplateName")
+        if claim.name == ACCELERATOR_CLAIM:
+            yield Issue(f"{field}.name", "is reserved for spec.accelerator.claimTemplates", claim.name)
         if claim.name in seen:
             yield Issue(f"{field}.name", "duplicate", claim.name)
         seen.add(claim.name)
@@ -187,7 +202,7 @@ def _contradictions(runtime_patches: list[RuntimePatch]) -> Iterator[Issue]:
 def _single_valued(patch: RuntimePatch) -> Iterator[tuple[str, str, object]]:
     """Return the settings that a pod has once: field, description, value (None: conflicts with any other)."""
     for number, variable in enumerate(patch.env):
-        yield f"env[{number}].name", f"the variable {variable.name}", variable.value
+        yield f"env[{number}].name", f"the variable {variable.name}", (variable.value, variable.value_from)
     for number, mount in enumerate(patch.volume_mounts):
         yield f"volumeMounts[{number}].mountPath", f"the mount at {mount.mount_path}", None
     for label, wanted in patch.node_selector.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import Field, StringConstraints
 
 from rstar2_train.api.base import (
     ATOMIC,
@@ -23,6 +23,7 @@ from rstar2_train.api.base import (
     LocalReference,
     ObjectName,
     Quantity,
+    SecretKey,
     Text,
     keys,
 )
@@ -42,12 +43,6 @@ from rstar2_train.api.kube import (
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 Sharding = Literal["Auto", "Full", "PerHost"]
-SMALLEST = {"maxLength": 8, "maxItems": 1, "maxProperties": 1}
-"""Bounds of a field with values of several types."""
-Checkpointing = Annotated[
-    bool | Literal["Auto"],
-    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True, "enum": ["Auto", True, False], **SMALLEST}),
-]
 Requirement = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
 ]
@@ -65,6 +60,8 @@ RESERVED_PREFIXES = ("RSTAR2_", "POD_", "RAY_", "KUBERNETES_")
 """Prefixes of environment variables that a runtimePatch must not set: identity, addresses, Ray."""
 RESERVED_VARIABLES = ("HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "REDIS_PASSWORD")
 """Further environment variables that a runtimePatch must not set."""
+ACCELERATOR_CLAIM = "rstar2-accelerator"
+"""Name of the claim of accelerator.claimTemplates in a pod, which a runtimePatch must not use."""
 REDIS_DATA = "/data"
 """Mount path of Redis' volume."""
 RESERVED_DOMAINS = ("rstar2.dev", "app.kubernetes.io", "batch.kubernetes.io", "kueue.x-k8s.io")
@@ -139,13 +136,25 @@ class RDMASpec(ApiModel):
     """Devices per trainer pod."""
 
 
+class ClaimTemplates(ApiModel):
+    """ResourceClaimTemplates of the job's namespace, by which a DRA driver gives pods their accelerators."""
+
+    trainer: ObjectName
+    """Template of a trainer pod, with trainer.gpusPerReplica devices."""
+    rollout: ObjectName | None = None
+    """Template of an engine, with rollout.tensorParallel devices; required if a stage samples."""
+
+
 class AcceleratorSpec(ApiModel):
     """Accelerator of trainer and engine pods. Immutable."""
 
     vendor: Vendor
     """AMD (ROCm), NVIDIA (CUDA), or None (CPU, with gloo)."""
     resource: Annotated[str, StringConstraints(pattern=DEVICE, max_length=317)] | None = None
-    """Extended resource that the device plugin offers, such as amd.com/gpu; required unless vendor is None."""
+    """Extended resource that the device plugin offers, such as amd.com/gpu. Unless vendor is None, exactly one of
+    resource and claimTemplates is required."""
+    claim_templates: ClaimTemplates | None = None
+    """Claims of dynamic resource allocation, on clusters with a DRA driver instead of the device plugin."""
     rdma: RDMASpec | None = None
     """RDMA devices of the trainer pods."""
 
@@ -166,8 +175,9 @@ class TrainerSpec(ApiModel):
     """Maximum tokens, padding included, in one forward pass of one rank. Default: 16384 to 40960, by free memory."""
     logprob_chunk_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 2048
     """Tokens whose logits are in memory at the same time."""
-    activation_checkpointing: Checkpointing = "Auto"
-    """Whether to recompute activations in the backward pass. Auto: of as few layers as the free memory requires."""
+    activation_checkpointing: Literal["Auto", "Always", "Never"] = "Auto"
+    """Layers whose activations are recomputed in the backward pass. Auto: as few as the free memory requires. Always:
+    all. Never: none."""
     packing: bool | None = None
     """Whether a micro-batch has its sequences one after another, without padding. Default: on accelerators."""
     compile: bool | None = None
@@ -184,13 +194,18 @@ class TrainerSpec(ApiModel):
     """Requests and limits per pod."""
     termination_grace_period_seconds: Annotated[int, Field(ge=10, le=7200)] = 120
     """Seconds between SIGTERM and SIGKILL: time to finish the update and write a checkpoint."""
-    pod_disruption_budget: bool = False
-    """Whether a PodDisruptionBudget refuses every eviction of a trainer pod, so that `kubectl drain` waits."""
+    disruption_policy: Literal["Allow", "Refuse"] = "Allow"
+    """Refuse: a PodDisruptionBudget refuses every eviction of a trainer pod, so that `kubectl drain` waits."""
 
     @property
     def ranks_per_replica(self) -> int:
         """Ranks per pod: one per accelerator, or one on the CPU."""
         return max(1, self.gpus_per_replica)
+
+    @property
+    def recomputes(self) -> bool | None:
+        """Whether all layers recompute their activations; None: as few as the free memory requires."""
+        return {"Auto": None, "Always": True, "Never": False}[self.activation_checkpointing]
 
 
 class AdmissionSpec(ApiModel):
@@ -250,8 +265,8 @@ class RolloutSpec(ApiModel):
 class JudgeLimitsSpec(ApiModel):
     """Limits of one tool call."""
 
-    wall_seconds: Annotated[int, Field(ge=1, le=600)] = 4
-    """Wall-clock time in seconds."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=600)] = 4
+    """Wall-clock time."""
     memory: Quantity = "512Mi"
     """Address space, 32Mi to 1Ti; rounded down to whole MiB."""
     output: Quantity = "64Ki"
@@ -302,6 +317,15 @@ class RedisSpec(ApiModel):
     """Size of the volume for the append-only file. Immutable."""
 
 
+class LoginReference(LocalReference):
+    """A user and a password in a Secret of the job's namespace."""
+
+    username_key: SecretKey = "MLFLOW_TRACKING_USERNAME"
+    """Key of the user's name."""
+    password_key: SecretKey = "MLFLOW_TRACKING_PASSWORD"
+    """Key of the password."""
+
+
 class MLflowSpec(ApiModel):
     """The MLflow server that receives metrics and traces."""
 
@@ -309,8 +333,8 @@ class MLflowSpec(ApiModel):
     """Tracking URI. Default: the chart's MLflow, or a SQLite file in the job's storage."""
     experiment: Text = "rstar2"
     """Experiment name."""
-    secret_ref: LocalReference | None = None
-    """Secret with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
+    secret_ref: LoginReference | None = None
+    """Secret with user and password of the server."""
 
 
 class TrackingSpec(ApiModel):
@@ -352,15 +376,15 @@ class RuntimePatch(ApiModel):
     tolerations: Annotated[list[Toleration], Field(max_length=16), ATOMIC] = []
     """Pod tolerations."""
     affinity: Affinity | None = None
-    """Affinity as in a pod: matchExpressions of nodes, matchLabels of pods. The API server does not check it."""
+    """Affinity as in a pod: matchExpressions of nodes, matchLabels of pods."""
     topology_spread_constraints: Annotated[list[TopologySpread], Field(max_length=4), ATOMIC] = []
-    """Spread of the pods of a role: topologyKey, maxSkew, whenUnsatisfiable. The API server does not check it."""
+    """Spread of the pods of a role over topology domains."""
     scheduler_name: ObjectName | None = None
     """Scheduler of the pods. Default: the cluster's."""
     scheduling_gates: Annotated[list[SchedulingGate], Field(max_length=8), BY_NAME] = []
     """Gates that a controller of the site removes before the pods are scheduled."""
     resource_claims: Annotated[list[PodClaim], Field(max_length=8), ATOMIC] = []
-    """Devices of dynamic resource allocation: name, and resourceClaimName or resourceClaimTemplateName."""
+    """Devices of dynamic resource allocation."""
     image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), BY_NAME] = []
     """Registry credentials."""
     resources: Resources | None = None

@@ -160,16 +160,44 @@ def _accelerator(job: AgenticRLJob) -> Iterator[Issue]:
     if accelerator.vendor != "None" and not gpus:
         message = f"must be at least 1 if spec.accelerator.vendor is {accelerator.vendor}; use vendor: None for CPU"
         yield Issue("spec.trainer.gpusPerReplica", message, gpus)
-    if accelerator.vendor == "None" and accelerator.resource is not None:
-        message = "must not be set if vendor is None"
-        yield Issue("spec.accelerator.resource", message, accelerator.resource)
-    if accelerator.vendor != "None" and accelerator.resource is None:
+    for field in ("resource", "claim_templates"):
+        if accelerator.vendor == "None" and (value := getattr(accelerator, field)) is not None:
+            at = f"spec.accelerator.{type(accelerator).model_fields[field].alias}"
+            yield Issue(at, "must not be set if vendor is None", value if isinstance(value, str) else None)
+    if accelerator.vendor != "None" and accelerator.resource is None and accelerator.claim_templates is None:
         usual = GPU_RESOURCES[accelerator.vendor]
-        message = f"is required if vendor is {accelerator.vendor}: the device plugin's resource, usually {usual}"
-        yield Issue("spec.accelerator.resource", message)
+        message = f"is required if vendor is {accelerator.vendor}: the device plugin's resource, usually {usual}, or "
+        yield Issue("spec.accelerator.resource", f"{message}claimTemplates with a DRA driver")
+    if accelerator.resource is not None and accelerator.claim_templates is not None:
+        message = "must not be set together with resource: a cluster has a device plugin or a DRA driver"
+        yield Issue("spec.accelerator.claimTemplates", message)
+    if accelerator.claim_templates is not None and accelerator.claim_templates.rollout is None and _samples(job):
+        yield Issue("spec.accelerator.claimTemplates.rollout", "is required, because a stage needs engines")
     if accelerator.vendor == "NVIDIA" and accelerator.resource == GPU_RESOURCES["AMD"]:
         message = f"must be that of NVIDIA's device plugin if vendor is NVIDIA, usually {GPU_RESOURCES['NVIDIA']}"
         yield Issue("spec.accelerator.resource", message, accelerator.resource)
+
+
+def _samples(job: AgenticRLJob) -> bool:
+    """Return whether any stage needs engines."""
+    return any(stage.needs_engines for stage in job.spec.stages)
+
+
+def _without_requests(job: AgenticRLJob) -> Iterator[Issue]:
+    """Warn of pods on accelerators without requests of CPU and memory: they are the first to be evicted."""
+    spec = job.spec
+    patched = {role for patch in spec.runtime_patches if patch.resources is not None for role in patch.roles}
+    for role, resources, used in (
+        ("trainer", spec.trainer.resources, any(stage.learns for stage in spec.stages)),
+        ("rollout", spec.rollout.resources, _samples(job)),
+    ):
+        set_amounts = {"cpu", "memory"} & (resources.requests.keys() | resources.limits.keys())
+        if spec.accelerator.vendor != "None" and used and role not in patched and not set_amounts:
+            message = (
+                "requests neither cpu nor memory, so the pods have the QoS class BestEffort: a node that lacks memory "
+                "evicts them first, and such an eviction counts as a restart; set both"
+            )
+            yield Issue(f"spec.{role}.resources.requests", message, warning=True)
 
 
 def _storage(job: AgenticRLJob) -> Iterator[Issue]:
@@ -317,6 +345,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _filter,
     _base_model,
     _accelerator,
+    _without_requests,
     _storage,
     _engine_args,
     _judge,

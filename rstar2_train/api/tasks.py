@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rstar2_train.api.base import ATOMIC, SET, ApiModel, ImageName, LocalReference, Name, Quantity, Text
+from rstar2_train.api.base import ATOMIC, SET, ApiModel, ImageName, KeyReference, Name, Quantity, Text
 from rstar2_train.api.roles import Resources
 
 ToolId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=64)]
@@ -26,8 +26,8 @@ class ToolSpec(ApiModel):
     """Python file, or folder of a package, with the function. Default: a built-in tool."""
     server: Name | None = None
     """Entry of mcpServers that has the tool."""
-    wall_seconds: Seconds | None = None
-    """Time limit of a call. Default: judge.limits.wallSeconds."""
+    timeout_seconds: Seconds | None = None
+    """Time limit of a call. Default: judge.limits.timeoutSeconds."""
     memory: Quantity | None = None
     """Memory limit of a call. Default: judge.limits.memory."""
 
@@ -41,8 +41,8 @@ class MCPServerSpec(ApiModel):
     """URL of the server, such as http://tools:8000/mcp."""
     command: Annotated[list[Text], Field(max_length=32), ATOMIC] = []
     """`rstar2 run` only: command line of a server on stdio."""
-    secret_ref: LocalReference | None = None
-    """Secret with the bearer token NAME_MCP_TOKEN; NAME: in upper case, with _ for -."""
+    secret_ref: KeyReference | None = None
+    """Bearer token. `rstar2 run` reads the variable NAME_MCP_TOKEN instead; NAME: in upper case, with _ for -."""
 
     @property
     def token_variable(self) -> str:
@@ -63,9 +63,9 @@ class EnvironmentSpec(ApiModel):
     """Command line; {host} and {port} are its address. Default: the image's."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Servers."""
-    episodes: Annotated[int, Field(ge=1, le=100_000)] = 1
+    max_concurrent_episodes: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Concurrent episodes per server (OpenEnv's max_concurrent_envs)."""
-    step_seconds: Seconds = 30
+    step_timeout_seconds: Seconds = 30
     """Time limit of a reset or a step."""
     observation: Text | None = None
     """Field of an observation that the model reads. Default: all."""
@@ -90,9 +90,9 @@ class AgentSpec(ApiModel):
     """Image of the program, with Python; required in a cluster."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pods."""
-    seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
-    """Seconds per rollout, without generation."""
-    episodes: Annotated[int, Field(ge=1)] = 16
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+    """Time limit of a rollout, without generation."""
+    max_concurrent_episodes: Annotated[int, Field(ge=1, le=100_000)] = 16
     """Concurrent programs per pod."""
     correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Lowest reward of a correct response."""
@@ -100,7 +100,7 @@ class AgentSpec(ApiModel):
     @property
     def programs(self) -> int:
         """Programs that run at the same time: of all pods, or on one machine."""
-        return self.episodes * (self.replicas if self.image is not None else 1)
+        return self.max_concurrent_episodes * (self.replicas if self.image is not None else 1)
 
 
 RewardType = Literal["Math", "Exact", "Choice", "Numeric", "Program", "Tests"]
@@ -125,5 +125,5 @@ class RewardSpec(ApiModel):
     """Type Numeric: whether a response without a unit is wrong if the answer has one."""
     correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Lowest score of a correct response."""
-    wall_seconds: Seconds = 30
+    timeout_seconds: Seconds = 30
     """Time limit of a program or test."""

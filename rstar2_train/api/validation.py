@@ -86,6 +86,14 @@ _RENAMED = {
     "spec.failurePolicy.rules.onReason": "onReasons",
     "spec.secretRefs.registryPrefix": "spec.registryPrefix",
     "spec.stages.trainerReplicas": "trainer.replicas",
+    "spec.trainer.podDisruptionBudget": "spec.trainer.disruptionPolicy: Refuse",
+    "spec.judge.limits.wallSeconds": "spec.judge.limits.timeoutSeconds",
+    "spec.tools.wallSeconds": "timeoutSeconds",
+    "spec.rewards.wallSeconds": "timeoutSeconds",
+    "spec.agent.seconds": "spec.agent.timeoutSeconds",
+    "spec.agent.episodes": "spec.agent.maxConcurrentEpisodes",
+    "spec.environments.stepSeconds": "stepTimeoutSeconds",
+    "spec.environments.episodes": "maxConcurrentEpisodes",
 }
 """Path of a renamed or mistaken field, without list indices -> path of the field that replaces it."""
 

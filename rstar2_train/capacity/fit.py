@@ -89,7 +89,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         ranks=ranks_of(job, stage),
         tokens=max(trainer.tokens_per_micro_batch or DEFAULT_TOKENS, sequence_tokens(job, stage)),
         chunk=trainer.logprob_chunk_tokens,
-        checkpointed_layers=0 if trainer.activation_checkpointing is False else shape.layers,
+        checkpointed_layers=0 if trainer.recomputes is False else shape.layers,
         value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
@@ -116,13 +116,12 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         memory=profile.memory_bytes / share,
         value_bytes=step.value_bytes,
     )
-    checkpointing = trainer.activation_checkpointing
     layout = choose_layout(
         shape,
         machine,
         chunk=step.chunk,
         tokens=trainer.tokens_per_micro_batch,
-        checkpointing=None if checkpointing == "Auto" else checkpointing,
+        checkpointing=trainer.recomputes,
         sharding=trainer.sharding,
         offload=trainer.offload,
         longest=sequence_tokens(job, stage),
@@ -249,7 +248,7 @@ def _trainer_advice(
         return trainer_memory(shape, dataclasses.replace(step, **changes)).total <= available
 
     if fits(checkpointed_layers=shape.layers):
-        return "spec.trainer.activationCheckpointing", "set it to true"
+        return "spec.trainer.activationCheckpointing", "set it to Always"
     longest = sequence_tokens(job, stage)
     smaller = [tokens for tokens in range(MICRO_BATCH_STEPS, step.tokens, MICRO_BATCH_STEPS) if tokens >= longest]
     smaller = [tokens for tokens in smaller if fits(checkpointed_layers=shape.layers, tokens=tokens)]

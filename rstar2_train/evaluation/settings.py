@@ -63,7 +63,9 @@ def _task_settings(spec: JobSpec) -> dict[str, Any]:
     if spec.environments:
         settings["environments"] = [environment.model_dump(by_alias=False) for environment in spec.environments]
     if spec.agent:
-        settings["agent"] = spec.agent.model_dump(by_alias=False, exclude={"seconds", "episodes"})
+        settings["agent"] = spec.agent.model_dump(
+            by_alias=False, exclude={"timeout_seconds", "max_concurrent_episodes"}
+        )
     if spec.rewards:
         settings["rewards"] = [reward.model_dump(by_alias=False, exclude={"source"}) for reward in spec.rewards]
         settings["checkers"] = [read_sources(Path(reward.source))[1] for reward in spec.rewards if reward.source]

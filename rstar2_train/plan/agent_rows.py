@@ -29,7 +29,8 @@ def agent_rows(job: AgenticRLJob, stage: Stage) -> Iterator[Row]:
             )
     yield Row(
         *(section, "agentPrograms", "programs at the same time", "count", agent.programs),
-        f"spec.agent.episodes {agent.episodes} per pod; the engines admit {most_concurrent(job, stage):,} trajectories",
+        f"spec.agent.maxConcurrentEpisodes {agent.max_concurrent_episodes} per pod; the engines admit "
+        f"{most_concurrent(job, stage):,} trajectories",
     )
 
 
@@ -40,7 +41,7 @@ def too_few_programs(job: AgenticRLJob) -> list[Issue]:
     if agent is None or agent.programs >= most:
         return []
     message = f"{agent.programs:,} programs run at the same time, and the engines admit {most:,} trajectories"
-    return [Issue("spec.agent.episodes", message, agent.episodes, warning=True)]
+    return [Issue("spec.agent.maxConcurrentEpisodes", message, agent.max_concurrent_episodes, warning=True)]
 
 
 def _requested(job: AgenticRLJob, name: str) -> float:

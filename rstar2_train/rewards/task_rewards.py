@@ -130,7 +130,7 @@ class TaskRewards:
         transcript = {"text": response.model_text, "calls": [dict(call) for call in response.calls]}
         arguments = {"row": dict(response.row), "answer": answer, "transcript": transcript}
         stdin = function_input(arguments, response.files)
-        limits = JudgeLimits(wall_seconds=rule.wall_seconds)
+        limits = JudgeLimits(wall_seconds=rule.timeout_seconds)
         fault = ""
         for _ in range(2):
             result = await judge.run(self.programs[rule.name], stdin, limits=limits, script=True)
@@ -196,7 +196,7 @@ async def _run_tests(rule: RewardSpec, answer: str, response: Response, judge: S
     """
     code = answer_program(answer) or answer_program(last_answer(response.model_text) or "") or answer
     tests = response.row["data"]["tests"]
-    limits = JudgeLimits(wall_seconds=rule.wall_seconds)
+    limits = JudgeLimits(wall_seconds=rule.timeout_seconds)
     failed = []
     for number, test in enumerate(tests, start=1):
         result = await judge.run(code, test["input"], limits=limits, script=True)

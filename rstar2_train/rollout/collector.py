@@ -226,7 +226,7 @@ async def _play_program(
             generator,
             sequence_tokens=len(trajectory.prompt_ids) + agent.sampling.max_response_tokens,
             max_turns=agent.sampling.max_turns,
-            seconds=programs.spec.seconds,
+            seconds=programs.spec.timeout_seconds,
         )
         model_text = await programs.play(trajectory, problem, episode, seed=_episode_seed(problem, context))
         return model_text, episode.reward

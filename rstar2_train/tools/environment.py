@@ -113,7 +113,7 @@ async def _get(servers: EpisodeServers, path: str, patience_seconds: float) -> d
         while True:
             for url in await servers.urls():
                 try:
-                    async with asyncio.timeout(servers.spec.step_seconds):
+                    async with asyncio.timeout(servers.spec.step_timeout_seconds):
                         answer = (await http.get(url.rstrip("/") + path)).raise_for_status().json()
                     if isinstance(answer, dict):
                         return answer

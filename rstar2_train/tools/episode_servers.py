@@ -58,7 +58,7 @@ class EpisodeServers:
                 continue
             self._busy[url] += 1
             try:
-                connection = Connection(url, seconds=self.spec.step_seconds, tool_errors=self.spec.tool_errors)
+                connection = Connection(url, seconds=self.spec.step_timeout_seconds, tool_errors=self.spec.tool_errors)
                 try:
                     await connection.__aenter__()
                 except ServerLost:
@@ -92,7 +92,7 @@ class EpisodeServers:
     def _choose(self, urls: Sequence[str]) -> str | None:
         """Return the least busy server, those that failed lately last; None if all are busy."""
         now = time.monotonic()
-        free = [url for url in urls if self._busy[url] < self.spec.episodes]
+        free = [url for url in urls if self._busy[url] < self.spec.max_concurrent_episodes]
         return min(free, key=lambda url: (self._avoid_until.get(url, 0.0) > now, self._busy[url]), default=None)
 
     async def _wait(self) -> None:

@@ -196,14 +196,14 @@ def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:
         names = ", ".join(tool.name for tool in offered) or "none"
         raise SourceError(f"MCP server {spec.server} has no tool {spec.name!r}; its tools: {names}")
     signature = remote_signature(match.name, match.description or "", match.input_schema)
-    return replace(schema_tool(signature, server=spec.server or ""), wall_seconds=spec.wall_seconds)
+    return replace(schema_tool(signature, server=spec.server or ""), wall_seconds=spec.timeout_seconds)
 
 
 def load_tool(spec: ToolSpec) -> Tool:
     """Return one tool of `spec.tools`. Raises SourceError for a file that cannot be used."""
     limits: dict[str, Any] = {
         "returns_files": True,
-        "wall_seconds": spec.wall_seconds,
+        "wall_seconds": spec.timeout_seconds,
         "memory_mib": None if spec.memory is None else int(amount(spec.memory)) >> 20,
     }
     if spec.source is None:

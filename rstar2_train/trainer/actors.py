@@ -97,7 +97,7 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, torch.OutOfMemoryError):
         return (
             f"has no free device memory ({text}; lower spec.trainer.tokensPerMicroBatch or set "
-            "spec.trainer.activationCheckpointing to true)"
+            "spec.trainer.activationCheckpointing to Always)"
         )
     if isinstance(error, torch.AcceleratorError) or any(sign in str(error) for sign in LOST_DEVICE):
         return f"lost its device ({text}; see the kernel log of the node: NVRM Xid or amdgpu)"

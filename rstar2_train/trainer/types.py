@@ -55,12 +55,11 @@ class TrainConfig:
     def from_spec(cls, spec: JobSpec, *, longest_sequence: int = 0, publishes_changes: bool = False) -> TrainConfig:
         """Return the settings of a job's spec."""
         trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
-        checkpointing = trainer.activation_checkpointing
         return cls(
             vendor=spec.accelerator.vendor,
             tokens_per_micro_batch=trainer.tokens_per_micro_batch,
             logprob_chunk_tokens=trainer.logprob_chunk_tokens,
-            activation_checkpointing=None if checkpointing == "Auto" else checkpointing,
+            activation_checkpointing=trainer.recomputes,
             packed=accelerated if trainer.packing is None else trainer.packing,
             compiled=accelerated if trainer.compile is None else trainer.compile,
             sharding=trainer.sharding,

@@ -13,7 +13,6 @@ ATTEMPT = "next attempt"
 STAGE = "next attempt of the stage"
 FETCH = "before the first stage"
 NEVER = "immutable"
-REJECTED = "rejected"
 LOCAL = "one machine only"
 
 LEGEND = {
@@ -26,7 +25,6 @@ LEGEND = {
     "A stage that has succeeded does not run again.",
     FETCH: "The value is read while the storage is prepared, and never again.",
     NEVER: "The API server rejects the change. Create a job with another name.",
-    REJECTED: "The field is reserved. A job that sets it is rejected.",
     LOCAL: "The field is for `rstar2 run`. A cluster rejects a job that sets it.",
 }
 """Value of the column -> explanation. PODS stands for the roles."""
@@ -41,6 +39,7 @@ def replaces(*roles: str, and_attempt: bool = False) -> str:
 SERVING = ("rollout", "judge", "executor", "redis")
 EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.suspend", NOW),
+    ("spec.managedBy", NEVER),
     ("spec.queueName", ATTEMPT),
     ("spec.priorityClassName", replaces(*SERVING, and_attempt=True)),
     ("spec.seed", NEVER),
@@ -72,7 +71,10 @@ EFFECTS: tuple[tuple[str, str], ...] = (
         for field in ("image", "command", "resources.*")
     ),
     ("spec.environments[[]].*", ATTEMPT),
-    *((f"spec.agent.{field}", replaces("agent", and_attempt=True)) for field in ("image", "command", "episodes")),
+    *(
+        (f"spec.agent.{field}", replaces("agent", and_attempt=True))
+        for field in ("image", "command", "maxConcurrentEpisodes")
+    ),
     ("spec.agent.*", ATTEMPT),
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
@@ -95,7 +97,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.trajectories.*", ATTEMPT),
     ("spec.secretRefs.hubToken.*", FETCH),
     ("spec.secretRefs.proxy.*", FETCH),
-    ("spec.secretRefs.ca.*", REJECTED),
+    ("spec.secretRefs.ca.*", ATTEMPT),
     ("spec.registryPrefix", replaces(*SERVING, and_attempt=True)),
     ("spec.runtimePatches[[]].manager", NOW),
     ("spec.runtimePatches[[]].*", f"{NOW}, replaces the roles of the patch; trainer: {ATTEMPT}"),

@@ -138,7 +138,7 @@ def test_crd_stored_job_has_defaults(served: Cluster, namespace: str) -> None:
     response(served, namespace, GOOD, "create")
     spec = served.get("arl", JOB, "-n", namespace)["spec"]
     assert spec["rollout"]["replicas"] == 1
-    assert spec["judge"]["limits"] == {"wallSeconds": 4, "memory": "512Mi", "output": "64Ki", "processes": 48}
+    assert spec["judge"]["limits"] == {"timeoutSeconds": 4, "memory": "512Mi", "output": "64Ki", "processes": 48}
     assert spec["accelerator"] == {"vendor": "AMD", "resource": "amd.com/gpu"}
     assert spec["executor"] == {"replicas": 2, "cpu": "1", "isolation": "GVisor", "runtimeClassName": "gvisor"}
     assert spec["redis"]["resources"]["limits"] == {"memory": "2Gi"}

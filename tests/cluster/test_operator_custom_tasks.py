@@ -86,7 +86,7 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
     roles = {"rollout": 8000, "trainer": 6379}
     addresses = ",".join(f"agent-{role}:{port}" for role, port in roles.items())
     program = ["python", str(ROOT / "tests" / "support" / "agent_program.py"), "spy", addresses]
-    agent = {"command": program, "image": images.BASE, "replicas": 2, "episodes": 4, "correctFrom": 0.5}
+    agent = {"command": program, "image": images.BASE, "replicas": 2, "maxConcurrentEpisodes": 4, "correctFrom": 0.5}
     manifest = read_manifest(ROOT / "examples" / "agent.yaml")
     del manifest["spec"]["validation"]
     patched = ("trainer", "rollout", "agent")
@@ -94,7 +94,9 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
     # On the node, not in a pod: `kubectl exec` would show the token of the pod to its programs.
     playing = ("pgrep", "--count", "--full", "^python .*/agent_program.py spy agent-rollout")
     deadline = time.monotonic() + SECONDS
-    while int(operated.run_on_node(*playing, check=False).stdout or 0) <= agent["episodes"]:  # then both pods have some
+    while (
+        int(operated.run_on_node(*playing, check=False).stdout or 0) <= agent["maxConcurrentEpisodes"]
+    ):  # then both pods have some
         assert jobs.phase(operated, namespace, "agent") not in jobs.FINAL, operated.describe(namespace)
         assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(1)

@@ -32,10 +32,17 @@ AFFINITY = {
         ]
     },
 }
+NODE = {"fieldPath": "spec.nodeName"}
 SITE: dict[str, object] = {
     "labels": {"kai.scheduler/queue": "research"},
     "annotations": {"k8s.v1.cni.cncf.io/networks": "roce-0,roce-1"},
     "serviceAccountName": "cloud-identity",
+    "env": [
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "bucket", "key": "password"}}},
+        {"name": "ZONE", "valueFrom": {"configMapKeyRef": {"name": "site.env", "key": "zone"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": NODE}},
+        {"name": "POOL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['example.org/pool']"}}},
+    ],
     "envFrom": [{"secretRef": {"name": "bucket"}}, {"configMapRef": {"name": "site.env"}}],
     "topologySpreadConstraints": [{"topologyKey": "topology.kubernetes.io/block", "maxSkew": 2}],
     "schedulerName": "kai-scheduler",
@@ -198,13 +205,49 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.runtimePatches",
         patch(envFrom=[{"secretRef": {"name": "a"}, "configMapRef": {"name": "a"}}]),
         "envFrom[0]: must set exactly one of secretRef, configMapRef",
-        None,
+        "must set exactly one of secretRef, configMapRef",
     ),
     (
         "spec.runtimePatches",
         patch(resourceClaims=[{"name": "nic"}]),
         "resourceClaims[0]: must set exactly one of resourceClaimName, resourceClaimTemplateName",
-        None,
+        "must set exactly one of resourceClaimName, resourceClaimTemplateName",
+    ),
+    (
+        "spec.runtimePatches",
+        patch(resourceClaims=[{"name": "rstar2-accelerator", "resourceClaimName": "a"}]),
+        "resourceClaims[0].name is 'rstar2-accelerator': is reserved for spec.accelerator.claimTemplates",
+        "is reserved for spec.accelerator.claimTemplates",
+    ),
+    (
+        "spec.runtimePatches",
+        patch(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}, "fieldRef": NODE}}]),
+        "env[0].valueFrom: must set exactly one of secretKeyRef, configMapKeyRef, fieldRef",
+        "must set exactly one of secretKeyRef, configMapKeyRef, fieldRef",
+    ),
+    (
+        "spec.runtimePatches",
+        patch(env=[{"name": "A", "value": "x", "valueFrom": {"fieldRef": NODE}}]),
+        "env[0].valueFrom: must not be set together with value",
+        "must not be set together with value",
+    ),
+    (
+        "spec.runtimePatches",
+        patch(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.containers"}}}]),
+        "fieldPath is 'spec.containers': allowed: metadata.name",
+        "fieldPath in body should match",
+    ),
+    (
+        "spec.runtimePatches",
+        patch(affinity={"nodeAffinity": {"required": {}}}),
+        "affinity.nodeAffinity.required: unknown field",
+        'unknown field "spec.runtimePatches[0].affinity.nodeAffinity.required"',
+    ),
+    (
+        "spec.runtimePatches",
+        patch(topologySpreadConstraints=[{"topologyKey": "a", "maxSkew": 0}]),
+        "maxSkew is 0: should be greater than or equal to 1",
+        "maxSkew in body should be greater than or equal to 1",
     ),
     (
         "spec.runtimePatches",

@@ -17,6 +17,8 @@ GOOD: dict[str, Any] = {
     "metadata": {"name": "a-job-with-a-name", "creationTimestamp": None},
     "spec": {
         "model": {"source": "pvc://models/base"},
+        "trainer": {"resources": {"requests": {"cpu": 8, "memory": "64Gi"}}},
+        "rollout": {"resources": {"requests": {"cpu": 2, "memory": "32Gi"}}},
         "validation": {"data": "held.jsonl"},
         "grpo": {"promptsPerStep": 8, "clipHigh": 0.3},
         "stages": [
@@ -44,8 +46,12 @@ FINE: list[tuple[str, object]] = [
     ("spec.grpo.importanceCorrection", {"maxSequenceGap": 2, "sequenceGapAction": "Drop"}),
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
     ("spec.accelerator", {"vendor": "AMD", "resource": "amd.com/xcd", "rdma": {"resource": "rdma/hca", "count": 8}}),
-    ("spec.judge", {"limits": {"wallSeconds": 600, "memory": "1Ti", "output": 256}}),
+    ("spec.accelerator", {"vendor": "AMD", "claimTemplates": {"trainer": "eight-gpus", "rollout": "one-gpu"}}),
+    ("spec.managedBy", "example.org/canary"),
+    ("spec.judge", {"limits": {"timeoutSeconds": 600, "memory": "1Ti", "output": 256}}),
     ("spec.executor", {"cpu": "500m", "isolation": "None"}),
+    ("spec.secretRefs", {"hubToken": {"name": "hub", "key": "token"}, "ca": {"name": "site", "key": "tls.crt"}}),
+    ("spec.tracking.mlflow.secretRef", {"name": "login", "usernameKey": "user", "passwordKey": "password"}),
     ("spec.secretRefs", {"hubToken": {"name": "hub"}, "proxy": {"name": "proxy"}, "ca": {"name": "site"}}),
     (
         "spec.failurePolicy",
@@ -95,10 +101,16 @@ FINE: list[tuple[str, object]] = [
         ),
     ),
     ("spec.tools", [{"name": "execute_python_code_with_standard_io"}, {"name": "f", "source": "pvc://a/f.py"}]),
-    ("spec.mcpServers", [{"name": "s", "url": "http://tools:8000/mcp", "secretRef": {"name": "tools"}}]),
-    ("spec.environments", [{"name": "e", "image": "games:1", "command": ["serve", "{port}"], "episodes": 8}]),
+    (
+        "spec.mcpServers",
+        [{"name": "s", "url": "http://tools:8000/mcp", "secretRef": {"name": "tools", "key": "token"}}],
+    ),
+    (
+        "spec.environments",
+        [{"name": "e", "image": "games:1", "command": ["serve", "{port}"], "maxConcurrentEpisodes": 8}],
+    ),
     ("spec.environments", [{"name": "e", "url": "http://games:8000", "toolErrors": ["EXECUTION_ERROR"]}]),
-    ("spec.agent", {"command": ["python", "agent.py"], "seconds": 3600, "image": "agents:1", "replicas": 2}),
+    ("spec.agent", {"command": ["python", "agent.py"], "timeoutSeconds": 3600, "image": "agents:1", "replicas": 2}),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]
@@ -125,7 +137,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     ("spec.mcpServers", [{"name": "s", "url": "tools:8000"}], "must start with http:// or https://", None),
     (
         "spec.mcpServers",
-        [{"name": "s", "command": ["serve"], "secretRef": {"name": "tools"}}],
+        [{"name": "s", "command": ["serve"], "secretRef": {"name": "tools", "key": "token"}}],
         "a server on stdio has no bearer token",
         None,
     ),
@@ -320,7 +332,32 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.accelerator",
         {"vendor": "AMD"},
         "spec.accelerator.resource: is required if vendor is AMD: the device plugin's resource, usually amd.com/gpu",
-        "resource is required if vendor is AMD (usually amd.com/gpu), or NVIDIA (usually nvidia.com/gpu)",
+        "either resource or claimTemplates is required if vendor is AMD (usually amd.com/gpu), or NVIDIA",
+    ),
+    (
+        "spec.accelerator",
+        {"vendor": "AMD", "resource": "amd.com/gpu", "claimTemplates": {"trainer": "a", "rollout": "b"}},
+        "spec.accelerator.claimTemplates: must not be set together with resource",
+        "either resource or claimTemplates is required if vendor is AMD",
+    ),
+    (
+        "spec.accelerator",
+        {"vendor": "AMD", "claimTemplates": {"trainer": "a"}},
+        "spec.accelerator.claimTemplates.rollout: is required, because a stage needs engines",
+        "is required, because a stage needs engines",
+    ),
+    (
+        "spec.managedBy",
+        "canary",
+        "spec.managedBy is 'canary': allowed: a domain",
+        "spec.managedBy in body should match",
+    ),
+    ("spec.trainer.activationCheckpointing", True, "allowed: 'Auto', 'Always' or 'Never'", "activationCheckpointing"),
+    (
+        "spec.mcpServers",
+        [{"name": "s", "url": "http://tools:8000/mcp", "secretRef": {"name": "tools"}}],
+        "spec.mcpServers[0].secretRef.key: is required",
+        "secretRef.key: Required value",
     ),
     (
         "spec",
@@ -330,7 +367,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
             "trainer": {"gpusPerReplica": 0},
         },
         "spec.accelerator.resource is 'amd.com/gpu': must not be set if vendor is None",
-        "it must not be set if vendor is None",
+        "neither may be set if vendor is None",
     ),
     *(
         (
@@ -342,16 +379,16 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         for field, value in (("memory", "1Mi"), ("memory", "2Ti"), ("output", 0), ("output", "9Mi"))
     ),
     (
-        "spec.judge.limits.wallSeconds",
+        "spec.judge.limits.timeoutSeconds",
         0.5,
-        "spec.judge.limits.wallSeconds is 0.5: should be a valid integer",
-        "spec.judge.limits.wallSeconds in body must be of type integer",
+        "spec.judge.limits.timeoutSeconds is 0.5: should be a valid integer",
+        "spec.judge.limits.timeoutSeconds in body must be of type integer",
     ),
     ("spec.executor.cpu", "0", "spec.executor.cpu is '0': must be greater than 0", None),
     (
         "spec.secretRefs.hubToken",
         "hub",
-        "spec.secretRefs.hubToken is 'hub': should be an object with the fields name",
+        "spec.secretRefs.hubToken is 'hub': should be an object with the fields name, key",
         "spec.secretRefs.hubToken in body must be of type object",
     ),
     (
@@ -413,6 +450,7 @@ CHANGES: list[tuple[str, object, object, str | None]] = [
         {"vendor": "AMD", "resource": "amd.com/xcd"},
         "running pods and checkpoints depend on it",
     ),
+    ("spec.managedBy", "example.org/a", "example.org/b", "another controller has no pods of the job"),
     ("spec.suspend", False, True, None),
 ]
 """Path, value before, value after, message of the API server (None: it accepts the change)."""

@@ -94,13 +94,13 @@ def job(folder: Path, *, steps: int = 3) -> dict[str, Any]:
     spec:
       model: {{source: {folder / "base"}, systemPrompt: "{SYSTEM_PROMPT}", promptPrefix: ""}}
       accelerator: {{vendor: None}}
-      trainer: {{replicas: 1, gpusPerReplica: 0, activationCheckpointing: false, tokensPerMicroBatch: 2048}}
+      trainer: {{replicas: 1, gpusPerReplica: 0, activationCheckpointing: Never, tokensPerMicroBatch: 2048}}
       rollout:
         engineArgs: {{dtype: float32, max-model-len: 400, max-num-seqs: 8, enforce-eager: true,
                       kv-cache-memory-bytes: 67108864}}
       executor: {{replicas: 1, cpu: 500m}}
       environments:
-        - {{name: dipg, episodes: 1, replicas: 2, observation: question}}
+        - {{name: dipg, maxConcurrentEpisodes: 1, replicas: 2, observation: question}}
       grpo:
         {{promptsPerStep: 4, rolloutsPerPrompt: 4, keepPerPrompt: 2, updatesPerStep: 1, learningRate: 1.0e-4,
           warmupSteps: 0, weightDecay: 0.0, maxPromptTokens: 96, maxResponseTokens: 160, maxTurns: 2}}

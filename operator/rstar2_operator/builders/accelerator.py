@@ -1,4 +1,4 @@
-"""Accelerators in pods: the device plugin's resource, groups and environment variables, for AMD, NVIDIA or none.
+"""Accelerators in pods, for AMD, NVIDIA or none: the device plugin's resource or a claim, groups, environment variables.
 
 The AMD device plugin mounts /dev/kfd and /dev/dri; a non-root pod needs the groups that own them. Without such hardware
 only golden files and vLLM's argument parser test this module.
@@ -6,7 +6,10 @@ only golden files and vLLM's argument parser test this module.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_train.api.roles import ACCELERATOR_CLAIM
 
 AMD_ENV = {
     "HIP_FORCE_DEV_KERNARG": "1",
@@ -19,9 +22,20 @@ NVIDIA_ENV = {"NCCL_CUMEM_ENABLE": "0"}
 
 
 def devices(context: BuildContext, count: int) -> Manifest:
-    """Return requests and limits of `count` accelerators, which must be equal for extended resources."""
-    resource = context.job.spec.accelerator.resource
-    return _extended(resource, count) if resource is not None and count else {}
+    """Return requests and limits of `count` accelerators, which must be equal for extended resources; or the claim."""
+    spec = context.job.spec.accelerator
+    if spec.claim_templates is not None:
+        return {"claims": [{"name": ACCELERATOR_CLAIM}]}
+    return _extended(spec.resource, count) if spec.resource is not None and count else {}
+
+
+def claims(context: BuildContext, role: Literal["trainer", "rollout"]) -> Manifest:
+    """Return the part of a pod's spec with the claim of its accelerators; empty with a device plugin."""
+    templates = context.job.spec.accelerator.claim_templates
+    template = None if templates is None else {"trainer": templates.trainer, "rollout": templates.rollout}[role]
+    if template is None:
+        return {}
+    return {"resourceClaims": [{"name": ACCELERATOR_CLAIM, "resourceClaimTemplateName": template}]}
 
 
 def rdma(context: BuildContext) -> Manifest:

@@ -29,7 +29,7 @@ def agent(context: BuildContext) -> list[Manifest]:
         image=spec.image,
         command=[
             *("python3", f"{FOLDER}/{FILE}", f"{names.trainer(context.name)}:{ports.AGENT}"),
-            *(str(spec.episodes), *spec.command),
+            *(str(spec.max_concurrent_episodes), *spec.command),
         ],
         secrets={AGENT_TOKEN: config.AGENT_TOKEN},
         mounts=[{"name": "runner", "mountPath": FOLDER, "readOnly": True}],

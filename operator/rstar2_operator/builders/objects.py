@@ -48,7 +48,7 @@ def objects(context: BuildContext, decision: Decision, *, has_secret: bool) -> l
     if decision.serving:
         result += [capped(body, context.placements) for body in _serving(context)]
     if decision.attempt is not None:
-        if context.job.spec.trainer.pod_disruption_budget:
+        if context.job.spec.trainer.disruption_policy == "Refuse":
             result.append(disruption_budget(context))
         result.append(attempt(context, decision.attempt))
     if decision.report and decision.ending is not None:

@@ -14,7 +14,7 @@ from rstar2_operator import names
 from rstar2_operator.decide.kueue import Placement
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.base import LocalReference, amount
-from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.job import AgenticRLJob, CAReference
 from rstar2_train.api.pod_rules import devices
 from rstar2_train.api.roles import Resources, Role, RuntimePatch
 
@@ -82,6 +82,8 @@ class Container:
     """Environment variables of libraries, which a patch may override."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Environment variable -> key of the job's Secret."""
+    site_secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Environment variable -> name and key of a Secret of the site."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Environment variable -> field path of the pod."""
     env_from: Sequence[LocalReference | None] = ()
@@ -136,7 +138,7 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
         spec["priorityClassName"] = job.spec.priority_class_name
     role = pod.patched_as or pod.role
     if job.spec.secret_refs.ca is not None and role == "trainer":
-        _trust(spec, job.spec.secret_refs.ca.name)
+        _trust(spec, job.spec.secret_refs.ca)
     own = {**context.labels(pod.role), **pod.labels}
     metadata: Manifest = {"labels": own}
     site = context.settings.job_pods
@@ -191,6 +193,10 @@ def _container(container: Container, context: BuildContext) -> Manifest:
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, key in container.secrets.items()
     ]
+    env += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": site, "key": key}}}
+        for name, (site, key) in container.site_secrets.items()
+    ]
     env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in container.fields.items()]
     body: Manifest = {
         "name": container.name,
@@ -216,10 +222,10 @@ def _container(container: Container, context: BuildContext) -> Manifest:
     return body
 
 
-def _trust(spec: Manifest, secret: str) -> None:
+def _trust(spec: Manifest, bundle: CAReference) -> None:
     """Replace the certificate authorities of a pod's containers by those of a Secret, in place."""
-    items = [{"key": "ca.crt", "path": "ca.crt"}]
-    spec["volumes"].append({"name": "ca", "secret": {"secretName": secret, "items": items}})
+    items = [{"key": bundle.key, "path": "ca.crt"}]
+    spec["volumes"].append({"name": "ca", "secret": {"secretName": bundle.name, "items": items}})
     for container in spec["containers"]:
         container["env"] += [{"name": name, "value": f"{names.CA_MOUNT}/ca.crt"} for name in names.CA_VARIABLES]
         container["volumeMounts"].append({"name": "ca", "mountPath": names.CA_MOUNT, "readOnly": True})
@@ -293,6 +299,12 @@ def patch_pod(
             container["resources"] = {**before, "claims": [*before.get("claims", []), *claims]}
 
 
+def server_tokens(job: AgenticRLJob) -> dict[str, tuple[str, str]]:
+    """Return variable -> Secret and key of the tokens of the job's MCP servers."""
+    servers = ((server.token_variable, server.secret_ref) for server in job.spec.mcp_servers)
+    return {variable: (ref.name, ref.key) for variable, ref in servers if ref is not None}
+
+
 def missing(entries: Sequence[Manifest], existing: Sequence[Manifest], key: str) -> list[Manifest]:
     """Return the entries whose value under `key` no existing entry has."""
     known = {entry[key] for entry in existing}
@@ -321,7 +333,8 @@ def merge(base: Manifest, overlay: Manifest) -> Manifest:
                 limits[name] = requests[name]
             else:
                 requests[name] = limits[name]
-    return {**base, **merged}
+    claims = [*base.get("claims", ()), *overlay.get("claims", ())]
+    return {**base, **merged, **({"claims": claims} if claims else {})}
 
 
 def image(own: str | None, default: str, context: BuildContext) -> str:

@@ -61,6 +61,7 @@ def rollout(context: BuildContext) -> list[Manifest]:
         containers=[container],
         volumes=[job_volume, shm_volume, *volumes],
         groups=accelerator.groups(context),
+        extra=accelerator.claims(context, "rollout"),
     )
     return [
         service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),

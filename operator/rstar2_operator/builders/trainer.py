@@ -6,6 +6,7 @@ the orchestrator, whose exit code is the pod's. Only the operator restarts an at
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rstar2_operator import names
@@ -21,6 +22,7 @@ from rstar2_operator.builders.pod import (
     job_file,
     merge,
     resources,
+    server_tokens,
     service,
     shared_memory,
     storage,
@@ -37,6 +39,8 @@ from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 
 CPU_RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+HUB_TOKEN, MLFLOW_USER, MLFLOW_PASSWORD = "HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+"""Variables that the clients of the Hub and of MLflow read."""
 
 
 def pod_names(context: BuildContext) -> Manifest:
@@ -143,7 +147,7 @@ def _stage_template(
         command=command,
         env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(context) if learns else {},
-        env_from=[context.job.spec.tracking.mlflow.secret_ref, *(s.secret_ref for s in context.job.spec.mcp_servers)],
+        site_secrets={**_mlflow_login(context), **server_tokens(context.job)},
         secrets=secrets,
         fields={"POD_IP": "status.podIP", "POD_NAMESPACE": "metadata.namespace"},
         ports=listening,
@@ -151,6 +155,7 @@ def _stage_template(
         resources=_resources(context, learns=learns),
     )
     extra: Manifest = {
+        **(accelerator.claims(context, "trainer") if learns else {}),
         "restartPolicy": "Never",
         "subdomain": names.trainer(context.name),
         "terminationGracePeriodSeconds": trainer.termination_grace_period_seconds,
@@ -173,15 +178,22 @@ def _resources(context: BuildContext, *, learns: bool) -> Manifest:
     amounts = resources(trainer.resources)
     if not learns:
         # A Filter or Evaluate stage has no ranks, so its pod must not wait for a trainer's devices.
-        return CPU_RESOURCES if context.job.spec.accelerator.vendor != "None" else amounts
+        return _of_workers(context) if context.job.spec.accelerator.vendor != "None" else amounts
     return merge(merge(amounts, accelerator.devices(context, trainer.gpus_per_replica)), accelerator.rdma(context))
+
+
+def _of_workers(context: BuildContext) -> Manifest:
+    """Return the requests of a pod without an accelerator: spec.rollout.workers processes play its rollouts."""
+    workers = context.job.spec.rollout.workers or 1
+    return {"requests": {"cpu": f"{500 * workers}m", "memory": f"{workers}Gi"}}
 
 
 def prepare(context: BuildContext) -> Manifest:
     """Return the Job that generates or downloads model and datasets, once, before the first stage."""
     secrets = context.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(context.name)]
-    job = _helper(context, "prepare", arguments, env_from=[secrets.hub_token, secrets.proxy])
+    token = {} if secrets.hub_token is None else {HUB_TOKEN: (secrets.hub_token.name, secrets.hub_token.key)}
+    job = _helper(context, "prepare", arguments, env_from=[secrets.proxy], site_secrets=token)
     job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
     job["spec"] |= {
@@ -198,10 +210,17 @@ def prepare(context: BuildContext) -> Manifest:
 
 def report(context: BuildContext, ending: Ending) -> Manifest:
     """Return the Job that writes the report, sends the remaining metrics to MLflow and closes its run."""
-    secret = context.job.spec.tracking.mlflow.secret_ref
-    job = _helper(context, "report", ["report", "--ending", ending], env_from=[secret])
+    job = _helper(context, "report", ["report", "--ending", ending], site_secrets=_mlflow_login(context))
     job["spec"] |= {"backoffLimit": 2, "activeDeadlineSeconds": 300}
     return job
+
+
+def _mlflow_login(context: BuildContext) -> dict[str, tuple[str, str]]:
+    """Return variable -> Secret and key of the user and the password of MLflow."""
+    login = context.job.spec.tracking.mlflow.secret_ref
+    if login is None:
+        return {}
+    return {MLFLOW_USER: (login.name, login.username_key), MLFLOW_PASSWORD: (login.name, login.password_key)}
 
 
 def _helper(
@@ -209,7 +228,8 @@ def _helper(
     role: Literal["prepare", "report"],
     arguments: list[str],
     *,
-    env_from: list[LocalReference | None],
+    env_from: Sequence[LocalReference | None] = (),
+    site_secrets: Mapping[str, tuple[str, str]],
 ) -> Manifest:
     name = {"prepare": names.prepare, "report": names.report}[role](context.name)
     job_volume, job_mount = job_file(context)
@@ -221,6 +241,7 @@ def _helper(
         image=image(context.job.spec.trainer.image, context.settings.trainer_image, context),
         command=command,
         env_from=env_from,
+        site_secrets=site_secrets,
         fields={"POD_NAMESPACE": "metadata.namespace"},
         mounts=[job_mount, *mounts],
         resources=CPU_RESOURCES,

@@ -14,7 +14,15 @@ from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_operator.decide.kueue import Placement, priority_class, request
 from rstar2_train.api.stages import Stage
 
-_OF_POD = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "restartPolicy")
+_OF_POD = (
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "priorityClassName",
+    "runtimeClassName",
+    "restartPolicy",
+    "resourceClaims",
+)
 """Fields of a pod, besides its containers' resources, that Kueue reads."""
 
 

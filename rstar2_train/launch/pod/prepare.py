@@ -145,7 +145,7 @@ def download(source: HubSource, folder: Path) -> None:
         )
     except GatedRepoError as error:
         raise DataError(
-            f"{source.repository} is gated. Accept its terms on the Hub, and name the Secret with HF_TOKEN in "
+            f"{source.repository} is gated. Accept its terms on the Hub, and name the Secret with a token in "
             "spec.secretRefs.hubToken."
         ) from error
     except RevisionNotFoundError as error:
@@ -153,7 +153,7 @@ def download(source: HubSource, folder: Path) -> None:
     except RepositoryNotFoundError as error:
         raise DataError(
             f"the Hub has no {source.kind} {source.repository}, or it is private. Check the name. For a private one, "
-            "name the Secret with HF_TOKEN in spec.secretRefs.hubToken."
+            "name the Secret with a token in spec.secretRefs.hubToken."
         ) from error
     except (httpx2.HTTPError, OSError) as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:

@@ -38,7 +38,7 @@ class AgentPrograms:
         self.spec = spec
         self._pods = pods
         self._endpoint = AgentEndpoint(pods)
-        self._free = asyncio.Semaphore(spec.episodes * (1 if pods is None else spec.replicas))
+        self._free = asyncio.Semaphore(spec.max_concurrent_episodes * (1 if pods is None else spec.replicas))
 
     async def __aenter__(self) -> Self:
         await self._endpoint.__aenter__()
@@ -87,7 +87,7 @@ def _event(episode: AgentEpisode, program: Program) -> str:
     elif (end := program.end()) is not None:
         event = f"{end} before it posted a reward"
     else:
-        event = "posted no reward within spec.agent.seconds"
+        event = "posted no reward within spec.agent.timeoutSeconds"
     tail = program.stderr.decode(errors="replace").strip()
     return f"{event}: {tail}" if tail else event
 

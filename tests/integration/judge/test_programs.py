@@ -95,7 +95,7 @@ async def test_session_future_import_lasts(client: JudgeClient) -> None:
 )
 async def test_reward_tests_adds_no_value_to_the_output(client: JudgeClient, code: str, verdict: str) -> None:
     """The program of an answer runs as `python FILE`."""
-    rewards = TaskRewards([RewardSpec(name="code", type="Tests", wall_seconds=60)])
+    rewards = TaskRewards([RewardSpec(name="code", type="Tests", timeout_seconds=60)])
     row = {"id": "1", "answer": "", "data": {"tests": [{"input": "3 4\n", "output": "7\n"}]}}
     text = f"<answer>\n```python\n{code}\n```\n</answer>"
     graded = await rewards.grade(Response(model_text=text, last_turn=text, row=row), "", judge=client)

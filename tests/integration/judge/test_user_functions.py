@@ -77,7 +77,7 @@ async def call(client: JudgeClient, tool: Tool, sql: str, files: dict[str, bytes
 async def test_function_tool_reads_files_of_its_row(client: JudgeClient, tmp_path: Path) -> None:
     """A function runs with the row's files; errors and limits have their statuses; nothing stays for the next call."""
     (tmp_path / "store.py").write_text(TOOL)
-    tool = load_tool(ToolSpec(name="query", source=str(tmp_path / "store.py"), wall_seconds=2))
+    tool = load_tool(ToolSpec(name="query", source=str(tmp_path / "store.py"), timeout_seconds=2))
     files = shop(tmp_path)
     oldest = await call(client, tool, "SELECT MAX(age) FROM pets", files)
     assert (oldest.status, oldest.stdout) == ("ok", "[(7,)]\n")
@@ -216,7 +216,7 @@ async def test_tool_attack_has_its_status(
     rewards = TaskRewards([RewardSpec(name="gold", type="Program", source=str(tmp_path / "checker.py"))])
     response = Response(model_text="<answer>7</answer>", last_turn="", row={"answer": "hidden-gold"})
     assert (await rewards.grade(response, "gold", judge=client)).verdict == "wrong"
-    tool = load_tool(ToolSpec(name="attack", source=str(tmp_path / "kit.py"), wall_seconds=2))
+    tool = load_tool(ToolSpec(name="attack", source=str(tmp_path / "kit.py"), timeout_seconds=2))
     code, stdin = tool.snippet("{}", "", {})
     result = await client.run(code, stdin, limits=tool.limits(JudgeLimits()))
     assert result.status in statuses, result
@@ -243,7 +243,7 @@ async def test_checker_attack_scores_no_response(client: JudgeClient, tmp_path: 
     """A checker that fails, or that returns no score, excludes the response: it is neither right nor wrong."""
     body = f"def score(row, answer, transcript):\n    {CHECKER_ATTACKS[attack]}\n    return 1.0\n"
     (tmp_path / "checker.py").write_text(body)
-    spec = RewardSpec(name="bad", type="Program", source=str(tmp_path / "checker.py"), wall_seconds=1)
+    spec = RewardSpec(name="bad", type="Program", source=str(tmp_path / "checker.py"), timeout_seconds=1)
     response = Response(model_text="<answer>7</answer>", last_turn="", row={"answer": "7"})
     grade = await TaskRewards([spec]).grade(response, "bad", judge=client)
     assert (grade.verdict, grade.score) == ("internal", 0.0)

@@ -38,7 +38,7 @@ async def test_agent_program_has_the_engines_tokens(
     await pool.update_weights(models.memorising, "known/1")
     sampling = Sampling(temperature=0, max_response_tokens=200, max_turns=4)
     agent = Agent(chat_format=engine_chat_format, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())
-    spec = AgentSpec(command=[sys.executable, str(EXAMPLES / "agent.py")], episodes=2)
+    spec = AgentSpec(command=[sys.executable, str(EXAMPLES / "agent.py")], max_concurrent_episodes=2)
     async with AgentPrograms(spec) as programs:
         context = RolloutContext(agent=agent, pool=pool, judge=judge, programs=programs, seed=(0, 0))
         (group,) = await sample_groups([Problem("p", QUESTION, "43")], samples=2, context=context)

@@ -238,7 +238,7 @@ async def test_eval_bfcl_reports_categories(
     prepared.file.rename(tmp_path / "bfcl.jsonl")
     job = copy.deepcopy(MANIFEST)
     job["spec"]["model"] = {"source": "unused", "promptPrefix": "", "chatTemplate": "fixed.jinja"}
-    job["spec"]["rewards"] = [{"name": "calls", "type": "Program", "source": "calls/checker.py", "wallSeconds": 30}]
+    job["spec"]["rewards"] = [{"name": "calls", "type": "Program", "source": "calls/checker.py", "timeoutSeconds": 30}]
     job["spec"]["stages"][0]["evaluate"] |= {"samples": 1}
     (tmp_path / "sums.yaml").write_text(json.dumps(job))
 

@@ -62,7 +62,7 @@ def manifest(models: Models, problems: Path) -> dict[str, Any]:
         "spec": {
             "model": {"source": str(models.memorising), "systemPrompt": SYSTEM, "promptPrefix": ""},
             "accelerator": {"vendor": "None"},
-            "trainer": {"gpusPerReplica": 0, "activationCheckpointing": False},
+            "trainer": {"gpusPerReplica": 0, "activationCheckpointing": "Never"},
             "executor": {"replicas": 1, "isolation": "None"},  # harmless calls; the sandbox has its own tests
             "rollout": {"weightTransport": "Delta", "weightProbe": True},
             "checkpoint": {"everySteps": 1, "keepLast": 2},

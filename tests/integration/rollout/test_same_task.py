@@ -102,7 +102,7 @@ async def test_same_task_in_four_forms_gives_same_rollouts(
     statuses = {status for row in builtin for status in row["statuses"]}
     assert statuses == {"ok", "error", "malformed", "unknown_tool"}, "the script must use each status"
     with running("openenv_server.py", "python", 64) as port:
-        environment = EnvironmentSpec(name="python", url=f"http://127.0.0.1:{port}", episodes=8)
+        environment = EnvironmentSpec(name="python", url=f"http://127.0.0.1:{port}", max_concurrent_episodes=8)
         forms = {
             "function": load_toolset([ToolSpec(name=TOOL_NAME, source=str(tmp_path / "kit.py"))]),
             "mcp": load_toolset([ToolSpec(name=TOOL_NAME, server="kit")], servers=[server]),

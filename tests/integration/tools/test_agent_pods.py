@@ -69,7 +69,7 @@ async def collect(
     chat_format: ChatFormat, pods: AgentPods, *, samples: int = 1, **spec: Any
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts; the model answers 2 or 3."""
-    settings = AgentSpec.model_validate({"command": ["x"], "image": "i", "seconds": 300, "replicas": 2} | spec)
+    settings = AgentSpec.model_validate({"command": ["x"], "image": "i", "timeoutSeconds": 300, "replicas": 2} | spec)
     pool: Any = ScriptedPool(chat_format, lambda text, seed: str(2 + seed % 2))
     agent = Agent(chat_format=chat_format, sampling=Sampling(), rollout=RolloutSpec(), limits=JudgeLimits())
     judge: Any = None
@@ -84,7 +84,7 @@ async def test_agent_pods_give_the_rollouts_of_one_machine(chat_format: ChatForm
     (port,) = free_ports(1)
     command = program("good")
     async with runner(port, *command), runner(port, *command):
-        group, _ = await collect(chat_format, AgentPods(token=TOKEN, port=port), samples=8, episodes=2)
+        group, _ = await collect(chat_format, AgentPods(token=TOKEN, port=port), samples=8, max_concurrent_episodes=2)
     assert {trajectory.verdict for trajectory in group} == {"correct", "wrong"}
     for trajectory in group:
         (sequence,) = trajectory.sequences()
@@ -97,7 +97,7 @@ async def test_agent_pods_give_the_rollouts_of_one_machine(chat_format: ChatForm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (program("hang"), "posted no reward within spec.agent.seconds"),
+        (program("hang"), "posted no reward within spec.agent.timeoutSeconds"),
         (program("dies"), "exited with code 1 before it posted a reward: out of ideas"),
         (program("silent"), "exited with code 0 before it posted a reward"),
         (["/no/such/program"], "before it posted a reward: cannot start the program"),
@@ -111,7 +111,7 @@ async def test_agent_pods_program_without_reward_loses_the_rollout(
     (port,) = free_ports(1)
     seconds = 1 if "hang" in arguments else 300
     async with runner(port, *arguments):
-        (trajectory,), _ = await collect(chat_format, AgentPods(token=TOKEN, port=port), seconds=seconds)
+        (trajectory,), _ = await collect(chat_format, AgentPods(token=TOKEN, port=port), timeout_seconds=seconds)
     assert (trajectory.lost_to, trajectory.failed, trajectory.reward) == ("server", True, 0.0)
     assert message in trajectory.error
 

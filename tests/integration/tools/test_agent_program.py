@@ -35,7 +35,7 @@ async def play(
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts; the model answers 2 or 3."""
     command = [sys.executable, str(SUPPORT / "agent_program.py"), *arguments]
-    settings = AgentSpec.model_validate({"command": command, "seconds": 300} | spec)
+    settings = AgentSpec.model_validate({"command": command, "timeoutSeconds": 300} | spec)
     pool: Any = ScriptedPool(chat_format, lambda text, seed: str(2 + seed % 2))
     sampling = Sampling(max_response_tokens=tokens, max_turns=turns)
     agent = Agent(chat_format=chat_format, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())
@@ -48,7 +48,7 @@ async def play(
 
 async def test_agent_program_reward_and_tokens_are_the_trajectory(chat_format: ChatFormat) -> None:
     """Each rollout has the tokens of its own episode, and the reward that its program posted."""
-    group, _ = await play(chat_format, "good", samples=6, episodes=3)
+    group, _ = await play(chat_format, "good", samples=6, max_concurrent_episodes=3)
     assert {trajectory.verdict for trajectory in group} == {"correct", "wrong"}
     for trajectory in group:
         (sequence,) = trajectory.sequences()
@@ -63,13 +63,13 @@ async def test_agent_program_reward_and_tokens_are_the_trajectory(chat_format: C
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("hang", "posted no reward within spec.agent.seconds"),
+        ("hang", "posted no reward within spec.agent.timeoutSeconds"),
         ("dies", "exited with code 1 before it posted a reward: out of ideas"),
         ("silent", "exited with code 0 before it posted a reward"),
         ("no-turn", "exited with code 0 before it posted a reward"),
         ("too-long", "exited with code 0 before it posted a reward: the messages have"),
         ("floods-requests", "sent more than 1000 requests that were rejected"),
-        ("floods-stderr", "posted no reward within spec.agent.seconds"),
+        ("floods-stderr", "posted no reward within spec.agent.timeoutSeconds"),
     ],
 )
 async def test_agent_program_without_reward_loses_the_rollout(
@@ -77,7 +77,7 @@ async def test_agent_program_without_reward_loses_the_rollout(
 ) -> None:
     """A program that posts no reward is an infrastructure failure: the rollout is excluded, never scored."""
     monkeypatch.setattr(collector, "SERVER_TRIES", 2 if mode == "dies" else 1)
-    (trajectory,), pool = await play(chat_format, mode, seconds=1 if mode in ("hang", "floods-stderr") else 300)
+    (trajectory,), pool = await play(chat_format, mode, timeout_seconds=1 if mode in ("hang", "floods-stderr") else 300)
     assert (trajectory.lost_to, trajectory.failed, trajectory.reward) == ("server", True, 0.0)
     assert message in trajectory.error and len(trajectory.error) < 2500
     if mode == "dies":

@@ -43,7 +43,7 @@ async def play(
     chat_format: ChatFormat, ports: Sequence[int], *, samples: int = 1, script: Any = next_guess, **spec: Any
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts."""
-    settings = {"name": "game", "command": ["x"], "episodes": 8, "step_seconds": 60} | spec
+    settings = {"name": "game", "command": ["x"], "max_concurrent_episodes": 8, "step_timeout_seconds": 60} | spec
     environment = EnvironmentSpec.model_validate(settings)
     tools = load_toolset([], environments=[environment], services=[f"127.0.0.1:{port}" for port in ports])
     own = ChatFormat(chat_format.tokenizer, system_prompt="{tools}", tools=tools)
@@ -81,7 +81,7 @@ async def test_environment_gives_observations_and_reward(chat_format: ChatFormat
 async def test_environment_fault_excludes_the_rollout(chat_format: ChatFormat, fault: str) -> None:
     """An environment that fails in an episode loses the rollout after three tries; it is never scored."""
     with running("openenv_server.py", fault, 64) as port:
-        (trajectory,), _ = await play(chat_format, [port], step_seconds=1)
+        (trajectory,), _ = await play(chat_format, [port], step_timeout_seconds=1)
     assert (trajectory.lost_to, trajectory.failed) == ("server", True), trajectory
     assert trajectory.error.startswith("server: ") and trajectory.reward == 0.0
 
@@ -89,7 +89,7 @@ async def test_environment_fault_excludes_the_rollout(chat_format: ChatFormat, f
 async def test_environment_drip_fault_excludes_the_rollout(chat_format: ChatFormat) -> None:
     """A message that arrives a byte at a time, without end, does not extend the deadline of a step."""
     with running("dripping_environment.py") as port:
-        (trajectory,), _ = await play(chat_format, [port], step_seconds=1)
+        (trajectory,), _ = await play(chat_format, [port], step_timeout_seconds=1)
     assert (trajectory.lost_to, trajectory.failed, trajectory.reward) == ("server", True, 0.0)
     assert "no answer within 1 s" in trajectory.error
 
@@ -105,7 +105,7 @@ async def test_environment_lost_episode_is_retried_at_another_server(chat_format
 async def test_environment_full_server_is_waited_for(chat_format: ChatFormat) -> None:
     """More rollouts than episodes wait; so do those that the server itself rejects, because a slot is still held."""
     with running("openenv_server.py", "guess", 2) as port:
-        group, _ = await play(chat_format, [port], samples=6, episodes=3)
+        group, _ = await play(chat_format, [port], samples=6, max_concurrent_episodes=3)
     assert [trajectory.reward for trajectory in group] == [1.0] * 6
 
 

@@ -21,6 +21,6 @@ def test_judge_limits_defaults_equal_the_wire_defaults() -> None:
 
 def test_judge_limits_quantities_become_mib_and_bytes() -> None:
     """Memory is rounded down to whole MiB, output is in bytes."""
-    spec = JudgeLimitsSpec(wall_seconds=600, memory="1G", output="1e6", processes=1)
+    spec = JudgeLimitsSpec(timeout_seconds=600, memory="1G", output="1e6", processes=1)
     wire = JudgeLimits.from_spec(spec)
     assert (wire.wall_seconds, wire.memory_mib, wire.output_bytes, wire.processes) == (600.0, 953, 1_000_000, 1)

@@ -39,7 +39,7 @@ def test_fit_examples_fit_their_hardware(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"trainer__activationCheckpointing": False}, "spec.trainer.activationCheckpointing"),
+        ({"trainer__activationCheckpointing": "Never"}, "spec.trainer.activationCheckpointing"),
         ({"trainer__tokensPerMicroBatch": 400_000}, "spec.trainer.tokensPerMicroBatch"),
         ({"trainer__logprobChunkTokens": 60_000, "trainer__tokensPerMicroBatch": 60_000}, "spec.trainer"),
         ({"trainer__replicas": 1, "trainer__gpusPerReplica": 1}, "spec.trainer.replicas"),

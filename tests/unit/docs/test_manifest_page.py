@@ -21,7 +21,7 @@ from rstar2_train.api.cel import TRANSITIONS
 from rstar2_train.api.crd import build_schema
 from rstar2_train.api.job import AgenticRLJob
 from scripts.docs import manifest_page
-from scripts.docs.effects import EFFECTS, FETCH, LEGEND, LOCAL, NEVER, NOW, REJECTED, effect
+from scripts.docs.effects import EFFECTS, FETCH, LEGEND, LOCAL, NEVER, NOW, effect
 
 ROOT = Path(__file__).parents[3]
 ROLES = {
@@ -83,7 +83,7 @@ def test_effects_replaced_pods_match_the_builders() -> None:
     before, wrong = {False: templates({}), True: templates(AGENT)}, {}
     for path in FIELDS:
         value, effect_of = other_value(path), effect(path)
-        if "[]" in path or effect_of in (NEVER, FETCH, REJECTED, LOCAL) or value is None:
+        if "[]" in path or effect_of in (NEVER, FETCH, LOCAL) or value is None:
             continue
         of_agent = path.startswith("spec.agent.")
         after = templates((AGENT if of_agent else {}) | {path: value})
@@ -101,6 +101,8 @@ def templates(changes: Mapping[str, Any]) -> dict[str, Any]:
         node = manifest
         for folder in folders:
             node = node.setdefault(folder, {})
+        if folders[-1] in ("secretRef", "hubToken", "ca"):
+            node["name"] = "login"
         node[last] = copy.deepcopy(value)
     built = build_context(AgenticRLJob.model_validate(manifest), OperatorSettings())
     return {role: [body.get("spec", {}).get("template") for body in build(built)] for role, build in ROLES.items()}

@@ -13,7 +13,7 @@ from rstar2_train.utils import agent_runner
 from tests.support.simulated_cluster import manifest
 from tests.unit.operator.test_builders import SETTINGS, all_objects, templates
 
-AGENT = {"command": ["python", "/app/agent.py"], "image": "agents:1", "replicas": 3, "episodes": 4}
+AGENT = {"command": ["python", "/app/agent.py"], "image": "agents:1", "replicas": 3, "maxConcurrentEpisodes": 4}
 
 
 def variables(container: dict[str, Any]) -> dict[str, Any]:

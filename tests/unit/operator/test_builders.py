@@ -178,7 +178,7 @@ def test_builders_job_file_omits_defaults() -> None:
 
 def test_builders_disruption_budget_covers_the_largest_stage() -> None:
     """The budget requires all pods of the largest stage, and selects neither prepare nor report pods."""
-    trainer = {"replicas": 3, "gpusPerReplica": 0, "podDisruptionBudget": True}
+    trainer = {"replicas": 3, "gpusPerReplica": 0, "disruptionPolicy": "Refuse"}
     bodies = all_objects(manifest("gf", trainer=trainer), "f1")
     (budget,) = [body["spec"] for body in bodies if body["kind"] == "PodDisruptionBudget"]
     assert budget["minAvailable"] == 3

@@ -79,7 +79,7 @@ def test_plan_experimental_transport_is_named(transport: str) -> None:
 def test_plan_recomputation_costs_a_third() -> None:
     """Activation checkpointing repeats the forward pass: 4 passes instead of 3."""
     times = []
-    for recomputed in (True, False):
+    for recomputed in ("Always", "Never"):
         job = small(
             trainer={
                 "replicas": 1,
@@ -125,7 +125,7 @@ def test_plan_mean_tokens_replaces_the_assumption() -> None:
 
 def test_plan_agent_has_pods_and_no_judge() -> None:
     """An agent's pods, programs and requests are counted; a job without an agent has the rows of the judge instead."""
-    agent = {"command": ["agent"], "image": "agents:1", "replicas": 4, "episodes": 8}
+    agent = {"command": ["agent"], "image": "agents:1", "replicas": 4, "maxConcurrentEpisodes": 8}
     requests = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     patch = {"manager": "lab", "roles": ["agent"], "resources": requests}
     plan = planned(small(agent=agent, runtimePatches=[patch]))
@@ -135,7 +135,8 @@ def test_plan_agent_has_pods_and_no_judge() -> None:
     assert {row.section for row in plan.stages["rl-8k"]} >= {"Agent"} and "executorsNeeded" not in values
     warned = {issue.field: issue.message for issue in plan.issues}
     assert (
-        "32 programs run at the same time" in warned["spec.agent.episodes"] and "spec.executor.replicas" not in warned
+        "32 programs run at the same time" in warned["spec.agent.maxConcurrentEpisodes"]
+        and "spec.executor.replicas" not in warned
     )
     assert "agentPods" not in plan.as_json()["stages"]["sft"]
     others = planned(small()).as_json()["stages"]["rl-8k"]
@@ -144,7 +145,7 @@ def test_plan_agent_has_pods_and_no_judge() -> None:
 
 def test_plan_agent_with_enough_programs_is_not_warned() -> None:
     """One program per trajectory that the engines admit is enough; without an image there are no pods."""
-    plan = planned(small(agent={"command": ["agent"], "episodes": 100_000}))
-    assert not [issue for issue in plan.issues if issue.field == "spec.agent.episodes"]
+    plan = planned(small(agent={"command": ["agent"], "maxConcurrentEpisodes": 100_000}))
+    assert not [issue for issue in plan.issues if issue.field == "spec.agent.maxConcurrentEpisodes"]
     values = plan.as_json()["stages"]["rl-8k"]
     assert "agentPods" not in values and values["agentPrograms"] == 100_000

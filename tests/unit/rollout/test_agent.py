@@ -185,7 +185,7 @@ def test_run_row_tools_and_files_reach_the_program(chat_format: ChatFormat, tmp_
     """A row's call runs the function with the row's files and the tool's limits; a tool that it forbids is unknown."""
     (tmp_path / "store.py").write_text("def query(sql: str) -> str:\n    'Runs a query.'\n    return sql\n")
     (tmp_path / "a.txt").write_bytes(b"content")
-    specs = [ToolSpec(name="query", source=str(tmp_path / "store.py"), wall_seconds=9), ToolSpec(name=TOOL_NAME)]
+    specs = [ToolSpec(name="query", source=str(tmp_path / "store.py"), timeout_seconds=9), ToolSpec(name=TOOL_NAME)]
     own = ChatFormat(chat_format.tokenizer, system_prompt="Use them.\n{tools}", tools=load_toolset(specs))
     problem = Problem("p", "q", "a", tools=("query",), files=(("a.txt", str(tmp_path / "a.txt")),))
     agent = Agent(chat_format=own, sampling=Sampling(), rollout=RolloutSpec(), limits=JudgeLimits(wall_seconds=2))

@@ -41,7 +41,7 @@ def query(
 def toolset(tmp_path: Path) -> Toolset:
     """Return a user's function and the Python tool."""
     (tmp_path / "store.py").write_text(SOURCE)
-    specs = [ToolSpec(name="query", source=str(tmp_path / "store.py"), wall_seconds=9), ToolSpec(name=TOOL_NAME)]
+    specs = [ToolSpec(name="query", source=str(tmp_path / "store.py"), timeout_seconds=9), ToolSpec(name=TOOL_NAME)]
     return load_toolset(specs)
 
 

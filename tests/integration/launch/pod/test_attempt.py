@@ -44,7 +44,7 @@ def source_job() -> AgenticRLJob:
             "spec": {
                 "model": {"source": "generated://tiny-smoke/base", "systemPrompt": "s", "promptPrefix": ""},
                 "accelerator": {"vendor": "None"},
-                "trainer": {"replicas": 2, "gpusPerReplica": 0, "activationCheckpointing": False},
+                "trainer": {"replicas": 2, "gpusPerReplica": 0, "activationCheckpointing": "Never"},
                 "stages": [{"name": "sft", "type": "SFT", "sft": SFT}],
             },
         }
