@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, fields
 from typing import get_args
 
 from rstar2_train.api import pod_rules
-from rstar2_train.api.roles import Role, RuntimePatch
-
 from rstar2_train.api.job import CONTROLLER
+from rstar2_train.api.roles import Role, RuntimePatch
 
 PREFIX = "RSTAR2_"
 JOB_PODS_FIELDS = frozenset({"image_pull_secrets", "labels", "annotations", "tolerations", "node_selector"})

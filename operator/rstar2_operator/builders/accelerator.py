@@ -1,4 +1,4 @@
-"""Accelerators in pods, for AMD, NVIDIA or none: the device plugin's resource or a claim, groups, environment variables.
+"""Accelerators in pods, for AMD, NVIDIA or none: the device plugin's resource or a claim, groups, variables.
 
 The AMD device plugin mounts /dev/kfd and /dev/dri; a non-root pod needs the groups that own them. Without such hardware
 only golden files and vLLM's argument parser test this module.

@@ -55,6 +55,8 @@ def test_validation_fault_names_field_value_and_rule(
     [
         ("spec.stages.0", {"name": "f", "type": "Filter", "filter": {"data": "p"}}, "there is no SFT stage before"),
         ("spec.executor.isolation", "None", "without a sandbox"),
+        ("spec.trainer", {}, "spec.trainer.resources.requests: requests neither cpu nor memory"),
+        ("spec.rollout", {}, "spec.rollout.resources.requests: requests neither cpu nor memory"),
         ("spec.grpo.keepPerPrompt", 32, "drops nothing"),
         ("spec.validation", None, "nothing measures the model"),
     ],

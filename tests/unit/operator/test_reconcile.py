@@ -370,3 +370,12 @@ async def test_reconcile_rollout_replicas_are_existing_pods() -> None:
     operator.api.edit("Deployment", "demo-rollout", status={"replicas": 3, "readyReplicas": 1})
     await operator.run()
     assert operator.status["rolloutReplicas"] == 3
+
+
+@pytest.mark.parametrize("owner", ["rstar2.dev/operator", "example.org/canary"])
+async def test_reconcile_ignores_jobs_of_other_controllers(owner: str) -> None:
+    """spec.managedBy: the operator of that name alone writes the status and creates objects."""
+    operator = Operator(manifest("g", managedBy=owner))
+    await operator.run()
+    assert bool(operator.names("ConfigMap")) == (owner == "rstar2.dev/operator")
+    assert bool(operator.status) == (owner == "rstar2.dev/operator")
