@@ -1,7 +1,7 @@
 """Finds the program in an answer: the content of a code fence, or the whole answer. Pure.
 
-Used by the reward `Tests`. The fences are those of CommonMark, also unclosed ones and those whose end follows the code
-on the same line.
+Used by the reward `Tests`. The fences are those of CommonMark, also unclosed ones, those that start after other text
+(a sentence, a list marker, a quotation mark), and those whose end follows the code on the same line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_OPEN = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)")
+_OPEN = re.compile(r"(?P<before>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`]*)")
+_OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*)(?P<fence>`{3,})[ \t]*(?P<label>\{?\.?[\w+#-]*\}?)")
+_QUOTED = re.compile(r"[ \t]*(?:>[ \t]?)+")
+_LIST_MARKER = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]+")
 _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
@@ -40,22 +43,37 @@ def _blocks(answer: str) -> list[_Block]:
     blocks: list[_Block] = []
     lines = iter(answer.replace("\r\n", "\n").split("\n"))
     for first in lines:
-        start = _OPEN.fullmatch(first.rstrip())
+        quoted = _QUOTED.match(first)
+        first = first[quoted.end() :].rstrip() if quoted else first.rstrip()
+        start = _OPEN.fullmatch(first) or _OPEN_AFTER_TEXT.fullmatch(first)
         if start is None:
             continue
-        indent, fence, label = start.groups()
-        language = _LANGUAGE.match(label)
+        fence, language = start["fence"], _LANGUAGE.match(start["label"])
         code: list[str] = []
         for line in lines:
+            if quoted and (mark := _QUOTED.match(line)):
+                line = line[mark.end() :]
             if _closes(line, fence):
                 break
-            spaces = len(line) - len(line.lstrip(" \t"))
-            code.append(line[min(len(indent), spaces) :])
+            code.append(line)
             if line.rstrip().endswith(fence):
-                code[-1] = code[-1].rstrip().removesuffix(fence)
+                code[-1] = line.rstrip().removesuffix(fence)
                 break
-        blocks.append(_Block(language[1].lower() if language else "", "\n".join([*code, ""])))
+        if any(line.strip() for line in code):
+            blocks.append(_Block(language[1].lower() if language else "", _dedented(code, _columns(start["before"]))))
     return blocks
+
+
+def _columns(before: str) -> int:
+    """Return the columns that the start of a fence indents its code by, at most: its spaces and its list marker."""
+    marker = _LIST_MARKER.fullmatch(before)
+    return len(before) if marker else len(before) - len(before.lstrip(" \t"))
+
+
+def _dedented(code: list[str], columns: int) -> str:
+    """Return the code without the columns that all of its lines are indented by, up to `columns`."""
+    common = min(len(line) - len(line.lstrip(" \t")) for line in code if line.strip())
+    return "\n".join([*(line[min(columns, common) :] for line in code), ""])
 
 
 def _closes(line: str, fence: str) -> bool:

@@ -36,6 +36,12 @@ PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
         f"```python\nprint(0)\n```\nBetter:\n```python\n{PROGRAM}```",
         f"```bash\npip install x\n```\n```\n{PROGRAM}```",
         "1. Add:\n   ```python\n" + "".join(f"   {line}\n" for line in PROGRAM.splitlines()) + "   ```",
+        f"Here is my program: ```python\n{PROGRAM}```",
+        f"**Program**```\n{PROGRAM}```",
+        f"1. ```python\n{PROGRAM}```",
+        "- ```python\n" + "".join(f"  {line}\n" for line in PROGRAM.splitlines()) + "  ```",
+        "> ```python\n" + "".join(f"> {line}\n" for line in PROGRAM.splitlines()) + "> ```",
+        f"```python\n{PROGRAM}```\n```\n```",
         "\t```python\n" + "".join(f"\t{line}\n" for line in PROGRAM.splitlines()) + "\t```",
     ],
 )
