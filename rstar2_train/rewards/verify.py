@@ -121,20 +121,10 @@ def canonical_number(text: str) -> str | None:
     return f"-{digits}" if match[1] == "-" and digits != "0" else digits
 
 
-def parser_snippet(answer: str, gold: str, *, with_package: bool = False) -> str:
-    """Return a program for the judge that compares both and prints `correct`, `wrong` or `undecided`.
-
-    `with_package`: for a judge without the package of the program, which prints NO_PACKAGE otherwise.
-    """
-    return program(answer, gold, with_package=with_package)
-
-
 def numbered_check(number: int) -> tuple[str, str]:
     """Return a program that compares two answers with a parser, and its output, to measure a judge."""
     n = number + 2
-    return parser_snippet(
-        rf"\frac{{{n + 1}}}{{7}} + 2\sqrt{{{n}}}", rf"2\sqrt{{{n}}} + \frac{{{n + 1}}}{{7}}"
-    ), "correct\n"
+    return program(rf"\frac{{{n + 1}}}{{7}} + 2\sqrt{{{n}}}", rf"2\sqrt{{{n}}} + \frac{{{n + 1}}}{{7}}"), "correct\n"
 
 
 def parser_verdict(result: SnippetResult) -> Verdict:
@@ -162,9 +152,9 @@ async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int
         return quick
     verdict: Verdict = "internal"
     for _ in range(tries):
-        result = await judge.run(parser_snippet(quick.answer, gold), limits=PARSER_LIMITS)
+        result = await judge.run(program(quick.answer, gold), limits=PARSER_LIMITS)
         if result.stdout.strip() == NO_PACKAGE:
-            result = await judge.run(parser_snippet(quick.answer, gold, with_package=True), limits=PARSER_LIMITS)
+            result = await judge.run(program(quick.answer, gold, with_package=True), limits=PARSER_LIMITS)
         verdict = parser_verdict(result)
         if verdict not in EXCLUDED:
             break

@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.rewards.verify import (
-    canonical_integer,
-    canonical_number,
-    compare,
-    parser_snippet,
-    parser_verdict,
-    score,
-    verify,
-)
+from rstar2_train.rewards.equality_program import program
+from rstar2_train.rewards.verify import canonical_integer, canonical_number, compare, parser_verdict, score, verify
 
 
 def boxed(answer: str) -> str:
@@ -125,7 +118,7 @@ def test_compare_decides_texts_and_numbers_only(answer: str, gold: str, verdict:
     assert compare(answer, gold) == verdict
 
 
-def test_parser_snippet_compares_and_runs_no_answer() -> None:
+def test_program_compares_and_runs_no_answer() -> None:
     """All snippets run in one process, because the import of the parser is slow; they are those of the judge."""
     cases = [
         ("10/2", "5", "correct"),
@@ -169,10 +162,10 @@ def test_parser_snippet_compares_and_runs_no_answer() -> None:
         ("\"\"\"\\'); print('correct')\n#", "5", "wrong"),
         ("__import__('os').write(1, b'correct')", "5", "wrong"),
     ]
-    snippets = [parser_snippet(answer, gold, with_package=True) for answer, gold, _ in cases]
-    program = "import sys, json\nfor code in json.load(sys.stdin):\n    exec(code, {})\n"
+    snippets = [program(answer, gold, with_package=True) for answer, gold, _ in cases]
+    loop = "import sys, json\nfor code in json.load(sys.stdin):\n    exec(code, {})\n"
     ran = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps(snippets), capture_output=True, text=True, check=True
+        [sys.executable, "-c", loop], input=json.dumps(snippets), capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == [verdict for _, _, verdict in cases]
 
@@ -242,14 +235,14 @@ def test_verify_retries_internal_results(results: list[FakeResult], verdict: str
     """An internal result is retried once, and never counts as wrong."""
     judge = FakeJudge(list(results))
     assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == (verdict, "10/2")
-    assert judge.codes == [parser_snippet("10/2", "5")] * calls
+    assert judge.codes == [program("10/2", "5")] * calls
 
 
 def test_verify_judge_without_package_gets_it() -> None:
     """A judge of another version does not have the package: a second call carries it, and its verdict counts."""
     judge = FakeJudge([FakeResult("ok", "no package\n"), FakeResult("ok", "correct\n")])
     assert asyncio.run(verify(boxed("10/2"), "5", judge=judge, tries=1)).verdict == "correct"
-    assert judge.codes == [parser_snippet("10/2", "5"), parser_snippet("10/2", "5", with_package=True)]
+    assert judge.codes == [program("10/2", "5"), program("10/2", "5", with_package=True)]
 
 
 def test_verify_integers_need_no_judge() -> None:
