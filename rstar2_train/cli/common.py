@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PAGE_WIDTH = 120
 """Columns of a table that is written to a file or a pipe."""
+MAX_ANSWERS = 10
+"""Maximum unclear known answers per file that are printed."""
 
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -88,3 +90,11 @@ def progress_bar() -> Progress:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def warn_of_answers(faults: Sequence[str], prefix: str = "warning: ") -> Iterator[str]:
+    """Yield a line per unclear known answer: the first MAX_ANSWERS, then their number."""
+    for fault in faults[:MAX_ANSWERS]:
+        yield f"{prefix}{fault}"
+    if len(faults) > MAX_ANSWERS:
+        yield f"{prefix}{len(faults):,} unclear answers in total, the first {MAX_ANSWERS} are above"

@@ -49,9 +49,7 @@ examples:
   download a dataset:
     hf download --repo-type dataset open-r1/DAPO-Math-17k-Processed --local-dir DAPO-Math-17k-Processed
   the candidates of the paper's RL data (§4.2), cleaned against its benchmarks:
-    rstar2 data inspect demonstrations.jsonl --model base --row 3
-                                                   show a demonstration as tokens, the trained ones marked
-  rstar2 data prepare dapo=DAPO-Math-17k-Processed@en openmathreasoning=OpenMathReasoning@cot \\
+    rstar2 data prepare dapo=DAPO-Math-17k-Processed@en openmathreasoning=OpenMathReasoning@cot \\
       project-euler=project-euler@full --against math500.jsonl --against aime24.jsonl --out data/rl
   the same with 16 sampled answers per candidate; files that were read before are not read again:
     rstar2 data prepare (as above) --sampled answers.jsonl --out data/rl

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Column, Table
 
+from rstar2_train.cli.common import warn_of_answers
 from rstar2_train.data.prepare.records import RULES, DatasetLayout, to_json
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare.inspect import InspectionReport
-
-MAX_ANSWERS = 10
-"""Maximum unclear known answers that are printed."""
 
 
 def removal_table(report: dict[str, Any]) -> Table:
@@ -60,9 +58,6 @@ def inspection_lines(report: InspectionReport, layout: DatasetLayout | None) -> 
         yield "messages: " + ", ".join(f"{count:,} {role}" for role, count in report.turns.items())
     else:
         yield f"answers: {report.integers:,} integers, {report.usable - report.integers:,} others"
-        for fault in report.unclear[:MAX_ANSWERS]:
-            yield f"warning: {fault}"
-        if len(report.unclear) > MAX_ANSWERS:
-            yield f"warning: {len(report.unclear):,} unclear answers in total, the first {MAX_ANSWERS} are above"
+        yield from warn_of_answers(report.unclear)
     yield "first usable row, in the format of a stage:"
     yield to_json(report.first, indent=1)

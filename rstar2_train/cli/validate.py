@@ -11,14 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.cli.common import Subparsers, add_command, fail
+from rstar2_train.cli.common import Subparsers, add_command, fail, warn_of_answers
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
 
 NAME = "validate"
-MAX_ANSWERS = 10
-"""Maximum unclear known answers per file that are printed."""
 
 
 def add_arguments(commands: Subparsers) -> None:
@@ -48,10 +46,8 @@ def main(args: argparse.Namespace) -> int:
     if invalid:
         return fail(NAME, f"{args.file}: {len(invalid)} error{'s' if len(invalid) > 1 else ''}")
     for field, faults in unclear.items():
-        for fault in faults[:MAX_ANSWERS]:
-            print(f"warning: {field}: {fault}")
-        if len(faults) > MAX_ANSWERS:
-            print(f"warning: {field}: {len(faults)} unclear answers in total, the first {MAX_ANSWERS} are above")
+        for line in warn_of_answers(faults, f"warning: {field}: "):
+            print(line)
     stages = [stage.name for stage in job.spec.stages]
     print(f"{args.file}: valid, {len(stages)} stage{'s' if len(stages) > 1 else ''}: {', '.join(stages)}")
     return 0
@@ -63,9 +59,6 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     `folder`: that of the manifest.
     """
     from rstar2_train.api.sources import sources
-    from rstar2_train.data.known_answers import find_unclear_answers
-    from rstar2_train.data.sources import find_invalid_files
-    from rstar2_train.rollout.template_check import find_template_errors
 
     job = job.model_copy(deep=True)
     local = set()
@@ -75,6 +68,13 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
             source.put(str(path.resolve()))
             local.add(source.field)
     if not local:
+        return {}, {}
+    try:
+        from rstar2_train.data.known_answers import find_unclear_answers
+        from rstar2_train.data.sources import find_invalid_files
+        from rstar2_train.rollout.template_check import find_template_errors
+    except ImportError as error:
+        print(f"note: the local files were not read, because {error.name} is not installed: install rstar2[train]")
         return {}, {}
     errors = find_template_errors(job) | find_invalid_files(job)
     errors = {field: message for field, message in errors.items() if field in local}

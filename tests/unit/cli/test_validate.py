@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,18 @@ def test_validate_accepts_a_proven_family(tmp_path: Path, capsys: pytest.Capture
     """A family of docs/models.md needs no measurement."""
     assert main(["validate", str(write_job(tmp_path, {"model_type": "qwen3"}))]) == 0
     assert ": valid, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_validate_needs_no_trainer(
+    local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An installation without the trainer's packages checks the manifest, and says which check is missing."""
+    file = write_job(tmp_path, {"model_type": "qwen3"})
+    if not local:
+        (tmp_path / "model").rename(tmp_path / "elsewhere")
+    for name in ("data.known_answers", "data.sources", "rollout.template_check"):
+        monkeypatch.setitem(sys.modules, f"rstar2_train.{name}", None)
+    assert main(["validate", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert ": valid, " in printed and ("were not read" in printed) is local
