@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from rstar2_train.api.contracts import Reason, StageFailed
 from rstar2_train.api.stages import Sampling
@@ -56,6 +56,15 @@ from rstar2_train.utils.loop_lag import LoopLag
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+
+class SampleSink(Protocol):
+    """Takes the result of a sample of a measurement."""
+
+    def __call__(self, result: SampleResult, *, saved: bool) -> None:
+        """`saved`: whether an earlier attempt finished the sample."""
+
+
 _FAILURE_REASONS: dict[LostTo | None, Reason] = {
     "judge": "JudgeUnavailable",
     "engine": "EngineUnavailable",
@@ -281,13 +290,14 @@ class RolloutSession:
         sampling: Sampling,
         seed: tuple[int | str, ...],
         cache: SampleCache,
-        on_sample: Callable[[SampleResult], None] = lambda _: None,
+        on_sample: SampleSink,
     ) -> list[SampleResult]:
         """Return `samples` samples per problem, in order. Samples that `cache` lacks are generated and saved there.
 
         A prompt that leaves no space for the response is wrong: its samples are truncated before their first turn.
-        `on_sample`: called with each result, also those that `cache` has. Raises SuspendRequested on a stop request,
-        StageFailed when too many samples are lost, and OSError when the disk is full; finished samples stay saved.
+        `on_sample`: called with each result, also those that `cache` has (`saved`). Raises SuspendRequested on a stop
+        request, StageFailed when too many samples are lost, and OSError when the disk is full; finished samples stay
+        saved.
         """
         prompts = await tokenise_prompts(problems, self._chat_format)
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
@@ -295,13 +305,13 @@ class RolloutSession:
         saved = await asyncio.to_thread(cache.load, request)
         saved |= truncate_long(request, saved, cache.add, context)
         for result in saved.values():
-            on_sample(result)
+            on_sample(result, saved=True)
         self._ctx.report_rollouts(len(saved), len(request.pairs))
         count = self._progress_counter(len(saved), len(request.pairs), every=samples)
 
         def on_new_sample(result: SampleResult) -> None:
             self._ctx.check_current()
-            on_sample(result)
+            on_sample(result, saved=False)
             count()
 
         await self._ctx.device.to_engines()

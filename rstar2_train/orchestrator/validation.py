@@ -33,6 +33,9 @@ from rstar2_train.orchestrator.rollout_session import RolloutSession
 
 log = logging.getLogger(__name__)
 
+SO_FAR = "correct_so_far"
+"""Figure of the progress report during an evaluation; those of the last training step stay beside it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRun:
@@ -85,10 +88,11 @@ async def run_evaluation(ctx: StageContext, rollouts: RolloutSession, run: Evalu
     settings = await measured_settings(ctx, run.model, run.sampling, seed_name=SEED_NAME)
     correct, valid = 0, 0
 
-    def on_sample(result: SampleResult) -> None:
+    def on_sample(result: SampleResult, *, saved: bool) -> None:
         nonlocal correct, valid
         correct, valid = correct + result.correct, valid + (not result.failed)
-        ctx.progress = ctx.progress.model_copy(update={"metrics": {"correct_so_far": correct / max(1, valid)}})
+        metrics = ctx.progress.metrics | {SO_FAR: correct / max(1, valid)}
+        ctx.progress = ctx.progress.model_copy(update={"metrics": metrics})
 
     with SampleCache(sample_file(folder, settings)) as cache:
         results = await rollouts.measure(
@@ -118,8 +122,10 @@ async def run_evaluation(ctx: StageContext, rollouts: RolloutSession, run: Evalu
         )
         await asyncio.to_thread(save_evaluation, folder, evaluation, cache.trajectories())
     ctx.tracker.log_metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
+    metrics = {name: value for name, value in ctx.progress.metrics.items() if name != SO_FAR}
     if run.stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
-        ctx.report(metrics=ctx.progress.metrics | {"pass_at_1": evaluation.pass_at_1})
+        metrics["pass_at_1"] = evaluation.pass_at_1
+    ctx.report(metrics=metrics)
 
 
 async def measured_settings(ctx: StageContext, model: Path, sampling: Sampling, *, seed_name: str) -> dict[str, Any]:

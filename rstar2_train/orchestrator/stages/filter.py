@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -39,22 +40,27 @@ class FilterProgress:
         self._samples = 0
         self._finished: Counter[str] = Counter()
         self._solved: Counter[str] = Counter()
+        self._seen = 0
+        self._kept = 0
 
-    def add(self, result: SampleResult) -> None:
-        """Count a sample, and report the figures when it is the last one of its problem."""
+    def add(self, result: SampleResult, *, saved: bool) -> None:
+        """Count a sample, and report the figures if it is the last one of its problem.
+
+        `saved`: whether an earlier attempt finished it, which also sent the figures to the tracking journal.
+        """
         self._samples += 1
         self._finished[result.prompt_id] += 1
         self._solved[result.prompt_id] += result.correct
         if self._finished[result.prompt_id] == self._settings.samples:
+            self._seen += 1
+            self._kept += self._solved[result.prompt_id] < self._settings.drop_solved
             self._ctx.progress = self._ctx.progress.model_copy(update={"metrics": self.figures()})
-        if self._samples % TRACKED_SAMPLES == 0:
+        if self._samples % TRACKED_SAMPLES == 0 and not saved:
             self.track()
 
     def figures(self) -> dict[str, float]:
         """Return the number of kept problems and of those with all samples finished, and their ratio."""
-        seen = [prompt_id for prompt_id, count in self._finished.items() if count == self._settings.samples]
-        kept = sum(self._solved[prompt_id] < self._settings.drop_solved for prompt_id in seen)
-        return {"kept": float(kept), "seen": float(len(seen)), "kept_ratio": kept / max(1, len(seen))}
+        return {"kept": float(self._kept), "seen": float(self._seen), "kept_ratio": self._kept / max(1, self._seen)}
 
     def track(self) -> None:
         """Send the figures to the tracking journal. The step is the number of finished samples."""
@@ -118,7 +124,11 @@ async def _filter(ctx: StageContext, settings: FilterStage, rollouts: RolloutSes
 
 
 def _write_trajectories(folder: Path, cache: SampleCache, samples: int) -> None:
-    """Write all trajectories into files of whole problems, which a reader can hold in memory."""
+    """Write all trajectories into files of whole problems, which a reader can hold in memory.
+
+    Files of an earlier attempt, whose data may have been others, are deleted.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
     rows = cache.trajectories()
     per_file = samples * max(1, TRACKED_SAMPLES // samples)
     for number in itertools.count(1):

@@ -17,6 +17,7 @@ from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.rollout_session import SampleSink
 from rstar2_train.orchestrator.stages import filter as stage
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
@@ -69,19 +70,19 @@ class FakeRollouts:
         *,
         samples: int,
         cache: SampleCache,
-        on_sample: Callable[[SampleResult], None],
+        on_sample: SampleSink,
         **_: object,
     ) -> list[SampleResult]:
         prompts = {problem.id: token_array([65]) for problem in problems}
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         results = cache.load(request)
         for result in results.values():
-            on_sample(result)
+            on_sample(result, saved=True)
         missing = [(problem, sample) for problem, sample in request.pairs if (problem.id, sample) not in results]
         self.requests.append([(problem.id, sample) for problem, sample in missing])
         for trajectory in self.sample(missing):
             results[trajectory.prompt_id, trajectory.sample] = result = cache.add(trajectory)
-            on_sample(result)
+            on_sample(result, saved=False)
         return [results[problem.id, sample] for problem, sample in request.pairs]
 
 
