@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,8 @@ class Place(NamedTuple):
 
     offset: int
     size: int
+    checksum: int
+    """CRC-32 of its bytes: a power failure may lose them although their result is saved."""
 
 
 def trajectory_file(path: Path) -> Path:
@@ -80,9 +83,9 @@ class SampleCache:
         """Return the saved samples of the request.
 
         `slice` and `hard` come from the request's problems, because the data file may have changed since. A line that a
-        killed process left unfinished is skipped, and one whose trajectory is needed but was not saved.
+        killed process left unfinished is skipped, and one whose trajectory is needed but not there: not saved, or lost in
+        a power failure.
         """
-        size = os.fstat(self._trajectories).st_size
         self._problems = {problem.id: problem for problem in request.problems}
         problems = {
             sample_cache_key(problem.id, request.prompts[problem.id], _gold(problem), sample): problem
@@ -96,10 +99,10 @@ class SampleCache:
             result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
             key = problem.id, result.sample
             if self._with_trajectories:
-                place = Place(*event.get("place", (size, 1)))
-                if place.offset + place.size > size:
+                saved = event.get("place", ())
+                if len(saved) != len(Place._fields) or not self._has(Place(*saved)):
                     continue
-                self._places[key] = place
+                self._places[key] = Place(*saved)
             results[key] = result
         return results
 
@@ -135,9 +138,14 @@ class SampleCache:
             else:
                 yield self._lost[key]
 
+    def _has(self, place: Place) -> bool:
+        """Return whether the file has the whole trajectory of a place."""
+        data = os.pread(self._trajectories, place.size, place.offset)
+        return len(data) == place.size and zlib.crc32(data) == place.checksum
+
     def _append(self, data: bytes) -> Place:
         """Append a trajectory. The results refer to it only when it is complete."""
         written = os.write(self._trajectories, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"wrote only {written} of {len(data)} bytes of a trajectory")
-        return Place(os.lseek(self._trajectories, 0, os.SEEK_CUR) - written, written)
+        return Place(os.lseek(self._trajectories, 0, os.SEEK_CUR) - written, written, zlib.crc32(data))

@@ -101,6 +101,12 @@ def test_load_without_trajectory_samples_again(tmp_path: Path) -> None:
     file = trajectory_file(tmp_path / "s")
     file.write_bytes(file.read_bytes()[:-1])
     assert list(load(tmp_path / "s")) == [("b/1", 0)]
+    # A power failure lost the end of the file, and other samples are in its place since.
+    with SampleCache(tmp_path / "s") as store:
+        store.load(BOTH)
+        store.add(sample(PROBLEMS[1], 0))
+        store.add(sample(PROBLEMS[1], 1))
+    assert set(load(tmp_path / "s")) == {("b/1", 0), ("b/2", 0), ("b/2", 1)}
     file.unlink()
     assert load(tmp_path / "s") == {}
 
