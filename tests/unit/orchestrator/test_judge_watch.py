@@ -44,3 +44,20 @@ async def test_judge_watch_reports_and_clears(new_attempt: NewAttempt, caplog: p
         await until_async(lambda: len(reports) == 2, "the end of the report")
     assert ctx.progress.unreachable == {}
     assert "answers again" in caplog.text
+
+
+async def test_judge_watch_outlives_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
+    """A report that cannot be written is logged; the end of the outage is still reported."""
+    judge, reports = Judge(), list[str | None]()
+
+    def report(error: str | None) -> None:
+        reports.append(error)
+        if error:
+            raise OSError(28, "No space left on device")
+
+    async with JudgeWatch(judge, report, period=0.01, unreachable=0.03):
+        judge.answers = False
+        await until_async(lambda: reports, "the report")
+        judge.answers = True
+        await until_async(lambda: reports[-1] is None, "the end of the report")
+    assert "No space left on device" in caplog.text
