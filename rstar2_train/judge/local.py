@@ -135,9 +135,8 @@ class LocalJudge:
 
     @property
     def _package_env(self) -> dict[str, str]:
-        requested = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "").split()
-        folders = [shlex.quote(str(folder)) for folder in self.sandbox_packages]
-        env = {"RSTAR2_SANDBOX_PACKAGES": " ".join([*requested, *folders])}
+        requested = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "")
+        env = {"RSTAR2_SANDBOX_PACKAGES": f"{requested} {shlex.join(map(str, self.sandbox_packages))}"}
         return env | ({"RSTAR2_SANDBOX_SITE": str(self.packages)} if self.packages else {})
 
     async def _redis_is_ready(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -16,7 +16,6 @@ Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "
 exceeded that limit. killed: each sandbox that ran it ended. invalid: the request is invalid, so it was not run.
 session_lost: the session of the cell has ended; the cell was not run, or not to its end, and must not be sent again.
 internal: an infrastructure failure; there is no result."""
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 Verb = Literal["call", "open", "cell", "close", "code_judge", "script"]
 """call: a program without a session, which runs like a notebook cell. script: the same, as `python FILE` runs it: no

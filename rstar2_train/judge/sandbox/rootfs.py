@@ -76,9 +76,18 @@ def name_full_disk(folder: Path) -> Iterator[None]:
 def requested_packages() -> tuple[list[str], list[Path]]:
     """Return the distributions and the package folders in RSTAR2_SANDBOX_PACKAGES.
 
-    They are separated by spaces or commas; a name with a space is quoted, as in a shell.
+    They are separated by spaces or commas; a name with a space or a comma is quoted, as in a shell.
+
+    Raises SetupError for a quotation that does not end.
     """
-    entries = shlex.split(os.environ.get("RSTAR2_SANDBOX_PACKAGES", "").replace(",", " "))
+    text = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "")
+    words = shlex.shlex(text, posix=True, punctuation_chars=False)
+    words.whitespace += ","
+    words.whitespace_split, words.commenters = True, ""
+    try:
+        entries = list(words)
+    except ValueError as error:
+        raise SetupError(f"RSTAR2_SANDBOX_PACKAGES: {error} in {text!r}: quote a name that has a quote") from error
     return [entry for entry in entries if "/" not in entry], [Path(entry) for entry in entries if "/" in entry]
 
 

@@ -14,6 +14,7 @@ from rstar2_train.judge.sandbox.rootfs import (
     name_full_disk,
     prepare_library,
     prepare_root,
+    requested_packages,
 )
 from rstar2_train.judge.worker.provider import LocalSandboxProvider
 
@@ -66,3 +67,12 @@ def test_local_provider_spreads_sandboxes_over_cores(tmp_path: Path) -> None:
     replacement = provider.create("0")
     assert isinstance(replacement, LocalSandbox)
     assert replacement.core == used[0]
+
+
+def test_requested_packages_are_words_of_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spaces and commas separate them, except in quotation marks; one that does not end is named."""
+    monkeypatch.setenv("RSTAR2_SANDBOX_PACKAGES", "scipy,pandas '/my, folder/x'  /a/b ")
+    assert requested_packages() == (["scipy", "pandas"], [Path("/my, folder/x"), Path("/a/b")])
+    monkeypatch.setenv("RSTAR2_SANDBOX_PACKAGES", "/home/o'neil/x")
+    with pytest.raises(SetupError, match="RSTAR2_SANDBOX_PACKAGES: No closing quotation"):
+        requested_packages()
