@@ -26,6 +26,8 @@ LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Bro
 """Texts in the errors of gloo if another rank does not answer; they have no class of their own."""
 LOST_DEVICE = ("CUDA error", "HIP error", "NCCL communicator was aborted", "CUBLAS_STATUS_", "HIPBLAS_STATUS_")
 """Texts in the errors of a device or its driver: memory errors, illegal accesses, a device that left the bus."""
+PROGRAM_ERRORS = ("device-side assert", "invalid configuration argument")
+"""Texts in the errors of a device that a defect of the program causes: a restart would repeat them."""
 VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """Variables that show a process its devices. Torch for ROCm reads the first one, then the second one."""
 SETTLE_SECONDS = 5.0
@@ -99,6 +101,8 @@ def _reason(error: Exception) -> str | None:
             f"has no free device memory ({text}; lower spec.trainer.tokensPerMicroBatch or set "
             "spec.trainer.activationCheckpointing to Always)"
         )
+    if any(sign in str(error) for sign in PROGRAM_ERRORS):
+        return None
     if isinstance(error, torch.AcceleratorError) or any(sign in str(error) for sign in LOST_DEVICE):
         return f"lost its device ({text}; see the kernel log of the node: NVRM Xid or amdgpu)"
     if isinstance(error, DistError) or any(sign in str(error) for sign in LOST_CONNECTION):

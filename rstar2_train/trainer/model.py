@@ -269,7 +269,7 @@ def _fill_buffers(model: Any, device: torch.device) -> None:
             values.append([module._buffers[name] for name in names])
         for name, first, second in zip(names, *values, strict=True) if names else ():
             if not torch.equal(first, second):
-                raise ValueError(
+                raise UnsupportedModel(
                     f"transformers {version} does not compute the buffer {name} of {type(module).__name__}"
                 )
 

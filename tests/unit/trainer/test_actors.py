@@ -38,6 +38,8 @@ def test_device_variables(environ: dict[str, str], ids: list[int | str], expecte
         (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), "lost its device"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "lost its device"),
         (RuntimeError("HIP error: invalid device function"), "lost its device"),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), "None"),
+        (torch.AcceleratorError("CUDA error: invalid configuration argument"), "None"),
         (RuntimeError("NCCL communicator was aborted on rank 3"), "lost its device"),
         (torch.OutOfMemoryError("CUDA out of memory"), "has no free device memory"),
         (RuntimeError("Connection reset by peer"), "lost the connection"),
