@@ -210,7 +210,7 @@ PATCHES = (
     Rule(
         at="spec.runtimePatches[]",
         rule="!('executor' in self.roles) || !has(self.annotations) || !self.annotations.exists(key,"
-        f" {list(SANDBOX_ANNOTATIONS)}.exists(p, key.startsWith(p)))",
+        f" {list(SANDBOX_ANNOTATIONS)}.exists(p, key.contains(p)))",
         message="annotations that container runtimes read could weaken the sandbox of executors",
     ),
     Rule(

@@ -69,7 +69,7 @@ def metadata(patch: RuntimePatch, at: str) -> Iterator[Issue]:
             if domain in RESERVED_DOMAINS or (field == "labels" and name in RESERVED_LABELS):
                 yield Issue(f"{at}.{field}.{key}", "is reserved for the operator and the cluster's controllers")
     for key in patch.annotations if "executor" in patch.roles else ():
-        if key.startswith(SANDBOX_ANNOTATIONS):
+        if any(part in key for part in SANDBOX_ANNOTATIONS):
             yield Issue(f"{at}.annotations.{key}", SANDBOX)
 
 

@@ -76,8 +76,9 @@ EXECUTOR_PATCH_FIELDS = (
 SANDBOX_ANNOTATIONS = (
     *("dev.gvisor", "io.kubernetes.cri", "io.katacontainers", "io.containerd"),
     *("container.apparmor.security", "container.seccomp.security", "seccomp.security"),
+    *("crio.io", "cri-o.io", "run.oci", "org.systemd.property"),
 )
-"""Prefixes of annotations that container runtimes read, and that could weaken the sandbox of executors."""
+"""Parts of annotations that container runtimes read, and that could weaken the sandbox of executors."""
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16), keys(COMPUTE)]
 """Resource name -> amount."""
 
