@@ -65,7 +65,7 @@ def status_of(
             status["reward"] = rewards[-1]
     if (prepared := prepared_sources(job, observed)) is not None:
         status["preparedSources"] = prepared
-    status["progressPercentage"] = round(100 * _share_done(job, rows))
+    status["progressPercentage"] = round(100 * _share_done(job, rows, progress))
     if decision.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
     return status
@@ -222,8 +222,11 @@ def _attempt_finished_at(stage: Stage, observed: ObservedJob) -> float | None:
     return job_finished_at(last) if last is not None else None
 
 
-def _share_done(job: AgenticRLJob, rows: list[Status]) -> float:
-    """Share of the curriculum that is done. Every stage that trains has the same weight, the others a fifth of it."""
+def _share_done(job: AgenticRLJob, rows: list[Status], progress: Progress | None) -> float:
+    """Share of the curriculum that is done. Every stage that trains has the same weight, the others a fifth of it.
+
+    `progress`: of the current attempt.
+    """
     total = done = 0.0
     for stage, row in zip(job.spec.stages, rows, strict=True):
         weight = 1.0 if stage.learns else 0.2
@@ -232,6 +235,8 @@ def _share_done(job: AgenticRLJob, rows: list[Status]) -> float:
             done += weight
         elif row.get("totalSteps"):
             done += weight * min(1.0, float(row.get("step") or 0) / row["totalSteps"])
+        elif progress is not None and progress.stage == stage.name and not stage.learns and progress.rollouts_total:
+            done += weight * min(1.0, progress.rollouts_done / progress.rollouts_total)
     return done / total if total else 0.0
 
 

@@ -12,6 +12,7 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import Decision, Verdict
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
+from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.decide.pod_termination import pod_termination
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, condition, exit_code, exited_at
 from rstar2_train.api.job import AgenticRLJob
@@ -31,6 +32,8 @@ def storage(facts: Facts) -> Verdict:
             reason="Preparing",
             message=message,
             prepare=True,
+            serving=facts.has_engines and facts.needs_engines,
+            workload=held_workload(facts),
             remove_pods=_failed_pods(facts.observed),
         )
     if facts.preparation == "failed":
@@ -46,6 +49,7 @@ def storage(facts: Facts) -> Verdict:
         message="Downloading sources that were added or changed.",
         prepare=last is None,
         serving=facts.has_engines and facts.needs_engines,
+        workload=held_workload(facts),
         stale_jobs=() if last is None else (last,),
     )
 
@@ -78,7 +82,7 @@ def _has_new_sources(facts: Facts) -> bool:
 def _failure(observed: ObservedJob) -> tuple[str, str]:
     """Return the reason and message of a failed preparation."""
     outcome = observed.prepared()
-    if outcome is not None:
+    if outcome is not None and not outcome.ended_well:  # a good one is that of the preparation before
         return outcome.reason, outcome.message
     prepare = observed.child("Job", names.prepare(observed.name)) or {}
     failed = condition(prepare, "Failed") or {}

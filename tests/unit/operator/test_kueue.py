@@ -282,3 +282,20 @@ def test_kueue_request_ignores_what_needs_no_quota() -> None:
     same = queued(failurePolicy={"maxRestarts": 9})
     other = queued(trainer={"replicas": 4, "gpusPerReplica": 0})
     assert request(base.spec(), stage) == request(same.spec(), stage) != request(other.spec(), stage)
+
+
+def test_kueue_download_of_an_added_source_keeps_quota_and_engines() -> None:
+    """A job whose data changed does not return to the queue, and its engines stay."""
+    cluster = queued("g")
+    admit(cluster)
+    cluster.round()
+    kept = {key for key in cluster.children if key[0] in ("Deployment", "Workload")}
+    assert {kind for kind, _ in kept} == {"Deployment", "Workload"}
+    cluster.job["spec"]["stages"][0]["grpo"]["data"] = "hf://datasets/org/new-set/train.jsonl"
+    cluster.job["metadata"]["generation"] += 1
+    cluster.finish_job("demo-g0-1", 1)
+    cluster.pods.clear()
+    assert cluster.round().phase == "Preparing"
+    assert kept <= cluster.children.keys()
+    cluster.finish_job("demo-prepare", 0)
+    assert cluster.round().phase in ("Pending", "Running") and kept <= cluster.children.keys()

@@ -7,6 +7,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.decide.storage import source_digest
 from rstar2_operator.observed import annotations_of
+from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.status import JobStatus
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
@@ -58,3 +59,18 @@ def test_prepared_by_an_earlier_version_is_not_repeated() -> None:
     cluster.finish_stage("s0")
     cluster.round()
     assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-report"]
+
+
+def test_failed_download_of_an_added_source_names_its_cause() -> None:
+    """The good outcome of the first preparation is not that of the second one."""
+    cluster = at_first_stage("s")
+    done = Outcome(stage="prepare", attempt=1, outcome="completed", reason="Completed")
+    cluster.patch_progress("prepare.json", done.model_dump(mode="json", exclude_none=True))
+    add_stage(cluster)
+    cluster.round()
+    cluster.finish_stage("s0")
+    cluster.pods.clear()
+    assert cluster.round().phase == "Preparing"
+    cluster.finish_job("demo-prepare", 137)
+    assert cluster.round().phase == "Failed"
+    assert cluster.job["status"]["reason"] == "PrepareFailed" and cluster.job["status"]["message"]
