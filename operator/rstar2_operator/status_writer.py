@@ -18,7 +18,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.cache import JOB, WatchCache
-from rstar2_operator.client import UNREACHABLE, KubeClient
+from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, RESTART_REASONS
 from rstar2_operator.decide.events import JobEvent, events
@@ -110,7 +110,7 @@ class WriteTimes:
         worse = old != new and is_worse(old, new)
         self.worse_since = (self.worse_since or now) if worse else None
         if old == new:  # in most rounds, and much faster than a comparison of texts
-            self.written = self.written or now
+            self.written, self.rejected = self.written or now, False
             return None
         if self.worse_since is not None:
             since, hold = self.worse_since, SETTLE_SECONDS
@@ -158,8 +158,8 @@ class StatusWriter:
         }
         try:
             written = await self._client.apply(body, subresource="status")
-        except ApiException:
-            times.rejected = True
+        except ApiException as error:
+            times.rejected = not is_transient(error)
             raise
         times.rejected = False
         self._cache.record_write(JOB, written)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import status_writer
 from rstar2_operator.cache import WatchCache
@@ -210,3 +212,21 @@ async def test_writer_failure_is_written_immediately(job: Job) -> None:
     failed = {**waiting, "reason": "BackOff", "message": "Stage rl-1 restarts. exit code 1"}
     assert await job.write(WELL, failed, phase="Pending") is None
     assert job.client.statuses[-1]["conditions"] == [WELL, failed]
+
+
+@pytest.mark.parametrize(("status", "blocks"), [(422, True), (403, True), (429, False), (504, False)])
+def test_rejected_status_blocks_new_attempts_until_it_is_stored(status: int, blocks: bool) -> None:
+    """Only an answer that repeats itself blocks them; a status that needs no write ends the block."""
+
+    class Failing(FakeClient):
+        async def apply(self, body: dict[str, Any], *, subresource: str) -> dict[str, Any]:
+            raise ApiException(status=status)
+
+    times, stored = WriteTimes(), {"phase": "Running", "conditions": []}
+    writer = StatusWriter(Failing(), WatchCache(), instance="test")  # type: ignore[arg-type]
+    job = {"kind": "AgenticRLJob", "metadata": {"name": "a", "namespace": "b", "uid": "1"}, "status": stored}
+    with pytest.raises(ApiException):
+        asyncio.run(writer.write(times, job, {**stored, "phase": "Failed"}))
+    assert times.rejected is blocks
+    times.wait(stored, stored)
+    assert not times.rejected
