@@ -96,7 +96,9 @@ class Operator:
         jobs = [asyncio.create_task(watch.run(started=self.handle_signals)) for watch in self._jobs]
         others = [asyncio.create_task(informer.run()) for informer in self._informers]
         try:
-            await asyncio.wait({*jobs, *others}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({*jobs, *others}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # raises the error of a failed watch
         finally:
             self.stop()  # a signal has stopped kopf before it could be handled here
             await _cancelled(*jobs, *others)

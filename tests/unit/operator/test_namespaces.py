@@ -137,3 +137,15 @@ async def test_namespace_fault_leaves_the_others_served(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_cluster_without_rights_on_nodes_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs need no rights on nodes, so their absence is no error and no alert."""
+    metrics = Metrics()
+    health = WatchHealth(metrics.watches_failing)
+    assert health.failed("", "Node", "403 Forbidden") and not health.failed("", "Node", "403 Forbidden")
+    assert "not served" not in caplog.text and 'unreadable{namespace=""} 0.0' in metrics.page().decode()
+    health.failed("", "Pod", "403 Forbidden")
+    assert "the cluster is not served: Pod" in caplog.text
+    health.works("", "Pod")
+    assert 'unreadable{namespace=""} 0.0' in metrics.page().decode()
