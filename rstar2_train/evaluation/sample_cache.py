@@ -83,8 +83,8 @@ class SampleCache:
         """Return the saved samples of the request.
 
         `slice` and `hard` come from the request's problems, because the data file may have changed since. A line that a
-        killed process left unfinished is skipped, and one whose trajectory is needed but not there: not saved, or lost in
-        a power failure.
+        killed process left unfinished is skipped, and one whose trajectory is needed but not there: not saved, or lost
+        in a power failure.
         """
         self._problems = {problem.id: problem for problem in request.problems}
         problems = {
