@@ -38,6 +38,7 @@ build them as images/README.md describes.
   export {PREFIX}ROLLOUT_IMAGE=REGISTRY/rollout:TAG {PREFIX}JUDGE_IMAGE=REGISTRY/judge:TAG
   python -m rstar2_operator.serving_manifests --out {out} {file}
 
+The engine parses calls of a client's own tools with spec.model.toolParser, by default hermes: set it for other models.
 The claim {claim} has the job's model, and is mounted read-only: apply this file in the job's namespace.
 The command with --secret creates tokens and keys once; the Secret in this file is empty and overwrites nothing.
 
