@@ -25,6 +25,8 @@ from rstar2_train.serving.engine_client import DONE
 from rstar2_train.serving.request import ChatRequest
 from rstar2_train.utils.api_error import ApiError
 from rstar2_train.utils.auth import SERVE_TOKEN, BearerAuth
+from rstar2_train.utils.json_route import JsonRoute
+from rstar2_train.utils.json_steps import dump_json
 
 CHAT = "/v1/chat/completions"
 MAX_BODY_BYTES = 1 << 25
@@ -37,6 +39,7 @@ SendEvent = Callable[[dict[str, Any]], Awaitable[None]]
 def make_app(context: ServerContext, *, token: str | None) -> FastAPI:
     """Return the application. `token`: token that clients must send; None: no token is required."""
     app = FastAPI(title="rStar2", docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.route_class = _LargeJsonRoute
     app.add_middleware(_BodyLimit)
     created = int(time.time())
     if token:
@@ -81,12 +84,18 @@ def make_app(context: ServerContext, *, token: str | None) -> FastAPI:
         }
         if body.tools:
             return await _forward(body, context, request)
-        completion = Completion.create(body, context)
+        completion = await asyncio.to_thread(Completion.create, body, context)
         if body.stream:
             return _EventStream(lambda send_event: _stream(completion, head, send_event))
         return await _until_disconnect(request.receive, _complete(completion, head))
 
     return app
+
+
+class _LargeJsonRoute(JsonRoute):
+    """A route whose tools may have parameters with many properties."""
+
+    max_fields = 1024
 
 
 class _BodyLimit:
@@ -118,7 +127,7 @@ async def _complete(completion: Completion, head: dict[str, Any]) -> Response:
 
     end = await completion.run(emit)
     choice = _choice(end) | {"message": {"role": "assistant", "content": "".join(text)}}
-    return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": end.usage()})
+    return await _json_response(head | {"object": "chat.completion", "choices": [choice], "usage": end.usage()})
 
 
 async def _stream(completion: Completion, head: dict[str, Any], send_event: SendEvent) -> None:
@@ -140,6 +149,11 @@ async def _stream(completion: Completion, head: dict[str, Any], send_event: Send
         await send_event(head | {"choices": [], "usage": end.usage()})
 
 
+async def _json_response(answer: dict[str, Any]) -> Response:
+    """Return the response with a complete answer, which may be long."""
+    return Response(bytes(await dump_json(answer)), media_type="application/json")
+
+
 def _choice(end: CompletionEnd) -> dict[str, Any]:
     return {"index": 0, "finish_reason": end.finish_reason, "stop_reason": end.stop}
 
@@ -150,7 +164,7 @@ async def _forward(body: ChatRequest, context: ServerContext, request: Request) 
     name = {"model": context.model.name}
 
     async def complete() -> Response:
-        return JSONResponse(await context.engine.answer(CHAT, engine_body) | name)
+        return await _json_response(await context.engine.answer(CHAT, engine_body) | name)
 
     async def stream(send_event: SendEvent) -> None:
         async with aclosing(context.engine.events(CHAT, engine_body)) as events:

@@ -20,6 +20,7 @@ from rstar2_train.inference.openai_client import NOTHING_ADDED
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.api_error import ApiError
+from rstar2_train.utils.json_steps import MAX_ITEMS, dump_json, load_json
 
 SILENT_SECONDS = 600.0
 """Time without data after which an engine counts as lost. A full engine keeps a request waiting."""
@@ -34,13 +35,13 @@ class StreamingEngine:
         self.model = model
         self._url = url
         self._session = session
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENT_SECONDS)
 
     async def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return a complete answer. Raises ApiError."""
         async with self._post(path, body) as response:
-            reply: dict[str, Any] = await response.json()
+            reply: dict[str, Any] = await load_json(await response.read(), max_fields=MAX_ITEMS)
             return reply
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
@@ -60,9 +61,10 @@ class StreamingEngine:
     @asynccontextmanager
     async def _post(self, path: str, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield a response with status 200; lines of any length can be read."""
+        data = await dump_json(body)
         try:
             async with self._session.post(
-                self._url + path, json=body, headers=self._headers, timeout=self._timeout, read_bufsize=2**22
+                self._url + path, data=data, headers=self._headers, timeout=self._timeout, read_bufsize=2**22
             ) as response:
                 if response.status != 200:
                     raise _rejection(response.status, await response.text())

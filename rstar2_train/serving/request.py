@@ -5,6 +5,7 @@ Between the endpoint (app.py) and the loop (completion.py). An unsupported param
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -76,18 +77,18 @@ class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     stream: Annotated[bool, BeforeValidator(lambda value: False if value is None else value)] = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    stop: Annotated[list[Stop], Field(max_length=4), BeforeValidator(_as_list)] = []
+    stop: Annotated[list[Stop], Field(max_length=4, fail_fast=True), BeforeValidator(_as_list)] = []
     """Stop strings: a string, or a list of strings."""
     seed: int | None = None
     user: str | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
@@ -99,12 +100,12 @@ class ChatRequest(BaseModel):
     def check(self, *, model: str) -> None:
         """Raise ApiError for an unsupported parameter, and for another model than `model`."""
         if self.model != model:
-            message = f"the model {self.model!r} is not served here; use {model!r}"
+            message = f"the model {reprlib.repr(self.model)} is not served here; use {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
         given = {name: value for name, value in (self.model_extra or {}).items() if name not in _LABELS}
         reject_unsupported(given, _NO_OP_VALUES)
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
-            message = f"tool_choice={self.tool_choice!r} is only allowed with tools: remove it"
+            message = f"tool_choice={reprlib.repr(self.tool_choice)} is only allowed with tools: remove it"
             raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")
 
     def sampling(self, *, prompt_tokens: int, context: int, max_turns: int) -> Sampling:
@@ -126,8 +127,11 @@ class ChatRequest(BaseModel):
 
     def for_engine(self, *, model: str) -> dict[str, Any]:
         """Return the body for the engine's own endpoint, which handles requests with the client's tools."""
-        body = self.model_dump(include=set(type(self).model_fields) - {"user"}, exclude_none=True)
-        return body | {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
+        body = {name: getattr(self, name) for name in type(self).model_fields if name != "user"}
+        if self.stream_options is not None:
+            body["stream_options"] = self.stream_options.model_dump()
+        body |= {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
+        return {name: value for name, value in body.items() if value is not None}
 
 
 def prompt_ids(messages: Sequence[dict[str, Any]], chat_format: ChatFormat, *, context: int) -> list[int]:
@@ -166,7 +170,9 @@ def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
     role = message.get("role")
     if role not in ("system", "developer", "user", "assistant"):
         hint = ": results of the client's tools require `tools` in the request" if role == "tool" else ""
-        raise ApiError(400, f"{at}.role {role!r} is not system, developer, user or assistant{hint}", param="messages")
+        raise ApiError(
+            400, f"{at}.role {reprlib.repr(role)} is not system, developer, user or assistant{hint}", param="messages"
+        )
     if message.get("tool_calls"):
         raise ApiError(400, f"{at}.tool_calls require `tools` in the request", param="messages")
     content = message_text(message.get("content"), at=f"{at}.content")

@@ -5,6 +5,8 @@
 - `dns`: addresses of the pods behind a headless Service.
 - `files`: atomic writes, errors of a full disk.
 - `http_connections`: HTTP connections of rollouts to engines and judge.
+- `json_route`: routes whose large bodies hold no event loop.
+- `json_steps`: large JSON in short steps.
 - `listening`: sockets of servers, on IPv4, IPv6 and both.
 - `loop_lag`: the lag of an event loop.
 - `open_files`: the limit of open files of a process.
@@ -17,6 +19,7 @@
 
     cli, launch, serving, judge.local -> supervisor -> files, terminal
     inference, judge.client -> http_connections
+    judge, rollout, serving -> json_route -> json_steps
     every process -> auth, dns, ports
     every server of a pod -> listening -> dns
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,5 +29,5 @@ def reject_unsupported(given: Mapping[str, Any], no_op_values: Mapping[str, Sequ
         if value is None or value in no_op_values.get(name, ()):
             continue
         allowed = f" (only {no_op_values[name][0]!r})" if name in no_op_values else ""
-        message = f"{name}={repr(value)[:80]} is not supported{allowed}: remove it"
+        message = f"{name}={reprlib.repr(value)[:80]} is not supported{allowed}: remove it"
         raise ApiError(400, message, param=name, code="unsupported_parameter")

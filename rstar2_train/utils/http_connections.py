@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Self, cast
@@ -35,6 +35,8 @@ KEEPALIVE = (
 """Socket options that detect the failure of a node within DEAD_SECONDS, also while a request is being written."""
 MOST_TEXT_BYTES = 1 << 16
 """Bytes that are kept of a reply with an error."""
+MOST_COPIED_BYTES = 1 << 16
+"""Size of a body that is copied behind its head, so that both travel in one packet."""
 OK = 200
 
 
@@ -117,9 +119,14 @@ class _Connection(asyncio.Protocol):
         return self.is_open and self._transport is not None and not self._transport.is_closing()
 
     async def exchange(
-        self, request: bytes, pass_on: Callable[[bytes], None], *, seconds: float, since_data: bool
+        self,
+        request: Sequence[bytes | bytearray],
+        pass_on: Callable[[bytes], None],
+        *,
+        seconds: float,
+        since_data: bool,
     ) -> Reply:
-        """Send a request and wait for the end of its reply; otherwise as `HttpConnections.send`.
+        """Send a request, in parts, and wait for the end of its reply; otherwise as `HttpConnections.send`.
 
         Closes the connection unless it can serve the next request.
         """
@@ -134,7 +141,8 @@ class _Connection(asyncio.Protocol):
         try:
             if not self.is_open:
                 raise ConnectionResetError("the server closed the connection")
-            self._transport.write(request)
+            for part in request:
+                self._transport.write(part)
             return await self._reply
         finally:
             self._reply = self._pass_on = None
@@ -263,7 +271,7 @@ class HttpConnections:
     async def send(
         self,
         route: Route,
-        body: bytes,
+        body: bytes | bytearray,
         pass_on: Callable[[bytes], None],
         *,
         seconds: float,
@@ -278,7 +286,8 @@ class HttpConnections:
         the request is sent, TimeoutError, ReplyBroken, another OSError when the connection fails, and any error of
         `pass_on`. An error or a cancellation closes the connection.
         """
-        request = b"%b%d\r\n\r\n%b" % (route.head, len(body), body)
+        head = b"%b%d\r\n\r\n" % (route.head, len(body))
+        request = [head + body] if len(body) <= MOST_COPIED_BYTES else [head, body]
         idle = self._idle[route.host, route.port, route.is_tls]
         if not repeat:  # the first turn of the loop reads the ends, the second one closes the transports
             for _ in range(2):
@@ -300,12 +309,18 @@ class HttpConnections:
             return reply
 
     async def fetch(
-        self, route: Route, body: bytes = b"", *, seconds: float, since_data: bool = False, repeat: bool = True
-    ) -> tuple[Reply, bytes]:
+        self,
+        route: Route,
+        body: bytes | bytearray = b"",
+        *,
+        seconds: float,
+        since_data: bool = False,
+        repeat: bool = True,
+    ) -> tuple[Reply, bytearray]:
         """Send `body`; return the reply, and its data if its status is 200. Otherwise as `send`."""
-        data: list[bytes] = []
-        reply = await self.send(route, body, data.append, seconds=seconds, since_data=since_data, repeat=repeat)
-        return reply, b"".join(data)
+        data = bytearray()
+        reply = await self.send(route, body, data.extend, seconds=seconds, since_data=since_data, repeat=repeat)
+        return reply, data
 
 
 def _newest(idle: list[_Connection]) -> _Connection | None:

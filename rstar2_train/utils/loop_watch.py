@@ -65,18 +65,25 @@ class _LoopWatch:
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._beat)
 
     def _sample(self) -> None:
-        """Report a callback if all samples in LIMIT_SECONDS of CPU time, without a beat between them, are in it."""
+        """Report a callback if all samples in LIMIT_SECONDS of CPU time, without a beat between them, are in it.
+
+        Report also a time without a sample, and with one beat at most: a call of C held the GIL. The stack is that of
+        the next line.
+        """
         held: tuple[int, int] | None = None
         start, reported = 0.0, False
+        last, last_beats = time.clock_gettime(self._clock), self._beats
         while not self._stopped.wait(SAMPLE_SECONDS):
-            now = time.clock_gettime(self._clock)
+            now, beats = time.clock_gettime(self._clock), self._beats
             frame = sys._current_frames().get(self._thread_id)
-            current = (self._beats, _callback(frame)) if frame is not None else None
+            current = (beats, _callback(frame)) if frame is not None else None
+            has_held_gil = now - last > LIMIT_SECONDS and beats - last_beats <= 1
             if current != held:
                 held, start, reported = current, now, False
-            elif frame is not None and not reported and now - start > LIMIT_SECONDS:
+            if frame is not None and not reported and (has_held_gil or now - start > LIMIT_SECONDS):
                 reported = True
-                self._report(now - start, "".join(traceback.format_stack(frame)))
+                self._report(now - last if has_held_gil else now - start, "".join(traceback.format_stack(frame)))
+            last, last_beats = now, beats
 
     def _report(self, seconds: float, stack: str) -> None:
         with self._file.open("a", encoding="utf-8") as file:

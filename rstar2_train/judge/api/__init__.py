@@ -5,7 +5,7 @@
 
 - `app`: the routes /v1, /ping and /metrics, the token check, and the process itself.
 - `code_judge_compat`: the routes of `code-judge`, the judge of the paper's public code.
-- `json_messages`: bodies and responses in JSON, which may be large.
+- `json_messages`: responses in JSON, which may be large.
 - `schema`: request and response models, and the OpenAPI page.
 - `admission`: admits or rejects calls, finds the worker of a session, keeps the metrics.
 - `submitter`: adds calls to the queue, reads their results, resubmits calls that Redis lost.

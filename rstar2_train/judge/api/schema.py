@@ -16,9 +16,9 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.api.json_messages import JsonRoute
 from rstar2_train.judge.sandbox.oci_bundle import Isolation
 from rstar2_train.judge.types import MAX_BATCH, CallResult
+from rstar2_train.utils.json_route import JsonRoute
 
 TITLE = "rStar2 Code Judge"
 VERSION = "v1"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
-from typing import Any
 
 from rstar2_train.utils.http_connections import Route
 
@@ -44,8 +42,3 @@ class ApiRoutes:
         return Route.of(
             self.url + path, token=self._token, method=method, content_type="application/json", accept=accept
         )
-
-
-def json_body(value: Any) -> bytes:
-    """Return the body of a request."""
-    return json.dumps(value).encode()

@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Any
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.client.api_routes import ApiRoutes, json_body
+from rstar2_train.judge.client.api_routes import ApiRoutes
 from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import MAX_BATCH, SILENT_SECONDS, CallResult, JudgeUnavailable, check_request
 from rstar2_train.utils.http_connections import OK, HttpConnections, ReplyBroken
+from rstar2_train.utils.json_steps import SMALL_BYTES, dump_json, load_json
 
 MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
@@ -191,22 +192,36 @@ class JudgeClient:
         before.
         """
         lines = LineReader()
+        parses: list[asyncio.Task[None]] = []
+
+        def take_fields(fields: dict[str, Any]) -> None:
+            self._take(batch[fields.pop("index")], CallResult.from_dict(fields))
+
+        async def parse(line: bytes | bytearray) -> None:
+            take_fields(await load_json(line))
 
         def take(data: bytes) -> None:
             for line in lines.feed(data):
-                if line:  # an empty line is a keep-alive
-                    fields = json.loads(line)
-                    self._take(batch[fields.pop("index")], CallResult.from_dict(fields))
+                if len(line) > SMALL_BYTES:
+                    parses.append(asyncio.create_task(parse(line)))
+                elif line:  # an empty line is a keep-alive
+                    take_fields(json.loads(line))
 
-        body = json_body({"calls": [call.body for call in batch]})
-        reply = await self._http.send(self._routes.batch, body, take, seconds=self._silent, since_data=True)
-        if reply.status != OK:
-            raise _RequestRejected(
-                f"HTTP {reply.status}: {reply.text[:500]}",
-                final=reply.status in FINAL_STATUSES,
-                retry_after=reply.retry_after,
-            )
-        take(b"\n")  # the last line needs no end
+        calls = [call.body for call in batch]
+        body = await dump_json({"calls": calls}, characters=sum(map(_characters, calls)))
+        try:
+            reply = await self._http.send(self._routes.batch, body, take, seconds=self._silent, since_data=True)
+            if reply.status != OK:
+                raise _RequestRejected(
+                    f"HTTP {reply.status}: {reply.text[:500]}",
+                    final=reply.status in FINAL_STATUSES,
+                    retry_after=reply.retry_after,
+                )
+            take(b"\n")  # the last line needs no end
+        finally:
+            await asyncio.wait(parses) if parses else None  # their calls have results, and are not sent again
+        for task in parses:
+            task.result()
 
     @staticmethod
     def _take(call: _ClientCall, result: CallResult) -> None:
@@ -225,24 +240,28 @@ def _count_of_next(waiting: list[_ClientCall]) -> int:
     """Return how many of the waiting calls the next request takes: at least one."""
     characters = 0
     for count, call in enumerate(waiting[:MAX_BATCH], 1):
-        characters += len(call.body["code"]) + len(call.body["stdin"])
+        characters += _characters(call.body)
         if characters > MAX_CHARACTERS:
             return max(1, count - 1)
     return min(len(waiting), MAX_BATCH)
+
+
+def _characters(call: dict[str, Any]) -> int:
+    return len(call["code"]) + len(call["stdin"])
 
 
 class LineReader:
     """Splits a stream into its lines, of any length."""
 
     def __init__(self) -> None:
-        self._rest: list[bytes] = []
+        self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> list[bytes | bytearray]:
         """Return the lines that end in `data`, without their ends."""
-        *lines, last = data.split(b"\n")
+        lines: list[bytes | bytearray] = [*data.split(b"\n")]
+        last = lines.pop()
         if lines and self._rest:
-            lines[0] = b"".join([*self._rest, lines[0]])
-            self._rest.clear()
-        if last:
-            self._rest.append(last)
+            self._rest += lines[0]
+            lines[0], self._rest = self._rest, bytearray()
+        self._rest += last
         return lines

@@ -14,9 +14,10 @@ import time
 from types import TracebackType
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.client.api_routes import ApiRoutes, json_body
+from rstar2_train.judge.client.api_routes import ApiRoutes
 from rstar2_train.judge.types import MAX_WAIT_SECONDS, CallResult, JudgeUnavailable
 from rstar2_train.utils.http_connections import OK, HttpConnections, NotConnected
+from rstar2_train.utils.json_steps import dump_json, load_json
 
 LOST = "the connection to the judge was lost while the cell was in flight\n"
 RETRY_SECONDS = 0.5
@@ -68,7 +69,8 @@ class JudgeSession:
         if self._lost:
             return CallResult("session_lost", stderr=self._lost)
         limits = limits or JudgeLimits()
-        cell = json_body({"code": code, "limits": limits.model_dump(mode="json", by_alias=True)})
+        fields = {"code": code, "limits": limits.model_dump(mode="json", by_alias=True)}
+        cell = await dump_json(fields, characters=len(code))
         route, seconds = self._routes.cells(self._id), ANSWER_SECONDS + limits.wall_seconds
         give_up = time.monotonic() + self._patience
         while True:
@@ -91,7 +93,7 @@ class JudgeSession:
             await asyncio.sleep(delay)
         if reply.status != OK:
             raise self._unavailable(f"HTTP {reply.status}: {reply.text[:500]}")
-        result = CallResult.from_dict(json.loads(data))
+        result = CallResult.from_dict(await load_json(data))
         if not result.session_lives:
             self._lost = f"the session ended with an earlier cell: {result.status}\n"
         return result

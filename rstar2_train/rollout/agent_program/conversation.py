@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +34,21 @@ CLIENT = "client"
 """`Tool.server` of the tools that the client runs."""
 CONTEXT_LENGTH = "context_length_exceeded"
 """OpenAI's code of a conversation that is too long."""
+MAX_ARGUMENTS = 1 << 20
+"""Characters of the arguments of one call."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The messages of a request, as the recording of its turn needs them."""
+
+    token_ids: list[int]
+    """Tokens up to the model's next turn."""
+    toolset: Toolset | None
+    """Tools of the request; None: none."""
+    key: hashlib.blake2b
+    """Hash of the tools and the messages."""
 
 
 class Conversations:
@@ -48,37 +63,35 @@ class Conversations:
         """Turn of each recorded conversation, by its key."""
         self._calls: dict[str, ToolCall] = {}
 
-    def prompt_ids(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]], *, limit: int
-    ) -> list[int]:
-        """Return the tokens up to the model's next turn. `limit`: largest number of tokens.
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]], *, limit: int) -> Prompt:
+        """Return the messages as a prompt. It may take long. `limit`: largest number of tokens.
 
         Raises ApiError for messages that cannot be rendered, and with code CONTEXT_LENGTH for too many tokens.
         """
         parser = self.chat_format.tools.parser
         conversation = [_message(message, parser, at=f"messages[{at}]") for at, message in enumerate(messages)]
         _check_order(conversation)
-        if tools:
-            self._toolset(tools)
+        known_tools = self._toolset(tools) if tools else None
         characters = sum(len(message["content"]) for message in conversation)
         if characters > limit * self.chat_format.longest_token:
             raise too_long(f"the messages have {characters} characters", limit)
-        ids = self._render(messages, conversation, tools)
+        states = _states(messages, tools)
+        ids = self._render(messages, conversation, tools, [state.digest() for state in states])
         if len(ids) > limit:
             raise too_long(f"the messages have {len(ids)} tokens", limit)
-        return ids
+        return Prompt(ids, known_tools, states[-1])
 
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
         conversation: Sequence[dict[str, str]],
         tools: Sequence[dict[str, Any]],
+        keys: Sequence[bytes],
     ) -> list[int]:
         for message in messages:
             call = self._calls.get(str(message.get("tool_call_id"))) if message["role"] == "tool" else None
             if call is not None:
                 call.response = call.response or _text(message.get("content"), at="content")
-        keys = _keys(messages, tools)
         known = next((at for at in reversed(range(len(keys))) if keys[at] in self._turns), None)
         try:
             if known is None:
@@ -92,25 +105,17 @@ class Conversations:
         except ChatFormatError as error:
             raise ApiError(400, str(error), param="messages") from error
 
-    def reply(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[dict[str, Any]],
-        prompt_ids: Sequence[int],
-        generation: SampledTurn,
-        *,
-        seconds: float,
-    ) -> dict[str, Any]:
-        """Record the turn that was sampled after `prompt_ids`; return it as an assistant message.
+    def reply(self, prompt: Prompt, generation: SampledTurn, *, seconds: float) -> dict[str, Any]:
+        """Record the turn that was sampled after `prompt`; return it as an assistant message.
 
         A turn with an invalid call is a text without calls, as vLLM returns it.
         """
-        turn = self.tree.add(prompt_ids, generation, seconds=seconds)
+        turn = self.tree.add(prompt.token_ids, generation, seconds=seconds)
         text = self.chat_format.model_text(generation.token_ids)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         parsed = []
-        if generation.finish_reason == "stop" and tools:
-            parsed = parse_calls(text, max_calls=self._max_calls, tools=self._toolset(tools))
+        if generation.finish_reason == "stop" and prompt.toolset is not None:
+            parsed = parse_calls(text, max_calls=self._max_calls, tools=prompt.toolset)
         if any(call.fault for call in parsed):
             parsed = [call for call in parsed if call.fault]
         elif parsed:
@@ -124,7 +129,7 @@ class Conversations:
                 self._calls[name] = record
                 function = {"name": call.name, "arguments": call.code}
                 message["tool_calls"].append({"id": name, "type": "function", "function": function})
-        self._turns[_keys([*messages, message], tools)[-1]] = turn
+        self._turns[_with_message(prompt.key, message).digest()] = turn
         return message
 
     def _toolset(self, tools: Sequence[dict[str, Any]]) -> Toolset:
@@ -195,7 +200,7 @@ def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     """Return a client's message as a message of the chat template: calls are part of the text."""
     role = message.get("role") if isinstance(message, Mapping) else None
     if role not in _ROLES:
-        raise ApiError(400, f"{at}.role {role!r} is not one of {', '.join(_ROLES)}", param="messages")
+        raise ApiError(400, f"{at}.role {reprlib.repr(role)} is not one of {', '.join(_ROLES)}", param="messages")
     content = message.get("content")
     calls = _calls(message, at=at)
     text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")
@@ -213,6 +218,9 @@ def _calls(message: Mapping[str, Any], *, at: str) -> list[tuple[str, str]]:
     for index, call in enumerate(message.get("tool_calls") or ()):
         try:
             function = call["function"]
+            if len(function["arguments"]) > MAX_ARGUMENTS:
+                limit = f"has arguments of more than {MAX_ARGUMENTS >> 20} Mi characters: shorten them"
+                raise ApiError(400, f"{at}.tool_calls[{index}] {limit}", param="messages")
             arguments = json.dumps(json.loads(function["arguments"]), sort_keys=True)
             calls.append((str(function["name"]), replace_surrogates(arguments)))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -243,13 +251,18 @@ def _with_tools(
     return [{"role": "system", "content": f"{conversation[0]['content']}\n\n{section}"}, *conversation[1:]]
 
 
-def _keys(messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return a key of the conversation up to each message."""
-    state = hashlib.blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16)
-    keys = []
+def _states(messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]]) -> list[hashlib.blake2b]:
+    """Return a hash of the conversation up to each message."""
+    states = [hashlib.blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16)]
     for message in messages:
-        role, content = message["role"], message.get("content")
-        text = "" if content is None else _text(content, at="content").strip()
-        state.update(json.dumps([role, text, _calls(message, at="messages")]).encode())
-        keys.append(state.digest())
-    return keys
+        states.append(_with_message(states[-1], message))
+    return states[1:]
+
+
+def _with_message(state: hashlib.blake2b, message: Mapping[str, Any]) -> hashlib.blake2b:
+    """Return the hash of a conversation with one more message."""
+    content = message.get("content")
+    text = "" if content is None else _text(content, at="content").strip()
+    extended = state.copy()
+    extended.update(json.dumps([message["role"], text, _calls(message, at="messages")]).encode())
+    return extended

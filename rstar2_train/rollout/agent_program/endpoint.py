@@ -10,7 +10,6 @@ rejected before the body is read.
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
@@ -22,10 +21,14 @@ from pydantic import ValidationError
 from rstar2_train.rollout.agent_program.episode import MODEL, AgentEpisode
 from rstar2_train.rollout.agent_program.pods import AgentPods
 from rstar2_train.utils.api_error import ApiError
+from rstar2_train.utils.json_steps import JsonTooLarge, dump_json, load_json
+from rstar2_train.utils.loop_watch import watch_loop
 from rstar2_train.utils.ports import LOOPBACK
 
 MAX_BODY_BYTES = 1 << 23
 """Limit of a request body."""
+MAX_FIELDS = 1024
+"""Fields of an object in a large body, such as the parameters of a tool."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -38,6 +41,7 @@ class AgentEndpoint:
         self._episodes: dict[str, AgentEpisode] = {}
         self.url = ""
         """Base URL for programs on this machine."""
+        self._watch = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors])
@@ -46,6 +50,7 @@ class AgentEndpoint:
         app.router.add_get("/v1/models", self._models)
         if self._pods is not None:
             self._pods.add_routes(app)
+        self._watch.enter_context(watch_loop())
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
         address = (LOOPBACK, 0) if self._pods is None else (None, self._pods.port)
@@ -57,6 +62,7 @@ class AgentEndpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._runner.cleanup()
+        self._watch.close()
 
     @contextlib.asynccontextmanager
     async def serve(self, episode: AgentEpisode) -> AsyncIterator[str]:
@@ -85,9 +91,10 @@ class AgentEndpoint:
             episode.count_rejected()
             raise
         if not wanted.stream:
-            return web.json_response(reply)
+            return web.Response(body=await _encode(reply), content_type="application/json")
         usage = bool((wanted.stream_options or {}).get("include_usage"))
-        return web.Response(text=_events(reply, usage=usage), content_type="text/event-stream")
+        events = [b"data: " + await _encode(event) + b"\n\n" for event in _events(reply, usage=usage)]
+        return web.Response(body=b"".join([*events, b"data: [DONE]\n\n"]), content_type="text/event-stream")
 
     async def _reward(self, request: web.Request) -> web.Response:
         episode = self._episode(request)
@@ -122,14 +129,22 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def _body(request: web.Request) -> Any:
     """Return the JSON body. Raises ApiError for one that is not JSON or too large."""
     try:
-        return json.loads(await request.read())
+        return await load_json(await request.read(), max_fields=MAX_FIELDS)
+    except JsonTooLarge as error:
+        raise ApiError(413, str(error)) from error
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}"[:300]) from error
     except web.HTTPRequestEntityTooLarge as error:
         raise ApiError(413, f"the request is larger than {MAX_BODY_BYTES >> 20} MiB: shorten the messages") from error
 
 
-def _events(reply: dict[str, Any], *, usage: bool) -> str:
+async def _encode(reply: dict[str, Any]) -> bytes | bytearray:
+    """Return the JSON of a reply, whose turn and prompt may be long."""
+    turn = sum(len(choice.get("token_ids", ())) for choice in reply["choices"])
+    return await dump_json(reply, characters=8 * len(reply.get("prompt_token_ids", ())) + 100 * turn)
+
+
+def _events(reply: dict[str, Any], *, usage: bool) -> list[dict[str, Any]]:
     """Return a response as server-sent events. The turn is one event: it is sent when it is complete."""
     (choice,) = reply["choices"]
     head = {key: reply[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
@@ -144,4 +159,4 @@ def _events(reply: dict[str, Any], *, usage: bool) -> str:
     ]
     if usage:
         chunks.append({"choices": [], "usage": reply["usage"]})
-    return "".join(f"data: {json.dumps(head | chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    return [head | chunk for chunk in chunks]

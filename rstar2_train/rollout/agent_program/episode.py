@@ -51,8 +51,8 @@ class AgentRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
@@ -77,7 +77,7 @@ class RewardRequest(BaseModel):
 
     reward: float
     reason: Annotated[str, Field(max_length=1000)] = ""
-    tool_errors: Annotated[list[str], Field(max_length=10_000)] = []
+    tool_errors: Annotated[list[str], Field(max_length=10_000, fail_fast=True)] = []
     """Ids of the calls that failed."""
 
 
@@ -188,11 +188,12 @@ class AgentEpisode:
                 raise ApiError(400, f"the episode has {number} turns, the limit of the stage", code="max_turns")
             limit, tools = self._sequence_tokens - 1, request.tools or []
             try:
-                ids = await asyncio.to_thread(self.conversations.prompt_ids, request.messages, tools, limit=limit)
+                prompt = await asyncio.to_thread(self.conversations.prompt, request.messages, tools, limit=limit)
             except ApiError as error:
                 if error.code == CONTEXT_LENGTH:
                     self.limit = "length"
                 raise
+            ids = prompt.token_ids
             left = self._sequence_tokens - len(ids)
             tokens = min(left, request.token_limit or left)
             started = time.monotonic()
@@ -203,8 +204,8 @@ class AgentEpisode:
                 raise ApiError(503, f"the engines are lost, and the episode with them: {error}") from error
             if turn.finish_reason == "length" and tokens == left:
                 self.limit = "length"
-            message = self.conversations.reply(request.messages, tools, ids, turn, seconds=time.monotonic() - started)
-            return _response(message, ids, turn, logprobs=bool(request.logprobs))
+            message = self.conversations.reply(prompt, turn, seconds=time.monotonic() - started)
+            return await asyncio.to_thread(_response, message, ids, turn, logprobs=bool(request.logprobs))
 
 
 class AgentFailed(Exception):
@@ -216,6 +217,7 @@ def _response(message: dict[str, Any], prompt_ids: list[int], turn: SampledTurn,
     content: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
         for token, value in zip(turn.token_ids, turn.logprobs, strict=True)
+        if logprobs
     ]
     choice = {
         "index": 0,

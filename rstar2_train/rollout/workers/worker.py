@@ -34,6 +34,7 @@ from rstar2_train.rollout.workers.messages import (
 from rstar2_train.rollout.workers.remote_pool import RemotePool
 from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.loop_lag import LoopLag
+from rstar2_train.utils.loop_watch import watch_loop
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.supervisor import die_with_parent
 
@@ -137,7 +138,8 @@ async def serve(link: WorkerLink) -> None:
         pool = RemotePool(link.send, token=setup.engine_token, session=session, connect=setup.connect)
         reporting = asyncio.create_task(_report_lag(link, lag))
         try:
-            await RolloutWorker(link, setup, pool, judge).run()
+            with watch_loop():
+                await RolloutWorker(link, setup, pool, judge).run()
         finally:
             reporting.cancel()
             link.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import openai
 import pytest
@@ -15,6 +15,9 @@ from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
 from rstar2_train.rollout.agent_program.episode import AgentEpisode
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.schema import call_text
+from rstar2_train.utils.loop_watch import VARIABLE
+from tests.support.chat_bodies import BODIES, post
+from tests.support.loop_watch import loop_watch_file, take_reports
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.token_arrays import logprob_array, token_array
 
@@ -24,6 +27,15 @@ HANGS = 77
 """Limit of tokens of a request that the engine does not answer."""
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOLS = [{"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": PARAMETERS}}]
+
+
+@pytest.fixture
+def loop_is_never_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test in which the endpoint held its event loop, with the stack."""
+    monkeypatch.setenv(VARIABLE, str(loop_watch_file()))
+    yield
+    reports = take_reports()
+    assert not reports, f"an event loop was held:\n{reports}"
 
 
 @pytest.fixture
@@ -38,7 +50,7 @@ async def episode(chat_format: ChatFormat) -> AgentEpisode:
         return SampledTurn(token_array(ids), logprob_array([-0.25] * len(ids)), "stop", [("v1", 0)])
 
     conversations = Conversations(chat_format, max_calls=4)
-    return AgentEpisode(conversations, generate, sequence_tokens=4000, max_turns=10, seconds=60)
+    return AgentEpisode(conversations, generate, sequence_tokens=400_000, max_turns=10, seconds=60)
 
 
 @pytest.fixture
@@ -106,3 +118,33 @@ async def test_endpoint_lost_client_cancels_its_request(client: openai.AsyncOpen
         await client.with_options(timeout=0.5).chat.completions.create(model="any", messages=messages, max_tokens=HANGS)
     await client.chat.completions.create(model="any", messages=messages)
     assert len(episode.conversations.tree.turns) == 1
+
+
+@pytest.mark.usefixtures("loop_is_never_held")
+@pytest.mark.parametrize("name", BODIES)
+async def test_endpoint_large_body_holds_no_loop(episode: AgentEpisode, name: str) -> None:
+    """Each body is answered, or refused with a reason."""
+    async with AgentEndpoint() as endpoint, endpoint.serve(episode) as key:
+        status, answer = await post(f"{endpoint.url}/v1/chat/completions", BODIES[name], key=key)
+    assert status in (200, 400, 413), answer[:500]
+    assert b"choices" in answer or b"message" in answer
+
+
+@pytest.mark.usefixtures("loop_is_never_held")
+async def test_endpoint_long_turn_holds_no_loop(chat_format: ChatFormat) -> None:
+    """A turn of 60,000 tokens with log-probabilities, whole and streamed."""
+    ids = chat_format.encode("Let me see. ")
+    ids = [*(ids * (60_000 // len(ids))), chat_format.end_of_turn_id]
+    turn = SampledTurn(token_array(ids), logprob_array([-0.25] * len(ids)), "stop", [("v1", 0)])
+
+    async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> SampledTurn:
+        return sampled
+
+    sampled = turn
+    conversations = Conversations(chat_format, max_calls=4)
+    episode = AgentEpisode(conversations, generate, sequence_tokens=100_000, max_turns=10, seconds=60)
+    body = {"messages": [{"role": "user", "content": "Double 4."}], "logprobs": True}
+    async with AgentEndpoint() as endpoint, endpoint.serve(episode) as key:
+        for stream in (False, True):
+            status, answer = await post(f"{endpoint.url}/v1/chat/completions", body | {"stream": stream}, key=key)
+            assert status == 200 and answer.count(b"token_id:") == len(ids)

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client import client as client_module
 from rstar2_train.judge.client.client import MAX_INTERNAL, JudgeClient, LineReader
 from rstar2_train.judge.types import MAX_BATCH, CallResult, JudgeUnavailable
+from rstar2_train.utils.event_loop import loop_factory
+from rstar2_train.utils.loop_watch import VARIABLE, watch_loop
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RESULT: dict[str, Any] = CallResult("ok").to_dict()
@@ -241,3 +246,50 @@ async def test_client_status_of_an_invalid_url_is_unavailable() -> None:
     async with JudgeClient("ftp://judge") as client:
         with pytest.raises(JudgeUnavailable, match="not an HTTP URL"):
             await client.status()
+
+
+@contextmanager
+def judge_in_a_thread(*bodies: bytes) -> Iterator[str]:
+    """Answer one request after another with these bodies; yield the URL. Its work is none of the client's loop."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as stream:
+                for body in bodies:
+                    length = 0
+                    while line := stream.readline().strip():
+                        name, _, value = line.partition(b":")
+                        length = int(value) if name == b"Content-Length" else length
+                    while length:
+                        length -= len(stream.read(min(length, 1 << 20)))
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        with ThreadPoolExecutor(1) as pool:
+            serving = pool.submit(serve)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            serving.result()
+
+
+def test_client_large_calls_and_results_hold_no_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Results of 8 MiB, as a line and of a cell, and a stdin of 4 MiB, whose characters have six in JSON."""
+    output, source = "\1" * (8 << 20), "\1" * (1 << 20)
+    lines = line(0, stdout=output, stderr=output) + line(1)
+    cell = json.dumps(RESULT | {"stdout": output, "session_lives": False}).encode()
+
+    async def talk(url: str) -> list[CallResult]:
+        async with JudgeClient(url) as client:
+            with watch_loop():
+                calls = await asyncio.gather(client.run("1", "\1" * (4 << 20)), client.run(source))
+                async with client.session() as session:
+                    return [*calls, await session.run(source)]
+
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "reports"))
+    with (
+        judge_in_a_thread(lines, json.dumps({"session": "s"}).encode(), cell) as url,
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
+        results = runner.run(talk(url))
+    assert not (tmp_path / "reports").exists(), (tmp_path / "reports").read_text().replace("\\n", "\n")
+    assert [len(result.stdout) for result in results] == [len(output), 0, len(output)]
+    assert results[0].stderr == output == results[2].stdout

@@ -37,7 +37,7 @@ class Talk:
         self.conversations = Conversations(chat_format, max_calls=8)
 
     def prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
-        return self.conversations.prompt_ids(messages, tools or [], limit=4000)
+        return self.conversations.prompt(messages, tools or [], limit=4000).token_ids
 
     def ask(
         self,
@@ -47,12 +47,12 @@ class Talk:
         finish: Literal["stop", "length"] = "stop",
     ) -> dict[str, Any]:
         """Return the assistant's message; the model samples `answer`, a text or token ids."""
-        prompt = self.prompt(messages, tools)
+        prompt = self.conversations.prompt(messages, tools or [], limit=4000)
         ids = answer if isinstance(answer, list) else self.chat_format.encode(answer)
         if finish == "stop":
             ids = [*ids, self.chat_format.end_of_turn_id]
         turn = SampledTurn(token_array(ids), logprob_array([-0.5] * len(ids)), finish, [("v1", 0)])
-        return self.conversations.reply(messages, tools or [], prompt, turn, seconds=0.0)
+        return self.conversations.reply(prompt, turn, seconds=0.0)
 
     def sequences(self) -> list[str]:
         """Return the text of each sequence."""
@@ -180,7 +180,7 @@ def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
 def test_conversation_unusable_messages_are_rejected(talk: Talk, messages: list[Any], message: str) -> None:
     """Each error names the field."""
     with pytest.raises(ApiError, match=message) as error:
-        talk.conversations.prompt_ids(messages, [], limit=1000)
+        talk.conversations.prompt(messages, [], limit=1000)
     assert error.value.status == 400
 
 

@@ -33,6 +33,17 @@ async def test_loop_held_is_reported_with_the_stack(monkeypatch: pytest.MonkeyPa
     assert "in compute" in text and '"seconds": 0.' in text
 
 
+async def test_loop_held_by_one_call_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A function of C that keeps the GIL, so that no sample can be taken."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "lag"))
+    with watch_loop():
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            sum(range(10_000_000))
+            await asyncio.sleep(0.05)
+    assert (tmp_path / "lag").read_text().count('"seconds": 0.') == 3
+
+
 async def test_loop_with_short_callbacks_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Callbacks below the limit, which together exceed it, are none."""
     assert await report(monkeypatch, tmp_path / "lag", *[LIMIT_SECONDS / 5] * 20) == ""
