@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 SETTINGS: Any = SimpleNamespace(
-    clip_low=0.2,
-    clip_high=0.28,
+    objective=SimpleNamespace(type="GRPO", clip_low=0.2, clip_high=0.28, aggregation="GroupMean"),
     temperature=1.0,
     correction_cap=None,
     importance_correction=SimpleNamespace(max_sequence_gap=None, drops_sequences=False),

@@ -21,10 +21,10 @@ import torch.distributed as dist
 import transformers.models.qwen3.modeling_qwen3 as qwen3
 
 from rstar2_train.api.stages import GRPOSettings
-from rstar2_train.grpo_roc.loss import grpo_loss
+from rstar2_train.grpo_roc.loss import policy_loss
+from rstar2_train.grpo_roc.tokens import Counts, Tokens
 
-CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-SETTINGS = GRPOSettings(clip_low=CLIP_LOW, clip_high=CLIP_HIGH)
+SETTINGS = GRPOSettings()
 LEARNING_RATE = 1e-6
 BUDGET = 2048
 """Tokens of a micro-batch of this project's step."""
@@ -120,8 +120,8 @@ def _naive(model: Path, batch: list[dict[str, Any]]) -> Update:
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, fused=True)
     ids, mask, prompt = _padded(batch)
     width = int(prompt)
-    advantages = torch.tensor([row["advantage"] for row in batch])[:, None]
-    trained = mask[:, width:].float()
+    advantages = torch.tensor([row["advantage"] for row in batch])
+    trained = mask[:, width:].bool()
 
     def step() -> float:
         logits = policy(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, width - 1 : -1].float()
@@ -129,13 +129,19 @@ def _naive(model: Path, batch: list[dict[str, Any]]) -> Update:
         logprobs = log_p.gather(2, ids[:, width:, None]).squeeze(2)
         with torch.no_grad():
             -(log_p.exp() * log_p).sum(dim=-1)  # the entropy, a metric of all three steps
-        parts = grpo_loss(
-            logprobs=logprobs,
-            old_logprobs=logprobs.detach(),
-            advantages=advantages,
-            weights=trained / trained.sum(),
-            settings=SETTINGS,
+        count = int(trained.sum())
+        rows = torch.arange(len(batch))[:, None].expand(trained.shape)[trained]
+        tokens = Tokens(
+            logprobs=logprobs[trained],
+            old_logprobs=logprobs.detach()[trained],
+            advantages=advantages[rows],
+            trained=torch.ones(count, dtype=torch.bool),
+            sequences=rows,
+            groups=torch.zeros(count, dtype=torch.int64),
+            sequence_tokens=trained.sum(dim=1),
+            counts=Counts(1, len(batch), count, torch.tensor([count])),
         )
+        parts = policy_loss(tokens, SETTINGS)
         parts.loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
@@ -161,8 +167,8 @@ def _trl(model: Path, batch: list[dict[str, Any]]) -> Update:
         per_device_train_batch_size=len(batch),
         num_generations=len(batch),
         beta=0.0,
-        epsilon=CLIP_LOW,
-        epsilon_high=CLIP_HIGH,
+        epsilon=SETTINGS.objective.clip_low,
+        epsilon_high=SETTINGS.objective.clip_high,
         loss_type="bnpo",
         temperature=1.0,
         gradient_checkpointing=False,

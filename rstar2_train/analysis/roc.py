@@ -65,5 +65,7 @@ def reason_texts(mode: Mode) -> dict[str, str]:
         "group is excluded from the update.",
         "untrained: all wrong": "All selected rollouts of the group are wrong, so no rollout has an advantage. The "
         "group is excluded from the update.",
+        "untrained: truncated": "Selected, but a limit stopped it, and the objective masks truncated rollouts: it "
+        "counts only in the baseline of its group.",
         "untrained: alone": "Infrastructure failures lost all other rollouts of the group, so there is no comparison.",
     }

@@ -8,10 +8,12 @@ every rule with its twin in rules.py on a real API server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rstar2_train.api.objective_rules import NEEDS_SOURCE, NO_SHAPING, only_for
+from rstar2_train.api.objectives import ObjectiveSpec, types_with
 from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
     ACCELERATOR_CLAIM,
@@ -156,6 +158,21 @@ STAGES = (
         field=".dropSolved",
     ),
 )
+
+
+def _of_objective(at: str) -> Iterator[Rule]:
+    """Yield the rules about the fields of an objective's type."""
+    for name, field in ObjectiveSpec.model_fields.items():
+        if types := list(types_with(name)):
+            rule = f"!has(self.{field.alias}) || self.type in {types}"
+            yield Rule(at=at, rule=rule, message=only_for(name), field=f".{field.alias}")
+    yield Rule(at=at, rule="(self.type == 'Custom') == has(self.source)", message=NEEDS_SOURCE, field=".source")
+    shaped = "has(self.overlongBufferRatio) && self.overlongBufferRatio > 0.0"
+    rule = f"self.type != 'MaxRL' || !({shaped})"
+    yield Rule(at=at, rule=rule, message=NO_SHAPING, field=".overlongBufferRatio")
+
+
+OBJECTIVES = (*_of_objective("spec.grpo.objective"), *_of_objective("spec.stages[].grpo.objective"))
 
 ROLES = (
     Rule(
@@ -312,4 +329,4 @@ TRANSITIONS = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*STAGES, *ROLES, *PATCHES, *TRANSITIONS)
+RULES: tuple[Rule, ...] = (*STAGES, *OBJECTIVES, *ROLES, *PATCHES, *TRANSITIONS)

@@ -19,6 +19,7 @@ from rstar2_train.api.base import API_VERSION, KIND, ApiModel, JobName
 from rstar2_train.api.cel import RULES
 from rstar2_train.api.job import AgenticRLJob, JobSpec
 from rstar2_train.api.loader import dump_yaml
+from rstar2_train.api.objectives import ObjectiveSpec, types_with
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.api.status import JobStatus
 
@@ -126,6 +127,7 @@ def _schema_of(model: type[ApiModel]) -> Schema:
     definitions = schema.get("$defs", {})
     if "GRPODefaults" in definitions:
         _describe_grpo_defaults(definitions["GRPODefaults"]["properties"])
+        _describe_objective_defaults(definitions["ObjectiveSpec"]["properties"])
     return structural(schema, definitions)
 
 
@@ -134,6 +136,14 @@ def _describe_grpo_defaults(fields: Schema) -> None:
     for name, field in GRPOSettings.model_fields.items():
         if isinstance(field.default, int | float | str) and name != "steps":
             fields[str(field.alias)]["description"] += f" Default: {json.dumps(field.default)}."
+
+
+def _describe_objective_defaults(fields: Schema) -> None:
+    """Add the types that have a field, and their defaults, to its description: a default depends on the type."""
+    for name, field in ObjectiveSpec.model_fields.items():
+        if types := types_with(name):
+            defaults = (f"{kind}: {json.dumps(value)}" if value else kind for kind, value in types.items())
+            fields[str(field.alias)]["description"] += f" Only for {', '.join(defaults)}."
 
 
 def build_schema() -> Schema:

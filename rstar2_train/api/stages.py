@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rstar2_train.api.base import BY_NAME, ApiModel, Name, Positive, Probability, Text
+from rstar2_train.api.objectives import Objective, ObjectiveSpec, set_fields
 
 
 class Sampling(ApiModel):
@@ -158,10 +159,8 @@ class GRPODefaults(ApiModel):
     """AdamW weight decay."""
     grad_clip: Positive | None = None
     """Maximum global gradient norm."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Lower clip range of the probability ratio, 1 - clipLow (eq. 6)."""
-    clip_high: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Upper clip range of the probability ratio, 1 + clipHigh (eq. 6)."""
+    objective: ObjectiveSpec | None = None
+    """Objective of the policy update, with the fields of its type (docs/objectives.md). Default: the paper's."""
     reset_optimizer: bool | None = None
     """Whether the stage starts with a new optimiser state (paper: for the hard problems)."""
     resample: ResampleSpec | None = None
@@ -194,8 +193,7 @@ class GRPOSettings(ApiModel):
     warmup_steps: int = 20
     weight_decay: float = 0.01
     grad_clip: float = 1.0
-    clip_low: float = 0.2
-    clip_high: float = 0.28
+    objective: Objective = ObjectiveSpec().settings()
     reset_optimizer: bool = False
     resample: ResampleSpec = ResampleSpec()
     importance_correction: ImportanceCorrection = ImportanceCorrection()
@@ -268,7 +266,7 @@ class Stage(ApiModel):
     """Required if type is SFT: supervised fine-tuning on demonstrations; loss on assistant tokens (paper §4.1)."""
     grpo: GRPODefaults | None = None
     """Required if type is GRPO: sampling, selection and training of this stage. Its fields override spec.grpo; a
-    member object such as resample overrides as a whole."""
+    member object such as objective overrides as a whole."""
     filter: FilterStage | None = None
     """Required if type is Filter: removal of problems that the policy always solves (paper §4.3: 8 of 8)."""
     evaluate: EvaluateStage | None = None
@@ -292,12 +290,10 @@ def resolve_grpo(defaults: GRPODefaults, stage: GRPODefaults) -> GRPOSettings:
 
     A stage that sets `data` or `data_from` inherits neither of them from `spec.grpo`.
     """
-    own, inherited = _set_fields(stage), _set_fields(defaults)
+    own, inherited = set_fields(stage), set_fields(defaults)
     if own.keys() & {"data", "data_from"}:
         inherited = {name: value for name, value in inherited.items() if name not in ("data", "data_from")}
-    return GRPOSettings.model_validate(inherited | own)
-
-
-def _set_fields(settings: GRPODefaults) -> dict[str, object]:
-    values = {name: getattr(settings, name) for name in type(settings).model_fields}
-    return {name: value for name, value in values.items() if value is not None}
+    values = inherited | own
+    if "objective" in values:
+        values["objective"] = values["objective"].settings()
+    return GRPOSettings.model_validate(values)

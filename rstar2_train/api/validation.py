@@ -57,7 +57,7 @@ def _repaired(data: dict[str, Any], errors: list[ErrorDetails]) -> AgenticRLJob 
     data = copy.deepcopy(data)
     for _ in range(4):
         for error in errors:
-            _replace(data, list(error["loc"]))
+            _replace(data, list(error["loc"]), missing=error["type"] == "missing")
         job, errors = _parse(data)
         if job is not None:
             return job
@@ -94,11 +94,16 @@ _RENAMED = {
     "spec.agent.episodes": "spec.agent.maxConcurrentEpisodes",
     "spec.environments.stepSeconds": "stepTimeoutSeconds",
     "spec.environments.episodes": "maxConcurrentEpisodes",
+    **{
+        f"{grpo}.{field}": f"objective.{field}"
+        for grpo in ("spec.grpo", "spec.stages.grpo")
+        for field in ("clipLow", "clipHigh")
+    },
 }
 """Path of a renamed or mistaken field, without list indices -> path of the field that replaces it."""
 
 
-def _replace(data: Any, path: list[Any]) -> None:
+def _replace(data: Any, path: list[Any], *, missing: bool) -> None:
     for key in path[:-1]:
         if (isinstance(data, dict) and key in data) or (isinstance(data, list) and key in range(len(data))):
             data = data[key]
@@ -106,7 +111,7 @@ def _replace(data: Any, path: list[Any]) -> None:
             return
     if isinstance(data, dict):
         data.pop(path[-1], None)
-        if path[-1] in _PLACEHOLDERS:
+        if missing and path[-1] in _PLACEHOLDERS:
             data[path[-1]] = _PLACEHOLDERS[path[-1]]
 
 

@@ -1,6 +1,6 @@
-"""Group-relative advantages (paper eq. 7), and the weight of a token in an update (the denominators of eq. 6).
+"""Advantages of the rollouts of one prompt, which several objectives share (paper eq. 7).
 
-Computed after resampling: both are relative to the rollouts that train the policy. Imports only the standard library.
+Computed after resampling: relative to the rollouts that train the policy. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ EPSILON = 1e-6
 """Keeps the division finite; groups without variance are dropped earlier."""
 
 
-def group_advantages(rewards: Sequence[float]) -> list[float]:
+def standardised(rewards: Sequence[float]) -> list[float]:
     """Return (r - mean) / (std + 1e-6) for each kept rollout of one prompt; std divides by N - 1 (eq. 7).
 
     The advantage of a single rollout is 0.
@@ -24,26 +24,17 @@ def group_advantages(rewards: Sequence[float]) -> list[float]:
     return [(reward - mean) / spread for reward in rewards]
 
 
-def group_token_weights(group_tokens: Sequence[int]) -> list[float]:
-    """Return the weight of one token per group: a token mean inside the group, then a mean over groups (eq. 6).
+def centred(rewards: Sequence[float]) -> list[float]:
+    """Return r - mean for each kept rollout of one prompt."""
+    mean = statistics.fmean(rewards)
+    return [reward - mean for reward in rewards]
 
-    Args:
-        group_tokens: trained tokens of each group in one update, over all ranks: the exact denominators.
 
-    Raises:
-        ValueError: if a group has no trained token.
+def shaped_reward(reward: float, *, length: int, most: int, buffer_ratio: float, penalty: float) -> float:
+    """Return the reward minus the overlong penalty of DAPO (arXiv 2503.14476, eq. 13).
+
+    The penalty grows linearly from 0 to `penalty` over the last `buffer_ratio` of `most` tokens.
     """
-    if any(tokens <= 0 for tokens in group_tokens):
-        raise ValueError(f"a group has no trained token: {list(group_tokens)}")
-    return [1.0 / (tokens * len(group_tokens)) for tokens in group_tokens]
-
-
-def kept_group_weights(kept_tokens: Sequence[int]) -> list[float]:
-    """Return the weight of one token per group if dropped rollouts leave both denominators of eq. 6.
-
-    Args:
-        kept_tokens: trained tokens of the kept rollouts of each group, over all ranks. A group without any leaves the
-            mean over groups; its weight is 0.
-    """
-    weights = iter(group_token_weights([tokens for tokens in kept_tokens if tokens]))
-    return [next(weights) if tokens else 0.0 for tokens in kept_tokens]
+    buffer = buffer_ratio * most
+    excess = length - (most - buffer)
+    return reward - penalty * min(1.0, excess / buffer) if buffer and excess > 0 else reward

@@ -1,7 +1,7 @@
-"""The GRPO-RoC objective (paper eq. 6): clipped probability ratios, no KL term, no entropy term.
+"""The loss of a micro-batch: the terms of the objective, the staleness correction, excluded rollouts, and metrics.
 
-The trainer calls `grpo_loss` for every micro-batch. Each token has its weight in the whole update, so that the sum over
-micro-batches and ranks is exactly eq. 6 for any distribution of the tokens.
+The trainer calls `policy_loss` for every micro-batch. Each token has its weight in the whole update (`tokens.Counts`),
+so that the sum over micro-batches and ranks is exactly the objective for any distribution of the sequences.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from rstar2_train.grpo_roc.gap import GAP_EDGES
+from rstar2_train.grpo_roc.objectives import functions_of
+from rstar2_train.grpo_roc.tokens import LOG_RATIO_LIMIT, Tokens
 
 if TYPE_CHECKING:
     from rstar2_train.api.stages import GRPOSettings
 
-LOG_RATIO_LIMIT = 20.0
-"""Bound of log ratios before exp: an overflow would change a masked token's 0 to NaN."""
 OUTSIDE = 0.1
 """A token whose p_old / p_engine differs from 1 by more than this counts as outside."""
 DEFAULT_CAP = 2.0
@@ -31,7 +31,7 @@ class LossParts:
     """The share of one micro-batch in the loss and in its metrics."""
 
     loss: Tensor
-    """Scalar with a gradient: minus the micro-batch's share of eq. 6."""
+    """Scalar with a gradient: minus the micro-batch's share of the objective."""
     sums: dict[str, Tensor]
     """Scalars to sum: tokens, clipped, ratio, kl; with engine log-probabilities also those of `_gap_metrics`."""
     maxima: dict[str, Tensor]
@@ -40,26 +40,20 @@ class LossParts:
     """Number of tokens per bin of `GAP_EDGES`, by |log p_old - log p_engine|; empty without engine values."""
 
 
-def grpo_loss(
-    *,
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
+def policy_loss(
+    tokens: Tokens,
     settings: GRPOSettings,
+    *,
     engine_logprobs: Tensor | None = None,
     stale: Tensor | None = None,
     excluded: Tensor | None = None,
 ) -> LossParts:
-    """Return minus the clipped objective of eq. 6 for some tokens. All tensors have one shape, or broadcast to it.
+    """Return minus the share of some tokens in the objective of the update. All tensors have the shape [tokens].
 
     Args:
-        logprobs: log-probability of each token under the trained policy, with gradient.
-        old_logprobs: the same under the trainer's policy at the start of the step.
-        advantages: eq. 7, the value of the token's rollout.
-        weights: the token's weight in the update (`advantage.group_token_weights`); 0 masks it: tool output, padding.
-        settings: the bounds of the ratio, 1 - clip_low and 1 + clip_high (clip-higher); with a correction_cap each
-            token has the weight min(cap, p_old / p_engine): truncated importance sampling.
+        tokens: the trained tokens of a micro-batch, with the denominators of the update.
+        settings: the objective; with a correction_cap each token has the weight min(cap, p_old / p_engine): truncated
+            importance sampling, of the sequence if the objective's ratio is.
         engine_logprobs: log-probabilities that the engine reported, for the mismatch metrics.
         stale: whether other weights than those of p_old sampled the token, for the metrics; None: no token.
         excluded: whether the token's rollout is too far from p_old to be trained on (`excluded_by_gap`); None: no
@@ -71,15 +65,12 @@ def grpo_loss(
     correction_cap = settings.correction_cap
     if correction_cap is not None and engine_logprobs is None:
         raise ValueError("importance correction needs the engine's log-probabilities")
-    trained = weights > 0
-    log_ratio = torch.where(trained, logprobs - old_logprobs, 0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
-    objective = torch.minimum(ratio * advantages, clipped_ratio * advantages)
+    terms = functions_of(settings.objective).loss(tokens, settings)
+    trained, log_ratio, ratio = tokens.trained, tokens.log_ratio, tokens.ratio
 
     with torch.no_grad():
-        count = trained.to(logprobs.dtype)
-        clipped = (clipped_ratio * advantages < ratio * advantages).to(logprobs.dtype)
+        count = trained.to(ratio.dtype)
+        clipped = torch.zeros_like(count) if terms.clipped is None else terms.clipped.to(ratio.dtype)
         sums = {
             "tokens": count.sum(),
             "clipped": (clipped * count).sum(),
@@ -89,19 +80,20 @@ def grpo_loss(
         }
         maxima = {"ratio_max": torch.where(trained, ratio, 0.0).max()}
         correction = torch.ones_like(ratio)
-        gaps = torch.zeros(0, device=logprobs.device)
+        gaps = torch.zeros(0, device=ratio.device)
         if engine_logprobs is not None:
-            gap = torch.where(trained, old_logprobs - engine_logprobs, 0.0)
+            gap = torch.where(trained, tokens.old_logprobs - engine_logprobs, 0.0)
             maxima["mismatch_max"] = gap.abs().max()
             sums |= _gap_metrics(gap, count, cap=correction_cap or DEFAULT_CAP, stale=stale)
             gaps = _histogram(gap.abs(), trained)
             if correction_cap is not None:
-                correction = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=correction_cap)
+                own = tokens.sequence_mean(gap) if terms.ratio_of == "sequence" else gap
+                correction = own.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=correction_cap)
                 sums["correction"] = (correction * count).sum()
         if excluded is not None:
             correction = torch.where(excluded, 0.0, correction)
             sums["excluded"] = (excluded.to(count.dtype) * count).sum()
-    loss = -(objective * correction * weights).sum()
+    loss = -(terms.objective * correction * terms.weights).sum()
     return LossParts(loss=loss, sums=sums, maxima=maxima, gaps=gaps)
 
 
@@ -115,13 +107,13 @@ def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, count: i
     return (totals > limit * tokens)[sequences]
 
 
-def kept_group_tokens(excluded: Tensor, trained: Tensor, groups: Tensor, *, count: int) -> Tensor:
-    """Return the trained tokens of each group without those of excluded sequences: [count], int64.
+def kept_tokens(excluded: Tensor, trained: Tensor, indices: Tensor, *, count: int) -> Tensor:
+    """Return the trained tokens of each group or sequence without those of excluded sequences: [count], int64.
 
-    `groups`: group of each token, from 0 to `count` - 1. The sum over micro-batches and ranks is that of the update.
+    `indices`: group or sequence of each token, from 0 to `count` - 1.
     """
     kept = (trained & ~excluded).long()
-    return torch.zeros(count, dtype=torch.int64, device=kept.device).index_add_(0, groups, kept)
+    return torch.zeros(count, dtype=torch.int64, device=kept.device).index_add_(0, indices, kept)
 
 
 def _gap_metrics(gap: Tensor, count: Tensor, *, cap: float, stale: Tensor | None) -> dict[str, Tensor]:

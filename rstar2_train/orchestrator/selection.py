@@ -1,4 +1,4 @@
-"""Turns the rollouts of a group into training sequences: Resample-on-Correct, then advantages. Pure.
+"""Turns the rollouts of a group into training sequences: Resample-on-Correct, shaping, then advantages. Pure.
 
 Marks each trajectory with its selection (kept or dropped, and the reason), so that the step's Parquet file is complete.
 """
@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
-from rstar2_train.grpo_roc.advantage import group_advantages
+from rstar2_train.grpo_roc.advantage import shaped_reward
+from rstar2_train.grpo_roc.objectives import functions_of
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
+from rstar2_train.grpo_roc.tokens import GroupRewards
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.trainer.types import TokenSequence
 
@@ -26,7 +28,8 @@ def select_group(
 
     `seed` names the step; with the problem's id it seeds the draw.
     `staleness`: returns the age of a weight version at the step, in steps; None: every token has age 0. Return None for
-    a group whose kept rewards are equal: it has no advantage.
+    a group whose kept rewards are equal before the shaping: it has no advantage. Truncated rollouts that the objective
+    masks count in the advantages of the others.
     """
     selection = resample(
         [_stats(trajectory) for trajectory in group],
@@ -38,15 +41,20 @@ def select_group(
     for index, trajectory in enumerate(group):
         trajectory.kept = selection.trainable and index in selection.kept
         trajectory.selection_reason = selection.reasons[index]
+        if trajectory.kept and trajectory.truncated and settings.objective.truncated == "Mask":
+            trajectory.kept, trajectory.selection_reason = False, "untrained: truncated"
     if not selection.trainable:
         return None
     kept = [group[index] for index in selection.kept]
-    advantages = group_advantages([trajectory.reward for trajectory in kept])
-    return [
+    rewards = GroupRewards([_reward(each, settings) for each in kept], [each.response_tokens for each in kept])
+    advantages = functions_of(settings.objective).advantages(rewards, settings)
+    sequences = [
         sequence
         for trajectory, advantage in zip(kept, advantages, strict=True)
+        if trajectory.kept
         for sequence in trajectory.sequences(advantage=advantage, staleness=staleness)
     ]
+    return sequences or None
 
 
 def regroup_stored(
@@ -62,6 +70,16 @@ def regroup_stored(
     groups = list(by_prompt.values())
     complete = len(groups) == len(problems) and all(len(group) == rollouts_per_prompt for group in groups)
     return groups if complete else None
+
+
+def _reward(trajectory: Trajectory, settings: GRPOSettings) -> float:
+    return shaped_reward(
+        trajectory.reward,
+        length=trajectory.response_tokens,
+        most=settings.max_response_tokens,
+        buffer_ratio=settings.objective.overlong_buffer_ratio,
+        penalty=settings.objective.overlong_penalty,
+    )
 
 
 def _stats(trajectory: Trajectory) -> RolloutStats:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rstar2_train.grpo_roc.advantage import group_token_weights
 from rstar2_train.trainer.bins import pack_bins
 from rstar2_train.trainer.types import TokenSequence
 
@@ -23,14 +22,25 @@ class BatchRow:
     """One sequence of an update, before packing."""
 
     sequence: TokenSequence
-    weight: float
-    """Weight of each trained token in the update."""
+    weight: float = 1.0
+    """Weight of each trained token: of SFT in the mean; of GRPO 1, as the objective derives its own from the counts."""
     group: int = 0
     """Number of its group in the update, from 0."""
 
     def __len__(self) -> int:
         """Return the number of its tokens."""
         return len(self.sequence.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCounts:
+    """Numbers of groups, sequences and tokens that train in an update, over all ranks (`grpo_roc.tokens.Counts`)."""
+
+    groups: int
+    sequences: int
+    tokens: int
+    group_tokens: NDArray[np.int64]
+    """[groups] trained tokens of each group of the update."""
 
 
 @dataclass(slots=True)
@@ -48,16 +58,18 @@ class MicroBatch:
     targets: NDArray[np.int64]
     """[trained] the predicted token."""
     weights: NDArray[np.float32]
+    """[trained] `BatchRow.weight`; 0: padding, which does not train."""
     advantages: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    """[trained] sequence of each trained token, from 0."""
+    row_tokens: NDArray[np.int64]
+    """[sequences] trained tokens of each sequence; 0: padding."""
+    groups: NDArray[np.int64]
+    """[trained] group of each trained token, from 0 in the update."""
+    counts: UpdateCounts
     engine_logprobs: NDArray[np.float32] | None = None
     stale: NDArray[np.bool_] | None = None
     """[trained] whether older weights sampled the token; None: no token of the batch."""
-    rows: NDArray[np.int64] | None = None
-    """[trained] sequence of each trained token, from 0."""
-    groups: NDArray[np.int64] | None = None
-    """[trained] group of each trained token, from 0 in the update."""
-    group_count: int = 1
-    """Groups of the update, over all ranks."""
     sequences: int = field(default=0)
     """Number of sequences without padding rows."""
     lengths: tuple[int, ...] | None = None
@@ -77,7 +89,7 @@ def sft_rows(sequences: Sequence[TokenSequence]) -> list[BatchRow]:
 
 
 def grpo_updates(groups: Sequence[Sequence[TokenSequence]], *, updates: int, seed: int) -> list[list[list[BatchRow]]]:
-    """Distribute the groups of a step over its updates; weights have the exact denominators of each update.
+    """Distribute the groups of a step over its updates.
 
     Groups stay whole. `seed` determines the update of each group. With fewer groups than updates, each group is one
     update.
@@ -86,7 +98,7 @@ def grpo_updates(groups: Sequence[Sequence[TokenSequence]], *, updates: int, see
         For each update, its groups as rows.
 
     Raises:
-        ValueError: for no group, an empty group, or an empty prompt.
+        ValueError: for no group, a group without a trained token, or an empty prompt.
     """
     if not groups:
         raise ValueError("no group to train on: every group was dropped")
@@ -116,12 +128,23 @@ def distribute_rows(
     count = max(1, *(len(batches) for batches in split))
     engine = bool(rows) and rows[0].sequence.engine_logprobs is not None
     padding = _padding_row(engine=engine)
-    groups = 1 + max((row.group for row in rows), default=0)
+    counts = update_counts(rows)
     return [
-        [_join(batch, packed=packed, group_count=groups) for batch in batches]
-        + [_join([padding], sequences=0, packed=packed, group_count=groups)] * (count - len(batches))
+        [_join(batch, packed=packed, counts=counts) for batch in batches]
+        + [_join([padding], sequences=0, packed=packed, counts=counts)] * (count - len(batches))
         for batches in split
     ]
+
+
+def update_counts(rows: Sequence[BatchRow]) -> UpdateCounts:
+    """Return the denominators of an update, before its sequences are split over micro-batches and ranks."""
+    by_group = np.zeros(1 + max((row.group for row in rows), default=0), dtype=np.int64)
+    sequences = 0
+    for row in rows:
+        tokens = _trained_tokens(row.sequence)
+        by_group[row.group] += tokens
+        sequences += tokens > 0
+    return UpdateCounts(int((by_group > 0).sum()), sequences, int(by_group.sum()), by_group)
 
 
 def _padded_shares(rows: Sequence[BatchRow], ranks: int, budget: int) -> list[list[list[BatchRow]]]:
@@ -154,11 +177,9 @@ def _update(groups: list[tuple[int, Sequence[TokenSequence]]]) -> list[list[Batc
         for number, rollout in enumerate(group):
             if rollout.mask[:1].any():
                 raise ValueError(f"group {index}, rollout {number}: the prompt is empty")
-    weights = group_token_weights([sum(map(_trained_tokens, group)) for _, group in groups])
-    return [
-        [BatchRow(rollout, weight, number) for rollout in group]
-        for number, ((_, group), weight) in enumerate(zip(groups, weights, strict=True))
-    ]
+        if not any(map(_trained_tokens, group)):
+            raise ValueError(f"group {index} has no trained token")
+    return [[BatchRow(rollout, group=number) for rollout in group] for number, (_, group) in enumerate(groups)]
 
 
 def _trained_tokens(sequence: TokenSequence) -> int:
@@ -181,7 +202,7 @@ def _padding_row(*, engine: bool) -> BatchRow:
     return BatchRow(TokenSequence(np.zeros(2, dtype=np.int32), mask, engine_logprobs=logprobs), weight=0.0)
 
 
-def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, group_count: int) -> MicroBatch:
+def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, counts: UpdateCounts) -> MicroBatch:
     members = [row.sequence for row in rows]
     lengths = [len(row) for row in rows]
     if packed:
@@ -193,7 +214,7 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, g
             ids[number, : len(member.ids)] = member.ids
         starts = np.arange(len(rows)) * max(lengths)
     trained = [np.flatnonzero(member.mask[1:]) + 1 for member in members]
-    counts = [len(places) for places in trained]
+    learned = [len(places) for places in trained]
     engine = [
         member.engine_logprobs[places]
         for member, places in zip(members, trained, strict=True)
@@ -205,13 +226,14 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, g
         targets=np.concatenate([member.ids[places] for member, places in zip(members, trained, strict=True)]).astype(
             np.int64
         ),
-        weights=np.repeat(np.array([row.weight for row in rows], dtype=np.float32), counts),
-        advantages=np.repeat(np.array([member.advantage for member in members], dtype=np.float32), counts),
+        weights=np.repeat(np.array([row.weight for row in rows], dtype=np.float32), learned),
+        advantages=np.repeat(np.array([member.advantage for member in members], dtype=np.float32), learned),
         engine_logprobs=np.concatenate(engine) if engine else None,
         stale=_stale(members, trained),
-        rows=np.repeat(np.arange(len(rows), dtype=np.int64), counts) if engine else None,
-        groups=np.repeat(np.array([row.group for row in rows], dtype=np.int64), counts) if engine else None,
-        group_count=group_count,
+        rows=np.repeat(np.arange(len(rows), dtype=np.int64), learned),
+        row_tokens=np.array([count if row.weight else 0 for row, count in zip(rows, learned, strict=True)], np.int64),
+        groups=np.repeat(np.array([row.group for row in rows], dtype=np.int64), learned),
+        counts=counts,
         sequences=len(rows) if sequences is None else sequences,
         lengths=tuple(lengths) if packed else None,
     )

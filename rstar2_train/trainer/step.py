@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rstar2_train.grpo_roc.advantage import kept_group_weights
-from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss, kept_group_tokens
+from rstar2_train.grpo_roc.loss import excluded_by_gap, kept_tokens, policy_loss
+from rstar2_train.grpo_roc.tokens import Counts, Tokens
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
@@ -34,8 +34,8 @@ class UpdateStart:
     """pi_old."""
     excluded: list[Tensor | None] = field(default_factory=list)
     """Whether each token belongs to a rollout whose gap is too large; None: no token."""
-    group_weights: Tensor | None = None
-    """Weight of a kept token by its group, if excluded rollouts are dropped."""
+    counts: Counts | None = None
+    """Denominators of the kept rollouts, if excluded ones are dropped."""
 
 
 def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> MetricTally:
@@ -62,42 +62,30 @@ def grpo_backward(
     settings: GRPOSettings,
     start: UpdateStart | None,
 ) -> MetricTally:
-    """Accumulate the gradient of eq. 6 over one update's micro-batches.
+    """Accumulate the gradient of the objective over one update's micro-batches.
 
     Args:
         policy: the sharded policy.
         batches: this rank's micro-batches of the update.
         device: where to compute.
-        settings: clip range, temperature and importance correction.
+        settings: objective, temperature and importance correction.
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
         logprobs, entropies = _forward(policy, batch, temperature=settings.temperature)
-        weights = batch.weights
         if start is None:
-            old = logprobs.detach()
+            old, counts = logprobs.detach(), None
             excluded = _excluded(batch, old, limit=settings.importance_correction.max_sequence_gap)
         else:
-            old, excluded = start.old_logprobs[number], start.excluded[number]
-            if start.group_weights is not None:
-                assert batch.groups is not None
-                assert excluded is not None
-                # A dropped token keeps its weight, by which the metrics include it: its loss is 0.
-                weights = torch.where((weights > 0) & ~excluded, start.group_weights[batch.groups], weights)
-        parts = grpo_loss(
-            logprobs=logprobs,
-            old_logprobs=old,
-            advantages=batch.advantages,
-            weights=weights,
-            settings=settings,
-            engine_logprobs=batch.engine_logprobs,
-            stale=batch.stale,
-            excluded=excluded,
+            old, excluded, counts = start.old_logprobs[number], start.excluded[number], start.counts
+        tokens = objective_tokens(batch, logprobs, old, excluded if counts is not None else None, counts)
+        parts = policy_loss(
+            tokens, settings, engine_logprobs=batch.engine_logprobs, stale=batch.stale, excluded=excluded
         )
         _backward(parts.loss)
-        entropy = torch.where(weights > 0, entropies, 0.0).sum()
+        entropy = torch.where(tokens.trained, entropies, 0.0).sum()
         tally.add(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima, parts.gaps)
     return tally.read()
 
@@ -108,27 +96,47 @@ def step_start(
 ) -> list[UpdateStart]:
     """Return the values of each update at the start of the step. Collective.
 
-    If rollouts are dropped, the ranks add up the kept tokens of each group once, for all updates of the step.
+    If rollouts are dropped, the ranks add up the kept tokens of each group, and the kept sequences, once for all
+    updates of the step.
     """
     starts, kept = [], []
+    drops = settings.importance_correction.drops_sequences
     for batches in updates:
         start = UpdateStart(start_logprobs(policy, batches, device, temperature=settings.temperature))
-        tokens = torch.zeros(batches[0].group_count, dtype=torch.int64, device=device)
+        sums = torch.zeros(len(batches[0].counts.group_tokens) + 1, dtype=torch.int64, device=device)
         for batch, old in zip(on_device(batches, device), start.old_logprobs, strict=True):
             excluded = _excluded(batch, old, limit=settings.importance_correction.max_sequence_gap)
             start.excluded.append(excluded)
-            if settings.importance_correction.drops_sequences:
-                assert batch.groups is not None
+            if drops:
                 assert excluded is not None
-                tokens += kept_group_tokens(excluded, batch.weights > 0, batch.groups, count=len(tokens))
+                sums += kept_sums(batch, excluded)
         starts.append(start)
-        kept.append(tokens)
-    if settings.importance_correction.drops_sequences:
+        kept.append(sums)
+    if drops:
         totals = torch.cat(kept).cpu()
         dist.all_reduce(totals)
-        for start, counts in zip(starts, totals.split([len(tokens) for tokens in kept]), strict=True):
-            start.group_weights = torch.tensor(kept_group_weights(counts.tolist()), device=device)
+        for start, sums in zip(starts, totals.split([len(sums) for sums in kept]), strict=True):
+            start.counts = kept_counts(sums, device)
     return starts
+
+
+def kept_sums(batch: DeviceBatch, excluded: Tensor) -> Tensor:
+    """Return the kept tokens of each group of the update in a micro-batch, then the number of its kept sequences."""
+    trained = batch.weights > 0
+    by_group = kept_tokens(excluded, trained, batch.groups, count=len(batch.group_tokens))
+    by_row = kept_tokens(excluded, trained, batch.rows, count=len(batch.row_tokens))
+    return torch.cat([by_group, (by_row > 0).sum()[None]])
+
+
+def kept_counts(sums: Tensor, device: torch.device) -> Counts:
+    """Return the denominators of an update from the `kept_sums` of all its micro-batches and ranks, on the host."""
+    by_group = sums[:-1]
+    return Counts(
+        groups=int((by_group > 0).sum()),
+        sequences=int(sums[-1]),
+        tokens=int(by_group.sum()),
+        group_tokens=by_group.to(device),
+    )
 
 
 @torch.no_grad()
@@ -159,14 +167,35 @@ def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) ->
     return values
 
 
+def objective_tokens(
+    batch: DeviceBatch, logprobs: Tensor, old: Tensor, dropped: Tensor | None, counts: Counts | None
+) -> Tokens:
+    """Return the input of the objective.
+
+    `dropped`: tokens of rollouts that leave the denominators, which then are `counts`.
+    """
+    trained, row_tokens, update = batch.weights > 0, batch.row_tokens, batch.counts
+    if dropped is not None:
+        row_tokens = kept_tokens(dropped, trained, batch.rows, count=len(row_tokens))
+    return Tokens(
+        logprobs=logprobs,
+        old_logprobs=old,
+        advantages=batch.advantages,
+        trained=trained,
+        sequences=batch.rows,
+        groups=batch.groups,
+        sequence_tokens=row_tokens,
+        counts=counts or Counts(update.groups, update.sequences, update.tokens, batch.group_tokens),
+    )
+
+
 def _excluded(batch: DeviceBatch, old: Tensor, *, limit: float | None) -> Tensor | None:
     """Return whether each token belongs to a rollout whose gap is too large; None without a limit."""
     if limit is None:
         return None
     assert batch.engine_logprobs is not None
-    assert batch.rows is not None
     gap = old - batch.engine_logprobs
-    return excluded_by_gap(gap, batch.weights > 0, batch.rows, count=batch.row_count, limit=limit)
+    return excluded_by_gap(gap, batch.weights > 0, batch.rows, count=len(batch.row_tokens), limit=limit)
 
 
 def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rstar2_train.trainer.batching import MicroBatch
+from rstar2_train.trainer.batching import MicroBatch, UpdateCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,14 @@ class DeviceBatch:
     targets: Tensor
     weights: Tensor
     advantages: Tensor
+    rows: Tensor
+    row_tokens: Tensor
+    groups: Tensor
+    group_tokens: Tensor
+    """That of `counts`, on the device."""
+    counts: UpdateCounts
     engine_logprobs: Tensor | None
     stale: Tensor | None
-    rows: Tensor | None
-    row_count: int
-    """Number of sequences, padding rows included."""
-    groups: Tensor | None
     lengths: tuple[int, ...] | None
 
 
@@ -65,11 +67,13 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         targets=to_device(batch.targets, device),
         weights=to_device(batch.weights, device),
         advantages=to_device(batch.advantages, device),
+        rows=to_device(batch.rows, device),
+        row_tokens=to_device(batch.row_tokens, device),
+        groups=to_device(batch.groups, device),
+        group_tokens=to_device(batch.counts.group_tokens, device),
+        counts=batch.counts,
         engine_logprobs=move(batch.engine_logprobs),
         stale=move(batch.stale),
-        rows=move(batch.rows),
-        row_count=len(batch.lengths or batch.ids),
-        groups=move(batch.groups),
         lengths=batch.lengths,
     )
 

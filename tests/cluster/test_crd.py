@@ -166,6 +166,6 @@ def test_crd_explain_prints_descriptions(served: Cluster) -> None:
     """`kubectl explain` prints the docstrings of the models."""
     text = " ".join(served.kubectl("explain", "arl.spec.grpo").split())
     assert "group-relative policy optimisation with Resample-on-Correct" in text
-    assert "Upper clip range of the probability ratio, 1 + clipHigh (eq. 6). Default: 0.28." in text
+    assert "Maximum global gradient norm. Default: 1.0." in text
     text = " ".join(served.kubectl("explain", "arl.spec.failurePolicy.rules.action").split())
     assert "RestartStage: a new attempt starts from the last checkpoint" in text

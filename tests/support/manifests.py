@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {
         "trainer": {"resources": {"requests": {"cpu": 8, "memory": "64Gi"}}},
         "rollout": {"resources": {"requests": {"cpu": 2, "memory": "32Gi"}}},
         "validation": {"data": "held.jsonl"},
-        "grpo": {"promptsPerStep": 8, "clipHigh": 0.3},
+        "grpo": {"promptsPerStep": 8, "objective": {"clipHigh": 0.3}},
         "stages": [
             {"name": "sft", "type": "SFT", "sft": {"data": "d.jsonl"}},
             {"name": "rl", "type": "GRPO", "grpo": {"data": "p.jsonl", "steps": 3}},
@@ -112,6 +112,15 @@ FINE: list[tuple[str, object]] = [
     ("spec.environments", [{"name": "e", "url": "http://games:8000", "toolErrors": ["EXECUTION_ERROR"]}]),
     ("spec.agent", {"command": ["python", "agent.py"], "timeoutSeconds": 3600, "image": "agents:1", "replicas": 2}),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
+    *(
+        ("spec.grpo.objective", objective)
+        for objective in (
+            {"type": "GRPO", "aggregation": "SequenceMean", "truncated": "Mask"},
+            {"type": "DAPO", "clipHigh": 0.3, "overlongBufferRatio": 0.1, "overlongPenalty": 0.5},
+            {"type": "GSPO"},
+            {"type": "Custom", "source": "pvc://a/objective.py", "parameters": {"tau": 2.0}},
+        )
+    ),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]
 """Changes with which GOOD stays valid: path, value."""
@@ -171,7 +180,49 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.grpo.keepPerPromt: unknown field; did you mean 'keepPerPrompt'?",
         'unknown field "spec.grpo.keepPerPromt"',
     ),
-    ("spec.grpo.clipLow", -1, "spec.grpo.clipLow is -1: should be greater than 0", "spec.grpo.clipLow in body should"),
+    (
+        "spec.grpo.objective.clipLow",
+        -1,
+        "spec.grpo.objective.clipLow is -1: should be greater than 0",
+        "spec.grpo.objective.clipLow in body should",
+    ),
+    (
+        "spec.grpo.objective",
+        {"type": "RLOO", "clipHigh": 0.28},
+        "spec.grpo.objective.clipHigh is 0.28: is only allowed if type is GRPO, DrGRPO, DAPO, GSPO or CISPO: the loss "
+        "of the other types clips no probability ratio; the type of this objective is RLOO",
+        "is only allowed if type is GRPO, DrGRPO, DAPO, GSPO or CISPO",
+    ),
+    (
+        "spec.stages.1.grpo.objective",
+        {"type": "GSPO", "aggregation": "TokenMean"},
+        "spec.stages[1].grpo.objective.aggregation is 'TokenMean': is only allowed if type is GRPO",
+        "is only allowed if type is GRPO: the mean is a part of the definition of every other type",
+    ),
+    (
+        "spec.stages.1.grpo.objective",
+        {"type": "MaxRL", "overlongBufferRatio": 0.2},
+        "spec.stages[1].grpo.objective.overlongBufferRatio is 0.2: must be 0 if type is MaxRL",
+        "must be 0 if type is MaxRL",
+    ),
+    (
+        "spec.grpo.objective",
+        {"type": "Custom"},
+        "spec.grpo.objective.source: source is required if type is Custom",
+        "source is required if type is Custom, and only allowed then",
+    ),
+    (
+        "spec.grpo.objective",
+        {"type": "SAPO", "parameters": {"tau": 1.0}},
+        "spec.grpo.objective.parameters is {'tau': 1.0}: is only allowed if type is Custom",
+        "is only allowed if type is Custom",
+    ),
+    (
+        "spec.grpo.objective.type",
+        "PPO",
+        "spec.grpo.objective.type is 'PPO': allowed: 'GRPO', 'DrGRPO', 'DAPO'",
+        'spec.grpo.objective.type: Unsupported value: "PPO"',
+    ),
     (
         "spec.grpo.learningRate",
         "fast",

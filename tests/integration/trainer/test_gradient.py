@@ -95,7 +95,7 @@ def reference_gradient(
     `denominators`: the rollouts of each group that count in its tokens; default: all.
     """
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
-    loss = torch.zeros((), dtype=torch.float64)
+    loss, bounds = torch.zeros((), dtype=torch.float64), SETTINGS.objective
     for group, counted in zip(groups, denominators or groups, strict=True):
         tokens = sum(int(rollout.mask.sum()) for rollout in counted)
         for rollout in group:
@@ -106,7 +106,7 @@ def reference_gradient(
                 row = logits[place - 1]
                 logp = row[ids[place]] - torch.logsumexp(row, dim=0)
                 ratio = torch.exp(logp - logp.detach())
-                clipped = ratio.clamp(1 - SETTINGS.clip_low, 1 + SETTINGS.clip_high)
+                clipped = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
                 term = torch.minimum(ratio * rollout.advantage, clipped * rollout.advantage)
                 gap = logp.detach() - float(rollout.engine_logprobs[place])
                 loss = loss - term * gap.exp().clamp(max=SETTINGS.correction_cap) / tokens / len(groups)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rstar2_train.api.cel import RULES
 from rstar2_train.api.crd import CRD_FILE, TEMPLATE, build_crd, render_crd, render_template
 from rstar2_train.api.job import JobSpec
+from rstar2_train.api.objectives import OBJECTIVES
 from rstar2_train.api.status import JobStatus
 from tests.support.manifests import GOOD
 
@@ -77,9 +78,18 @@ def test_crd_every_field_has_a_description(tree: Callable[[], dict]) -> None:
 
 def test_crd_grpo_defaults_are_in_descriptions() -> None:
     """GRPO fields have their default in the description, and none in the schema."""
-    field = spec()["properties"]["grpo"]["properties"]["clipHigh"]
-    assert field["description"].endswith("Default: 0.28.")
+    field = spec()["properties"]["grpo"]["properties"]["gradClip"]
+    assert field["description"].endswith("Default: 1.0.")
     assert "default" not in field
+
+
+def test_crd_objective_fields_name_their_types_and_defaults() -> None:
+    """A field of an objective names the types that have it, with their defaults; a shared field names none."""
+    fields = spec()["properties"]["grpo"]["properties"]["objective"]["properties"]
+    clip = fields["clipHigh"]["description"]
+    assert clip.endswith("Only for GRPO: 0.28, DrGRPO: 0.2, DAPO: 0.28, GSPO: 0.0004, CISPO: 4.0.")
+    assert "Only for" not in fields["truncated"]["description"]
+    assert fields["type"]["enum"] == list(OBJECTIVES)
 
 
 def test_crd_defaults_equal_those_of_the_models() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.objectives import ObjectiveSpec
 from rstar2_train.api.stages import GRPODefaults, ResampleSpec, resolve_grpo
 from rstar2_train.api.validation import check, load
 from tests.support.example_manifests import MANIFESTS
@@ -70,7 +71,7 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
 
 def test_validation_reports_all_errors_in_one_pass() -> None:
     """All errors of a manifest are reported together."""
-    data = changed("spec.grpo.clipLow", -1)
+    data = changed("spec.grpo.objective.clipLow", -1)
     data["spec"]["stages"][1]["grpo"]["keepPerPrompt"] = 64
     data["spec"]["nonsense"] = 1
     data["spec"]["stages"][3]["name"] = "rl"
@@ -99,11 +100,14 @@ def test_validation_job_name_starts_with_a_letter() -> None:
 def test_resolve_grpo_stage_overrides_job_overrides_default() -> None:
     """A GRPO value comes from the stage, else from spec.grpo, else from the defaults."""
     settings = resolve_grpo(
-        GRPODefaults(prompts_per_step=8, clip_high=0.3),
-        GRPODefaults(steps=5, clip_high=0.4, resample=ResampleSpec(mode="Uniform")),
+        GRPODefaults(prompts_per_step=8, grad_clip=0.3, objective=ObjectiveSpec(type="GSPO", clip_low=1e-3)),
+        GRPODefaults(
+            steps=5, grad_clip=0.4, resample=ResampleSpec(mode="Uniform"), objective=ObjectiveSpec(clip_low=0.1)
+        ),
     )
-    assert (settings.prompts_per_step, settings.clip_high, settings.steps) == (8, 0.4, 5)
-    assert (settings.clip_low, settings.resample.mode, settings.keep_per_prompt) == (0.2, "Uniform", 16)
+    assert (settings.prompts_per_step, settings.grad_clip, settings.steps) == (8, 0.4, 5)
+    assert (settings.learning_rate, settings.resample.mode, settings.keep_per_prompt) == (1e-6, "Uniform", 16)
+    assert (settings.objective.type, settings.objective.clip_low, settings.objective.clip_high) == ("GRPO", 0.1, 0.28)
 
 
 @pytest.mark.parametrize(("own", "others"), [({"data": "a"}, {"data_from": "f"}), ({"data_from": "f"}, {"data": "a"})])
@@ -128,6 +132,8 @@ def test_validation_examples_have_no_issue(path: Path) -> None:
         ("spec.judge.executors", 2, "spec.executor.replicas"),
         ("spec.stages.0.trainerReplicas", 2, "trainer.replicas"),
         ("spec.secretRefs.registryPrefix", "mirror", "spec.registryPrefix"),
+        ("spec.grpo.clipLow", 0.1, "objective.clipLow"),
+        ("spec.stages.1.grpo.clipHigh", 0.1, "objective.clipHigh"),
     ],
 )
 def test_validation_renamed_field_names_its_replacement(path: str, value: object, replacement: str) -> None:

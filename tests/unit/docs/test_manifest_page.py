@@ -127,7 +127,7 @@ def other_value(path: str) -> Any:
         case "string":
             return "other" if "pattern" in node else "/other"
         case "object":
-            return {"cpu": "7"} if ".resources." in path else {"max-num-seqs": 7}
+            return {"cpu": "7"} if ".resources." in path else {"max_num_seqs": 7}
     return None
 
 

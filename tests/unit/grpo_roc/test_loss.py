@@ -1,4 +1,4 @@
-"""Eq. 6: hand-computed values, and a comparison with a naive implementation that loops over groups and tokens."""
+"""The loss of a micro-batch: hand-computed values of eq. 6, its bits, and the metrics."""
 
 from __future__ import annotations
 
@@ -6,14 +6,43 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
-from rstar2_train.grpo_roc.advantage import group_token_weights
+from rstar2_train.grpo_roc.advantage import standardised
 from rstar2_train.grpo_roc.gap import GAP_EDGES, gap_quantile
-from rstar2_train.grpo_roc.loss import LossParts, excluded_by_gap, grpo_loss
+from rstar2_train.grpo_roc.loss import LossParts, excluded_by_gap, policy_loss
+from rstar2_train.grpo_roc.tokens import Counts, Tokens
 
-LOW, HIGH = 0.2, 0.28
-SETTINGS = GRPOSettings(clip_low=LOW, clip_high=HIGH)
+SETTINGS = GRPOSettings()
+RECORDED = [
+    *("-0x1.f28c600000000p-4", "0x1.75e9480000000p-3", "0x1.75e9480000000p-3"),
+    *("-0x1.75e9480000000p-3", "0x1.186ef60000000p-2"),
+]
+
+
+def flat(
+    new: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    *,
+    trained: Tensor | None = None,
+    groups: Tensor | None = None,
+) -> Tokens:
+    """Return the tokens of one micro-batch, each a sequence of its own, which is the whole update."""
+    trained = torch.ones(len(new), dtype=torch.bool) if trained is None else trained
+    groups = torch.zeros(len(new), dtype=torch.int64) if groups is None else groups
+    by_group = groups[trained].bincount()
+    return Tokens(
+        logprobs=new,
+        old_logprobs=old,
+        advantages=advantages,
+        trained=trained,
+        sequences=torch.arange(len(new)),
+        groups=groups,
+        sequence_tokens=trained.long(),
+        counts=Counts(len(by_group), int(trained.sum()), int(trained.sum()), by_group),
+    )
 
 
 def one_token(
@@ -23,12 +52,9 @@ def one_token(
     old = torch.tensor([-1.0])
     new = (old + math.log(ratio)).requires_grad_()
     correction = ImportanceCorrection() if cap is None else ImportanceCorrection(enabled=True, cap=cap)
-    parts = grpo_loss(
-        logprobs=new,
-        old_logprobs=old,
-        advantages=torch.tensor([advantage]),
-        weights=torch.tensor([1.0]),
-        settings=SETTINGS.model_copy(update={"importance_correction": correction}),
+    parts = policy_loss(
+        flat(new, old, torch.tensor([advantage])),
+        SETTINGS.model_copy(update={"importance_correction": correction}),
         engine_logprobs=None if engine_ratio is None else old - math.log(engine_ratio),
     )
     parts.loss.backward()
@@ -47,7 +73,7 @@ def one_token(
         (0.5, -1.0, -0.8, 0.0, 1),  # below: clip-low
     ],
 )
-def test_grpo_loss_one_token_matches_hand_computed(
+def test_policy_loss_one_token_matches_hand_computed(
     ratio: float, advantage: float, objective: float, gradient: float, clipped: int
 ) -> None:
     """Loss, gradient and metrics of one token, inside and outside of the clip range."""
@@ -60,7 +86,7 @@ def test_grpo_loss_one_token_matches_hand_computed(
 
 
 @pytest.mark.parametrize(("engine_ratio", "weight"), [(0.5, 0.5), (1.0, 1.0), (1.5, 1.5), (8.0, 2.0)])
-def test_grpo_loss_truncates_the_importance_correction(engine_ratio: float, weight: float) -> None:
+def test_policy_loss_truncates_the_importance_correction(engine_ratio: float, weight: float) -> None:
     """A token has weight min(cap, p_trainer / p_engine)."""
     parts, slope = one_token(ratio=1.0, advantage=3.0, engine_ratio=engine_ratio, cap=2.0)
     assert slope == pytest.approx(-3.0 * weight, rel=1e-5)
@@ -68,7 +94,7 @@ def test_grpo_loss_truncates_the_importance_correction(engine_ratio: float, weig
     assert parts.maxima["mismatch_max"].item() == pytest.approx(abs(math.log(engine_ratio)), abs=1e-6)
 
 
-def test_grpo_loss_without_correction_ignores_engine_logprobs() -> None:
+def test_policy_loss_without_correction_ignores_engine_logprobs() -> None:
     """Without correction the engine's log-probabilities change only the metrics."""
     plain, slope = one_token(ratio=1.0, advantage=3.0)
     measured, same = one_token(ratio=1.0, advantage=3.0, engine_ratio=4.0)
@@ -77,106 +103,57 @@ def test_grpo_loss_without_correction_ignores_engine_logprobs() -> None:
     assert measured.sums["mismatch"].item() == pytest.approx(math.log(4), rel=1e-5)
 
 
-def test_grpo_loss_correction_needs_engine_logprobs() -> None:
+def test_policy_loss_correction_needs_engine_logprobs() -> None:
     """A correction without the engine's log-probabilities is an error."""
     with pytest.raises(ValueError, match="engine"):
         one_token(ratio=1.0, advantage=1.0, cap=2.0)
 
 
-def naive(
-    logprobs: list[torch.Tensor],
-    old: list[torch.Tensor],
-    masks: list[list[int]],
-    advantages: list[float],
-    sizes: list[int],
-) -> torch.Tensor:
-    """Return eq. 6 literally: the token mean of each group, then the mean over groups."""
-    objectives = []
-    start = 0
-    for size in sizes:
-        members = range(start, start + size)
-        start += size
-        tokens = sum(sum(masks[member]) for member in members)
-        total = torch.zeros(())
-        for member in members:
-            for position, trained in enumerate(masks[member]):
-                if trained:
-                    ratio = torch.exp(logprobs[member][position] - old[member][position])
-                    low = ratio if ratio > 1 - LOW else torch.tensor(1 - LOW)
-                    bounded = low if low < 1 + HIGH else torch.tensor(1 + HIGH)
-                    first, second = ratio * advantages[member], bounded * advantages[member]
-                    total = total + (first if first <= second else second)
-        objectives.append(total / tokens)
-    return -sum(objectives, torch.zeros(())) / len(sizes)
+@pytest.mark.parametrize("capped", [False, True], ids=["plain", "corrected"])
+def test_policy_loss_default_has_the_bits_of_eq_6(capped: bool) -> None:
+    """The default computes eq. 6 in this order of float32 operations: loss and gradient are equal to the last bit."""
+    draw = torch.Generator().manual_seed(1)
+    groups = torch.tensor([0] * 7 + [1] * 3 + [2] * 11)
+    old = torch.randn(21, generator=draw) - 3
+    advantages = torch.randn(21, generator=draw)
+    engine = old + 0.2 * torch.randn(21, generator=draw)
+    moved = old + 0.4 * torch.randn(21, generator=draw)
+    new, reference = moved.clone().requires_grad_(), moved.clone().requires_grad_()
 
-
-@pytest.mark.parametrize("seed", range(5))
-def test_grpo_loss_matches_a_naive_implementation(seed: int) -> None:
-    """Value and gradient over two micro-batches equal loops over groups and tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = [3, 5, 2]
-    lengths = torch.randint(2, 9, (sum(sizes),), generator=generator).tolist()
-    masks = [[1, *torch.randint(0, 2, (length - 1,), generator=generator).tolist()] for length in lengths]
-    advantages = torch.randn(len(lengths), generator=generator).tolist()
-    old = [torch.randn(length, generator=generator) - 3 for length in lengths]
-    moved = [values + 0.4 * torch.randn(len(values), generator=generator) for values in old]
-
-    reference = [values.clone().requires_grad_() for values in moved]
-    expected = naive(reference, old, masks, advantages, sizes)
+    weights = torch.tensor([1.0 / (size * 3) for size in (7, 3, 11)])[groups]
+    ratio = (reference - old).clamp(-20, 20).exp()
+    objective = torch.minimum(ratio * advantages, ratio.clamp(1 - 0.2, 1 + 0.28) * advantages)
+    correction = (old - engine).exp().clamp(max=2.0) if capped else torch.ones(21)
+    expected = -(objective * correction * weights).sum()
     expected.backward()
 
-    longest = max(lengths)
-    new = torch.zeros(len(lengths), longest)
-    before = torch.full((len(lengths), longest), float("nan"))  # the content of padding must not matter
-    weights = torch.zeros(len(lengths), longest)
-    tokens = [sum(sum(masks[n]) for n in range(sum(sizes[:g]), sum(sizes[: g + 1]))) for g in range(len(sizes))]
-    by_group = group_token_weights(tokens)
-    group_of = [g for g, size in enumerate(sizes) for _ in range(size)]
-    for row, length in enumerate(lengths):
-        new[row, :length] = moved[row]
-        before[row, :length] = old[row]
-        weights[row, :length] = torch.tensor(masks[row]) * by_group[group_of[row]]
-    new.requires_grad_()
-    # In two micro-batches, as in the trainer: the parts sum up.
-    total = torch.zeros(())
-    clipped = 0.0
-    for rows in (slice(0, 4), slice(4, None)):
-        parts = grpo_loss(
-            logprobs=new[rows],
-            old_logprobs=before[rows],
-            advantages=torch.tensor(advantages)[rows, None],
-            weights=weights[rows],
-            settings=SETTINGS,
-        )
-        total = total + parts.loss
-        clipped += parts.sums["clipped"].item()
-    total.backward()
+    settings = GRPOSettings(importance_correction=ImportanceCorrection(enabled=capped, cap=2.0))
+    loss = policy_loss(flat(new, old, advantages, groups=groups), settings, engine_logprobs=engine).loss
+    loss.backward()
+    assert torch.equal(loss, expected)
+    assert new.grad is not None and reference.grad is not None
+    assert torch.equal(new.grad, reference.grad)
 
-    assert total.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert clipped > 0
+
+def test_policy_loss_default_has_recorded_bits() -> None:
+    """The gradient on policy, recorded when eq. 6 was the only objective."""
+    new = torch.zeros(5).requires_grad_()
+    advantages = torch.tensor([standardised([1, 0, 0, 1, 1])[number] for number in (0, 1, 1, 3, 2)])
+    groups = torch.tensor([0, 0, 0, 1, 1])
+    policy_loss(flat(new, torch.zeros(5), advantages, groups=groups), GRPOSettings()).loss.backward()
     assert new.grad is not None
-    for row, length in enumerate(lengths):
-        slope = reference[row].grad
-        # None: all of its tokens are clipped or masked.
-        torch.testing.assert_close(new.grad[row, :length], torch.zeros(length) if slope is None else slope)
-        assert not new.grad[row, length:].any()
+    assert [value.hex() for value in new.grad.tolist()] == RECORDED
 
 
-def three_tokens(**options: torch.Tensor) -> LossParts:
+def three_tokens(**options: Tensor) -> LossParts:
     """Return the parts of three tokens: gaps log 2, log 0.5 and 0; the third is masked."""
     old = torch.tensor([-1.0, -1.0, -1.0])
-    return grpo_loss(
-        logprobs=old.clone().requires_grad_(),
-        old_logprobs=old,
-        advantages=torch.ones(3),
-        weights=torch.tensor([0.5, 0.5, 0.0]),
-        settings=SETTINGS,
-        engine_logprobs=old - torch.tensor([math.log(2), math.log(0.5), 5.0]),
-        **options,  # type: ignore[arg-type]
-    )
+    tokens = flat(old.clone().requires_grad_(), old, torch.ones(3), trained=torch.tensor([True, True, False]))
+    engine = old - torch.tensor([math.log(2), math.log(0.5), 5.0])
+    return policy_loss(tokens, SETTINGS, engine_logprobs=engine, **options)
 
 
-def test_grpo_loss_separates_engine_error_and_drift() -> None:
+def test_policy_loss_separates_engine_error_and_drift() -> None:
     """The gap of stale tokens is counted apart; masked tokens are in no metric."""
     sums = three_tokens(stale=torch.tensor([True, False, True])).sums
     assert sums["drift"].item() == pytest.approx(math.log(2))
@@ -187,7 +164,7 @@ def test_grpo_loss_separates_engine_error_and_drift() -> None:
     assert sums["weight_squared"].item() == pytest.approx(4.25)
 
 
-def test_grpo_loss_histogram_counts_the_trained_tokens() -> None:
+def test_policy_loss_histogram_counts_the_trained_tokens() -> None:
     """The bins of the gap sum to the number of trained tokens, and a quantile is within a bin of the exact value."""
     counts = three_tokens().gaps.tolist()
     assert sum(counts) == 2
@@ -203,7 +180,7 @@ def test_gap_quantile_is_the_edge_of_its_bin() -> None:
     assert gap_quantile(counts, 1.0) == GAP_EDGES[-1]
 
 
-def test_grpo_loss_excluded_tokens_have_no_gradient() -> None:
+def test_policy_loss_excluded_tokens_have_no_gradient() -> None:
     """An excluded token stays in the metrics, and has weight 0 in the loss."""
     parts = three_tokens(excluded=torch.tensor([True, False, False]))
     assert parts.loss.item() == pytest.approx(-0.5)

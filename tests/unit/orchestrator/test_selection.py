@@ -2,6 +2,8 @@
 
 import pytest
 
+from rstar2_train.analysis.roc import reason_texts
+from rstar2_train.api.objectives import ObjectiveSpec
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.selection import regroup_stored, select_group
@@ -83,3 +85,34 @@ def test_select_group_sequences_of_a_rollout_share_its_advantage() -> None:
         assert first.staleness.tolist() == [0, 0, 1, 0, 0]
         assert (second.ids.tolist(), second.mask.tolist(), second.staleness) == ([5, 3], [False, True], None)
     assert [row.advantage < 0 for row in sequences] == [True, True, False, False]
+
+
+def test_select_group_masks_truncated_rollouts() -> None:
+    """A truncated rollout counts in the mean of its group, and is not trained on."""
+    group = rollouts("a", "a", "a")
+    for trajectory, (reward, stop) in zip(group, ((1.0, "answered"), (0.0, "answered"), (0.0, "length")), strict=True):
+        trajectory.reward, trajectory.stop = reward, stop  # type: ignore[assignment]
+        trajectory.segments = [Segment("model", token_array([1]), logprob_array([-0.5]))]
+    settings = GRPOSettings(keep_per_prompt=3, objective=ObjectiveSpec(type="DrGRPO", truncated="Mask").settings())
+    sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
+    assert sequences is not None
+    assert [sequence.advantage for sequence in sequences] == pytest.approx([2 / 3, -1 / 3])
+    assert [trajectory.kept for trajectory in group] == [True, True, False]
+    assert group[2].selection_reason == "untrained: truncated"
+    assert set(reason_texts("Paper")) >= {trajectory.selection_reason for trajectory in group}
+
+
+def test_select_group_shapes_long_responses() -> None:
+    """The overlong penalty changes the advantages, not which groups train: equal rewards stay without advantage."""
+    group = rollouts("a", "a", "a")
+    for trajectory, (reward, length) in zip(group, ((1.0, 10), (1.0, 20), (0.0, 5)), strict=True):
+        trajectory.reward = reward
+        trajectory.segments = [Segment("model", token_array([1] * length), logprob_array([-0.5] * length))]
+    objective = ObjectiveSpec(type="DrGRPO", overlong_buffer_ratio=0.5, overlong_penalty=0.5).settings()
+    settings = GRPOSettings(keep_per_prompt=3, max_response_tokens=20, objective=objective)
+    sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
+    assert sequences is not None
+    assert [sequence.advantage for sequence in sequences] == pytest.approx([0.5, 0.0, -0.5])
+    for trajectory in group:
+        trajectory.reward = 1.0
+    assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
+from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows, update_counts
 from rstar2_train.trainer.types import TokenSequence
 from tests.support.token_arrays import token_sequence
 
@@ -85,21 +85,24 @@ def test_distribute_rows_positions_are_flat() -> None:
     assert batch.targets.tolist() == [6, 2]
 
 
-def test_grpo_updates_weights_use_exact_denominators() -> None:
-    """A token's weight is 1 / (tokens of its group x groups of its update)."""
+def test_update_counts_are_those_of_the_whole_update() -> None:
+    """Every micro-batch of every rank has the groups, sequences and trained tokens of its update."""
     groups = [
         [rollout(mask=[1, 1]), rollout(mask=[1, 0, 1])],
-        [rollout(mask=[1]), rollout(mask=[1])],
+        [rollout(mask=[1]), rollout(mask=[0])],  # without a trained token: no sequence of the update
         [rollout(mask=[1] * 8)],
     ]
     (only,) = grpo_updates(groups, updates=1, seed=0)
-    assert [[row.weight for row in group] for group in only] == [[1 / 12] * 2, [1 / 6] * 2, [1 / 24]]
+    shares = distribute_rows([row for group in only for row in group], ranks=2, tokens_per_micro_batch=8, packed=True)
+    for batch in (batch for share in shares for batch in share):
+        counts = batch.counts
+        assert (counts.groups, counts.sequences, counts.tokens) == (3, 4, 13)
+        assert counts.group_tokens.tolist() == [4, 1, 8]
+        assert batch.row_tokens.sum() == (batch.weights > 0).sum()
     split = grpo_updates(groups, updates=2, seed=0)
-    assert sorted(len(update) for update in split) == [1, 2]
-    for update in split:
-        for group in update:
-            learned = sum(int(row.sequence.mask.sum()) for row in group)
-            assert group[0].weight == pytest.approx(1 / (learned * len(update)))
+    sizes = [update_counts([row for group in update for row in group]) for update in split]
+    assert sorted(counts.groups for counts in sizes) == [1, 2]
+    assert sum(counts.tokens for counts in sizes) == 13
 
 
 def test_grpo_updates_distribute_whole_groups_by_seed() -> None:

@@ -7,8 +7,9 @@ from rstar2_train.api.stages import GRPOSettings
 def test_settings_of_benchmarks_are_the_defaults() -> None:
     """Each field has the value of GRPOSettings."""
     defaults = GRPOSettings()
-    names = ("clip_low", "clip_high", "temperature", "correction_cap")
-    assert {name: getattr(SETTINGS, name) for name in names} == {name: getattr(defaults, name) for name in names}
+    assert (SETTINGS.temperature, SETTINGS.correction_cap) == (defaults.temperature, defaults.correction_cap)
+    objective = vars(SETTINGS.objective)
+    assert objective == {name: getattr(defaults.objective, name) for name in objective}
     correction = defaults.importance_correction
     assert SETTINGS.importance_correction.max_sequence_gap == correction.max_sequence_gap
     assert SETTINGS.importance_correction.drops_sequences == correction.drops_sequences

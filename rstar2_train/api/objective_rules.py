@@ -1,0 +1,51 @@
+"""Rules about the fields of an objective: which type has which field, and combinations without a meaning. Pure.
+
+`rules.py` runs `objectives`; cel.py has the same rules for the API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rstar2_train.api.issue import Issue
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.objectives import ObjectiveSpec, types_with
+
+REASONS = {
+    "aggregation": "the mean is a part of the definition of every other type",
+    "clip_low": "the loss of the other types clips no probability ratio",
+    "clip_high": "the loss of the other types clips no probability ratio",
+}
+"""Field -> why other types do not have it."""
+NEEDS_SOURCE = "source is required if type is Custom, and only allowed then"
+NO_SHAPING = (
+    "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
+    "to 0 or below"
+)
+
+
+def only_for(name: str) -> str:
+    """Return the rule of a field that not every type has, as the end of an error message."""
+    types = list(types_with(name))
+    reason = REASONS.get(name, "the other types have no such term")
+    names = f"{', '.join(types[:-1])} or {types[-1]}" if types[1:] else types[0]
+    return f"is only allowed if type is {names}: {reason}"
+
+
+def objectives(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the faults of spec.grpo.objective and of the objectives of stages."""
+    if job.spec.grpo.objective is not None:
+        yield from _objective(job.spec.grpo.objective, "spec.grpo.objective")
+    for index, stage in enumerate(job.spec.stages):
+        if stage.grpo is not None and stage.grpo.objective is not None:
+            yield from _objective(stage.grpo.objective, f"spec.stages[{index}].grpo.objective")
+
+
+def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
+    for name in spec.foreign_fields():
+        message = f"{only_for(name)}; the type of this objective is {spec.type}"
+        yield Issue(f"{at}.{ObjectiveSpec.model_fields[name].alias}", message, getattr(spec, name))
+    if spec.type == "Custom" and spec.source is None:
+        yield Issue(f"{at}.source", NEEDS_SOURCE)
+    if spec.type == "MaxRL" and spec.overlong_buffer_ratio:
+        yield Issue(f"{at}.overlongBufferRatio", NO_SHAPING, spec.overlong_buffer_ratio)

@@ -1,0 +1,125 @@
+"""The objective of a GRPO stage: its types, the fields of each type, and the defaults of their sources. Pure.
+
+A manifest sets `grpo.objective` (ObjectiveSpec). Objective is its effective form, in which every field has a value.
+`grpo_roc/objectives/` has one module per type, with the name of the type in lower case; docs/objectives.md has the
+equations.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from rstar2_train.api.base import VARIABLE, ApiModel, Positive, Probability, Text, keys
+
+OBJECTIVES: dict[str, dict[str, float | str]] = {
+    "GRPO": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "GroupMean"},
+    "DrGRPO": {"clip_low": 0.2, "clip_high": 0.2},
+    "DAPO": {"clip_low": 0.2, "clip_high": 0.28, "overlong_buffer_ratio": 0.2},
+    "GSPO": {"clip_low": 3e-4, "clip_high": 4e-4},
+    "CISPO": {"clip_low": 1.0, "clip_high": 4.0},
+    "SAPO": {"positive_temperature": 1.0, "negative_temperature": 1.05},
+    "DPPO": {"max_divergence": 0.2, "max_ratio": 20.0},
+    "RLOO": {},
+    "MaxRL": {},
+    "Custom": {"source": ""},
+}
+"""Registry: type -> its own fields, by their Python names, with the defaults of the source. A new type is one line here
+and one module in `grpo_roc/objectives`."""
+SHARED = {"type", "overlong_buffer_ratio", "overlong_penalty", "truncated"}
+"""Fields of every type."""
+PARAMETERS = "parameters"
+"""Field of type Custom only, in addition to its source."""
+
+
+def _known(value: str) -> str:
+    if value not in OBJECTIVES:
+        *names, last = (repr(name) for name in OBJECTIVES)
+        raise ValueError(f"allowed: {', '.join(names)} or {last}")
+    return value
+
+
+ObjectiveType = Annotated[
+    str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(OBJECTIVES), "maxLength": 32})
+]
+Aggregation = Literal["GroupMean", "SequenceMean", "TokenMean"]
+Truncated = Literal["Train", "Mask"]
+Parameters = Annotated[dict[str, float], Field(max_length=32), keys(VARIABLE)]
+
+
+class ObjectiveSpec(ApiModel):
+    """Objective of the policy update, with the fields of its type (docs/objectives.md)."""
+
+    type: ObjectiveType = "GRPO"
+    """Objective. GRPO is the paper's (eqs. 6 and 7)."""
+    clip_low: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Lower clip range of the probability ratio, 1 - clipLow."""
+    clip_high: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Upper clip range of the probability ratio, 1 + clipHigh."""
+    aggregation: Aggregation | None = None
+    """Mean over tokens. GroupMean: token mean of each group, then over groups (eq. 6). SequenceMean: of each sequence,
+    then over sequences. TokenMean: of the update."""
+    positive_temperature: Positive | None = None
+    """Temperature of the gate for advantages above 0."""
+    negative_temperature: Positive | None = None
+    """Temperature of the gate for other advantages."""
+    max_divergence: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Change of a token's probability beyond which an update that enlarges it is masked."""
+    max_ratio: Positive | None = None
+    """Maximum of the probability ratio."""
+    source: Text | None = None
+    """Python file with the functions `advantages` and `loss`. It runs in the trainer's processes without a sandbox."""
+    parameters: Parameters | None = None
+    """Numbers that the functions read."""
+    overlong_buffer_ratio: Probability | None = None
+    """Last share of maxResponseTokens in which the reward falls linearly with the length, by overlongPenalty at its
+    end. 0: no shaping."""
+    overlong_penalty: Annotated[float, Field(ge=0)] | None = None
+    """Reward that a response of maxResponseTokens loses, if overlongBufferRatio is above 0. Default: 1."""
+    truncated: Truncated | None = None
+    """Whether truncated rollouts train (Train), or only count in the baseline of their group (Mask). Default: Train."""
+
+    def settings(self) -> Objective:
+        """Return the effective form: unset fields have the default of the type."""
+        return Objective.model_validate(OBJECTIVES[self.type] | set_fields(self))
+
+    def foreign_fields(self) -> list[str]:
+        """Return the Python names of the fields that are set but belong to other types."""
+        return [name for name in set_fields(self) if name not in fields_of(self.type)]
+
+
+class Objective(ApiModel):
+    """Effective objective of a stage. A field that its type does not have is 0 or empty."""
+
+    type: str = "GRPO"
+    clip_low: float = 0.0
+    clip_high: float = 0.0
+    aggregation: Aggregation = "TokenMean"
+    positive_temperature: float = 0.0
+    negative_temperature: float = 0.0
+    max_divergence: float = 0.0
+    max_ratio: float = 0.0
+    source: str = ""
+    parameters: dict[str, float] = {}
+    overlong_buffer_ratio: float = 0.0
+    overlong_penalty: float = 1.0
+    truncated: Truncated = "Train"
+
+
+def fields_of(kind: str) -> set[str]:
+    """Return the Python names of all fields of a type."""
+    return {*SHARED, *OBJECTIVES[kind], *([PARAMETERS] if kind == "Custom" else [])}
+
+
+def types_with(name: str) -> dict[str, Any]:
+    """Return the types that have a field, with its default; none for a field of every type."""
+    if name in SHARED:
+        return {}
+    return {kind: OBJECTIVES[kind].get(name) for kind in OBJECTIVES if name in fields_of(kind)}
+
+
+def set_fields(settings: ApiModel) -> dict[str, Any]:
+    """Return the fields of an overlay that are set: those that are not None."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,210 @@
+"""Each objective against autograd of its equation in float64, and its gradient for any distribution of an update."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from rstar2_train.api.objectives import OBJECTIVES
+from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
+from rstar2_train.grpo_roc.objectives import functions_of
+from rstar2_train.grpo_roc.tokens import GroupRewards
+from tests.support.drawn_updates import MOST, DrawnRollout, DrawnUpdate, draw_update, parts_of, settings_of
+
+RTOL = 1e-6
+KINDS = [kind for kind in OBJECTIVES if kind != "Custom"]
+CASES: dict[str, GRPOSettings] = {
+    **{kind: settings_of(kind) for kind in KINDS},
+    "GRPO SequenceMean": settings_of("GRPO", aggregation="SequenceMean"),
+    "GRPO TokenMean": settings_of("GRPO", aggregation="TokenMean"),
+    "GSPO wide": settings_of("GSPO", clip_low=0.1, clip_high=0.2),
+    "CISPO bounded": settings_of("CISPO", clip_low=0.2, clip_high=0.28),
+    "DPPO narrow": settings_of("DPPO", max_divergence=0.05, max_ratio=1.2),
+    "SAPO steep": settings_of("SAPO", positive_temperature=2.0, negative_temperature=3.0),
+}
+
+Equation = Callable[[Tensor, Tensor, float, GRPOSettings], Tensor]
+"""Log-probabilities, old ones, advantage, settings -> objective of each token of one sequence, in float64."""
+
+
+def ratio_of(new: Tensor, old: Tensor) -> Tensor:
+    return torch.exp(torch.clamp(new - old, -20, 20))
+
+
+def clipped(ratio: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    bounds = settings.objective
+    bounded = torch.clamp(ratio, 1 - bounds.clip_low, 1 + bounds.clip_high)
+    return torch.minimum(ratio * advantage, bounded * advantage)
+
+
+def surrogate(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    return clipped(ratio_of(new, old), advantage, settings)
+
+
+def gspo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    likelihood = torch.exp(torch.clamp(new - old, -20, 20).mean())
+    return clipped(likelihood, advantage, settings).expand(len(new))
+
+
+def cispo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    bounds = settings.objective
+    return torch.clamp(ratio_of(new, old), 1 - bounds.clip_low, 1 + bounds.clip_high).detach() * advantage * new
+
+
+def sapo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    fields = settings.objective
+    tau = fields.positive_temperature if advantage > 0 else fields.negative_temperature
+    return 4 / tau * torch.sigmoid(tau * (ratio_of(new, old) - 1)) * advantage
+
+
+def dppo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    terms = []
+    for now, before in zip(new, old, strict=True):
+        change = float(now.exp() - before.exp())
+        far = (
+            change > settings.objective.max_divergence if advantage > 0 else -change > settings.objective.max_divergence
+        )
+        weight = min(float(ratio_of(now, before)), settings.objective.max_ratio)
+        terms.append(now * (0.0 if far and advantage else weight * advantage))
+    return torch.stack(terms)
+
+
+def plain(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+    return ratio_of(new, old) * advantage
+
+
+EQUATIONS: dict[str, Equation] = {
+    **{"GRPO": surrogate, "DrGRPO": surrogate, "DAPO": surrogate, "GSPO": gspo, "CISPO": cispo},
+    **{"SAPO": sapo, "DPPO": dppo, "RLOO": plain, "MaxRL": plain},
+}
+MEANS = {
+    **{"DrGRPO": "constant", "DAPO": "TokenMean", "GSPO": "SequenceMean", "CISPO": "TokenMean"},
+    **{"SAPO": "SequenceMean", "DPPO": "TokenMean", "RLOO": "TokenMean", "MaxRL": "TokenMean"},
+}
+
+
+def equation(update: DrawnUpdate) -> tuple[Tensor, Tensor, float]:
+    """Return minus the objective of the update and its gradient in float64, and the sum of the sizes of its terms."""
+    settings = update.settings
+    drops = settings.importance_correction.drops_sequences
+    counted = [each for each in update.rollouts if not (drops and each.far)]
+    groups = {each.group for each in counted}
+    kind = settings.objective.type
+    mean = MEANS.get(kind, settings.objective.aggregation)
+    new = [each.new.double().requires_grad_() for each in update.rollouts]
+    tokens = sum(len(each.new) for each in counted)
+    loss, size = torch.zeros((), dtype=torch.float64), 0.0
+    for rollout, values in zip(update.rollouts, new, strict=True):
+        if rollout.far:
+            loss = loss + 0.0 * values.sum()
+            continue
+        term = EQUATIONS[kind](values, rollout.old.double(), rollout.advantage, settings)
+        cap = settings.correction_cap
+        if cap is not None:
+            gap = rollout.old.double() - rollout.engine.double()
+            term = term * (gap.mean() if kind == "GSPO" else gap).exp().clamp(max=cap)
+        divisor = {
+            "GroupMean": sum(len(each.new) for each in counted if each.group == rollout.group) * len(groups),
+            "SequenceMean": len(values) * len(counted),
+            "TokenMean": tokens,
+            "constant": len(counted) * MOST,
+        }[mean]
+        loss = loss - term.sum() / divisor
+        size += float(term.detach().abs().sum()) / divisor
+    loss.backward()
+    return loss.detach(), torch.cat([values.grad for values in new if values.grad is not None]), size
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("extreme", [False, True], ids=["near", "extreme"])
+@pytest.mark.parametrize("seed", range(2))
+def test_objective_equals_its_equation_in_float64(name: str, extreme: bool, seed: int) -> None:
+    """Loss and gradient of each token: lengths 1 to 300, all correct, all wrong, one token, truncated, any ratio."""
+    update = draw_update(seed, CASES[name], extreme=extreme)
+    parts, gradient = parts_of(update)
+    loss, expected, size = equation(update)
+    assert abs(sum(part.loss.item() for part in parts) - loss.item()) <= RTOL * size
+    # Of a saturated gate float32 has no digits; the gradient of such a token is 0.
+    atol = RTOL * float(expected.abs().max()) if name.startswith("SAPO") else 0.0
+    torch.testing.assert_close(gradient.double(), expected, rtol=RTOL, atol=atol)
+    assert float(expected.norm()) > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_objective_corrects_staleness_as_its_equation(name: str) -> None:
+    """min(cap, p_old / p_engine) multiplies each term; an objective of sequences has that of the sequence."""
+    settings = CASES[name].model_copy(update={"importance_correction": ImportanceCorrection(enabled=True, cap=1.1)})
+    update = draw_update(3, settings)
+    _, gradient = parts_of(update)
+    _, expected, _ = equation(update)
+    atol = RTOL * float(expected.abs().max()) if name.startswith("SAPO") else 0.0
+    torch.testing.assert_close(gradient.double(), expected, rtol=RTOL, atol=atol)
+    _, plain_gradient = parts_of(draw_update(3, CASES[name]))
+    assert not torch.allclose(gradient, plain_gradient, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_objective_gradient_is_independent_of_the_distribution(name: str, packed: bool) -> None:
+    """Padded or packed, over 1 to n micro-batches, 1 to 4 ranks, in any order: each token has the same gradient."""
+    update = draw_update(4, CASES[name], extreme=True)
+    rows = update.rows()
+    whole, expected = parts_of(update, rows=rows)
+    for ranks, budget in ((1, 1), (1, 400), (2, 64), (4, 200), (4, 100_000)):
+        parts, gradient = parts_of(update, ranks=ranks, budget=budget, packed=packed, order=budget, rows=rows)
+        assert len(parts) > ranks or budget == 100_000
+        torch.testing.assert_close(gradient, expected, rtol=RTOL, atol=0.0)
+        for metric in ("tokens", "clipped"):
+            assert sum(float(part.sums[metric]) for part in parts) == float(whole[0].sums[metric])
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("action", ["Mask", "Drop"])
+@pytest.mark.parametrize("far", [{1, 6}, {0, 1, 2, 3, 4, 5}, set(range(99))], ids=["two", "a whole group", "all"])
+def test_objective_of_rollouts_above_the_gap(name: str, action: Literal["Mask", "Drop"], far: set[int]) -> None:
+    """A masked rollout stays in the denominators, a dropped one leaves them, over the micro-batches of two ranks."""
+    correction = ImportanceCorrection(enabled=True, cap=1.1, max_sequence_gap=1.0, sequence_gap_action=action)
+    update = draw_update(5, CASES[name].model_copy(update={"importance_correction": correction}))
+    for number, rollout in enumerate(update.rollouts):
+        rollout.far = number in far
+    parts, gradient = parts_of(update, ranks=2, budget=150, order=0)
+    _, expected, _ = equation(update)
+    atol = RTOL * float(expected.abs().max()) if name.startswith("SAPO") else 0.0
+    torch.testing.assert_close(gradient.double(), expected, rtol=RTOL, atol=atol)
+    excluded = sum(len(each.new) for each in update.rollouts if each.far)
+    assert sum(float(part.sums["excluded"]) for part in parts) == excluded
+    assert bool(expected.any()) == (len(far) < 99)
+
+
+ADVANTAGES: dict[str, Callable[[list[float]], list[float]]] = {
+    "standardised": lambda r: [(x - sum(r) / len(r)) / (statistics.stdev(r) + 1e-6) for x in r],
+    "centred": lambda r: [x - sum(r) / len(r) for x in r],
+    "RLOO": lambda r: [x - (sum(r) - x) / (len(r) - 1) for x in r],
+    "MaxRL": lambda r: [(x - sum(r) / len(r)) / (sum(r) / len(r)) if sum(r) > 0 else 0.0 for x in r],
+}
+
+
+@pytest.mark.parametrize("rewards", [[1.0, 0.0], [1.0, 0.0, 0.0, 0.25], [1.0, 1.0, 1.0], [0.0, 0.0]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_objective_advantages_equal_their_equation(kind: str, rewards: list[float]) -> None:
+    """The advantages of a group; equal rewards have none."""
+    name = {"DrGRPO": "centred", "DPPO": "centred", "RLOO": "RLOO", "MaxRL": "MaxRL"}.get(kind, "standardised")
+    settings = CASES[kind]
+    group = GroupRewards(rewards, [10] * len(rewards))
+    actual = functions_of(settings.objective).advantages(group, settings)
+    assert actual == pytest.approx(ADVANTAGES[name](rewards), abs=1e-12)
+
+
+def test_rollouts_of_a_drawn_update_have_the_cases() -> None:
+    """The draw has what the tests need: one token, the maximum length, equal rewards, and ratios beyond the clips."""
+    update = draw_update(0, CASES["GRPO"], extreme=True)
+    lengths = [len(each.mask) for each in update.rollouts]
+    assert (min(lengths), max(lengths)) == (1, MOST)
+    equal: list[list[DrawnRollout]] = [group for group in update.groups if len({each.reward for each in group}) == 1]
+    assert len(equal) == 2
+    assert max(float((each.new - each.old).abs().max()) for each in update.rollouts) > 20
