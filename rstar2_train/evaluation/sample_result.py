@@ -6,7 +6,7 @@ trajectories are in the file of the samples. `statistics.py`, `result.py` and `d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from rstar2_train.rewards.verdict import Verdict
@@ -15,7 +15,7 @@ from rstar2_train.rollout.trajectory import LostTo, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class SampleResult:
-    """The result of one sample of one problem."""
+    """The result of one sample of one problem: the attributes of its `Trajectory` with the same names."""
 
     prompt_id: str
     sample: int
@@ -45,25 +45,10 @@ class SampleResult:
     @property
     def correct(self) -> bool:
         """Whether the answer is correct (eq. 3)."""
-        return self.verdict == "correct" and not self.failed
+        return self.verdict == "correct"
 
     @classmethod
     def from_trajectory(cls, trajectory: Trajectory) -> Self:
         """Return the result of a finished trajectory."""
-        return cls(
-            prompt_id=trajectory.prompt_id,
-            sample=trajectory.sample,
-            verdict=trajectory.verdict,
-            failed=trajectory.failed,
-            truncated=trajectory.truncated,
-            answer=trajectory.answer,
-            gold=trajectory.gold,
-            slice=trajectory.slice,
-            hard=trajectory.hard,
-            turns=trajectory.turns,
-            calls=len(trajectory.calls),
-            call_errors=trajectory.call_errors,
-            response_tokens=trajectory.response_tokens,
-            error=trajectory.error,
-            lost_to=trajectory.lost_to,
-        )
+        shared = {field.name: getattr(trajectory, field.name) for field in fields(cls) if field.name != "calls"}
+        return cls(**shared, calls=len(trajectory.calls))

@@ -20,13 +20,12 @@ from rstar2_train.inference.engine_http import SHORT_SECONDS, EngineHttp
 from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
-from rstar2_train.inference.turn_wire import PartReader, encode_request
+from rstar2_train.inference.turn_wire import GENERATE, HOLD, RELEASE, SCORE, PartReader, encode_request
 from rstar2_train.utils.http_connections import OK, Route
 from rstar2_train.weights.experimental.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0
-GENERATE = "/rstar2/generate"
 LOADING = "loading"
 """Weight version of an engine while it loads weights, and after a failed load."""
 
@@ -184,13 +183,13 @@ class EngineClient(EngineHttp):
 
     async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of `rows` after its first. Raises as `generate` does."""
-        reply = await self.post("/rstar2/score", {"rows": [list(row) for row in rows]}, seconds=60)
+        reply = await self.post(SCORE, {"rows": [list(row) for row in rows]}, seconds=60)
         scores: list[list[float]] = reply["logprobs"]
         return scores
 
     async def release(self) -> None:
         """Let the requests continue that a load with `keep_requests` holds, after the probe of the new weights."""
-        await self.post("/rstar2/release", {}, seconds=SHORT_SECONDS)
+        await self.post(RELEASE, {}, seconds=SHORT_SECONDS)
 
     async def sleep(self, *, seconds: float) -> None:
         """Let the engine move its weights to host memory and drop its KV cache; it aborts its requests.
@@ -230,7 +229,7 @@ class EngineClient(EngineHttp):
         in the engine's route, not in its scheduler, so that the engine can score the probe before they continue.
         """
         if keep_requests:
-            await self.post("/rstar2/hold", {}, seconds=SHORT_SECONDS)
+            await self.post(HOLD, {}, seconds=SHORT_SECONDS)
         await self.call("POST", "/pause?mode=abort", seconds=seconds)
         before = await self.weight_version()
         await self.mark_loading()

@@ -27,13 +27,18 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from rstar2_train.inference.turn_wire import PART_TOKENS, TurnPart, decode_request, encode_part
+from rstar2_train.inference.turn_wire import (
+    GENERATE,
+    HOLD,
+    PART_TOKENS,
+    RELEASE,
+    SCORE,
+    TurnPart,
+    decode_request,
+    encode_part,
+)
 from rstar2_train.utils.auth import Application, Receive, Scope, Send
 
-PATH = "/rstar2/generate"
-SCORE_PATH = "/rstar2/score"
-HOLD_PATH = "/rstar2/hold"
-RELEASE_PATH = "/rstar2/release"
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Odd number whose multiples differ in many bits, so that a continued request repeats no random numbers."""
 LOWEST = -9999.0
@@ -57,10 +62,10 @@ class GenerateRoute:
         """Unset while the requests are held."""
         self._released.set()
         self._handlers: dict[str, Handler] = {
-            PATH: self._generate,
-            SCORE_PATH: self._score,
-            HOLD_PATH: self._hold,
-            RELEASE_PATH: self._release,
+            GENERATE: self._generate,
+            SCORE: self._score,
+            HOLD: self._hold,
+            RELEASE: self._release,
         }
         self._name = uuid.uuid4().hex[:8]
         self._count = itertools.count()
@@ -74,7 +79,7 @@ class GenerateRoute:
         body = await _body(receive)
         if body is None:
             return
-        content_type = b"application/octet-stream" if scope["path"] == PATH else b"application/json"
+        content_type = b"application/octet-stream" if scope["path"] == GENERATE else b"application/json"
         reply = _Reply(send, content_type)
         work = asyncio.ensure_future(reply.send(handler(scope["app"].state.engine_client, body)))
         disconnected = asyncio.ensure_future(receive())

@@ -1,9 +1,10 @@
-"""The binary bodies of `POST /rstar2/generate`: token ids as int32, log-probabilities as float32. Pure.
+"""The paths of the engine's own routes, and the binary bodies of `POST /rstar2/generate`. Pure.
 
-A request is one frame: parameters and the prompt's tokens. The reply is a stream of frames, one per part of the turn;
-the last one has the finish reason. A frame is two uint32 (bytes of the JSON head, number of tokens), the head, the
-tokens, and in a reply one log-probability per token. All numbers are little-endian. JSON would cost a millisecond per
-turn of 2,000 tokens, and a turn that is streamed is not lost with its engine.
+Token ids are int32, log-probabilities float32. A request is one frame: parameters and the prompt's tokens. The reply is
+a stream of frames, one per part of the turn; the last one has the finish reason. A frame is two uint32 (bytes of the
+JSON head, number of tokens), the head, the tokens, and in a reply one log-probability per token. All numbers are
+little-endian. JSON would cost a millisecond per turn of 2,000 tokens, and a turn that is streamed is not lost with its
+engine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+GENERATE = "/rstar2/generate"
+"""Samples a turn."""
+SCORE = "/rstar2/score"
+"""Returns the log-probabilities of given tokens."""
+HOLD, RELEASE = "/rstar2/hold", "/rstar2/release"
+"""Between the two no turn is sampled."""
 SIZES = struct.Struct("<II")
 """The start of a frame: bytes of its head, number of its tokens."""
 TOKEN_BYTES = LOGPROB_BYTES = 4

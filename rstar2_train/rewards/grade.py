@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 
 from rstar2_train.rewards.instructions import decode_instructions, holds_instructions, score_instructions
-from rstar2_train.rewards.verify import Score, SnippetRunner, verify
+from rstar2_train.rewards.verdict import Grade
+from rstar2_train.rewards.verify import SnippetRunner, verify
 from rstar2_train.rewards.visible_text import visible_text
 
 
-async def grade(model_text: str, last_turn: str, gold: str, *, judge: SnippetRunner) -> Score:
-    """Return the verdict on a complete response.
+async def grade(model_text: str, last_turn: str, gold: str, *, judge: SnippetRunner) -> Grade:
+    """Return the grade of a complete response.
 
     `model_text`: the text of all turns; `last_turn`: the text of the last turn. The judge is called only for known
     answers that need a parser. Raises as `verify` does.

@@ -14,7 +14,7 @@ from textwrap import shorten
 from typing import Any, Literal, NamedTuple, get_args
 
 from rstar2_train.rewards.instruction_checkers import CHECKERS, RELATIONS, Kind
-from rstar2_train.rewards.verify import Score
+from rstar2_train.rewards.verdict import Grade
 
 InstructionOutcome = Literal["strict", "loose", "no"]
 """`strict`: the unmodified text follows it. `loose`: only without its first line, last line or asterisks."""
@@ -73,12 +73,12 @@ def check_instructions(text: str, instructions: Sequence[Instruction]) -> list[I
     return [_outcome(instruction, text, variants) for instruction in instructions]
 
 
-def score_instructions(text: str, instructions: Sequence[Instruction]) -> Score:
+def score_instructions(text: str, instructions: Sequence[Instruction]) -> Grade:
     """Return the verdict on the visible text of a response; the answer holds the outcomes for `decode_outcomes`."""
     if not text.strip():
-        return Score("no_answer", None)
+        return Grade.exact("no_answer", None)
     outcomes = check_instructions(text, instructions)
-    return Score("correct" if set(outcomes) == {"strict"} else "wrong", ", ".join(outcomes))
+    return Grade.exact("correct" if set(outcomes) == {"strict"} else "wrong", ", ".join(outcomes))
 
 
 def decode_outcomes(answer: str | None, instructions: Sequence[Instruction]) -> list[InstructionOutcome]:

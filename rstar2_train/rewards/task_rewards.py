@@ -26,7 +26,7 @@ from rstar2_train.rewards.answer_program import answer_program
 from rstar2_train.rewards.extract import extract_answer, last_answer
 from rstar2_train.rewards.grade import grade
 from rstar2_train.rewards.quantity import Quantity, check_unit, equal_quantities, read_quantity
-from rstar2_train.rewards.verdict import Verdict
+from rstar2_train.rewards.verdict import Grade, Verdict
 from rstar2_train.rewards.verify import SnippetResult, SnippetRunner
 from rstar2_train.tools.sandbox_program import function_input, function_program, read_sources
 
@@ -52,20 +52,6 @@ class Response:
     def gold(self) -> str:
         """Answer of the row."""
         return str(self.row["answer"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
-    """The verdict on a response, and its score."""
-
-    verdict: Verdict
-    answer: str | None
-    score: float
-    """Score in [0, 1]; 0 for a response without an answer. Undefined for the verdicts in EXCLUDED."""
-    correct_from: float = 1.0
-    """Lowest score of a correct response."""
-    reason: str = ""
-    """Reason of the score, or the fault of the checker."""
 
 
 class TaskRewards:
@@ -111,9 +97,7 @@ class TaskRewards:
         """Return the verdict on a complete response by the reward with that name. Raises the error of `judge.run`."""
         rule = self.rule(reward)
         if rule.type == "Math":
-            score = await grade(response.model_text, response.last_turn, response.gold, judge=judge)
-            assert score.verdict is not None
-            return Grade(verdict=score.verdict, answer=score.answer, score=score.reward)
+            return await grade(response.model_text, response.last_turn, response.gold, judge=judge)
         if rule.type == "Program":
             return await self._run_checker(rule, response, judge)
         answer = _final_answer(response.model_text)

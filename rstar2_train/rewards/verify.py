@@ -10,12 +10,12 @@ only integer answers). Other forms need a parser (`10/2`, `x=5`, `\frac{1}{2}`).
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.equality_program import NO_PACKAGE, program
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.verdict import EXCLUDED, Verdict
+from rstar2_train.rewards.verdict import EXCLUDED, Grade, Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
 _SPACE = r"(?:\\[,;:! ]|~|\{,\})"
@@ -29,20 +29,6 @@ PARSER_LIMITS = JudgeLimits(wall_seconds=120)
 """Limits of a parser call. The check counts CPU time (`rstar2_verify.limited`); this one is for a stuck sandbox."""
 
 _PRINTED: dict[str, Verdict] = {"correct": "correct", "wrong": "wrong", "undecided": "undecided"}
-
-
-class Score(NamedTuple):
-    """The verdict on one response, and its answer."""
-
-    verdict: Verdict | None
-    """None: only a parser can decide (`verify` calls it)."""
-    answer: str | None
-    """The extracted answer; None without an answer."""
-
-    @property
-    def reward(self) -> float:
-        """1 if correct, else 0 (eq. 3). Undefined for the verdicts in EXCLUDED."""
-        return float(self.verdict == "correct")
 
 
 class SnippetResult(Protocol):
@@ -74,15 +60,13 @@ class SnippetRunner(Protocol):
         """Run a snippet in the sandbox; `script`: as `python FILE` does, without the value of a last expression."""
 
 
-def score(model_text: str, gold: str) -> Score:
-    """Return the verdict on a response without a parser: by text or numbers.
+def compare_text(model_text: str, gold: str) -> tuple[Verdict | None, str | None]:
+    """Return verdict and answer of a response without a parser: by text or numbers.
 
     `model_text`: the text of the model, without tool output. The verdict is None if only a parser can decide.
     """
     answer = extract_answer(model_text)
-    if answer is None:
-        return Score("no_answer", None)
-    return Score(compare(answer, gold), answer)
+    return ("no_answer" if answer is None else compare(answer, gold)), answer
 
 
 def compare(answer: str, gold: str) -> Verdict | None:
@@ -140,22 +124,22 @@ def parser_verdict(result: SnippetResult) -> Verdict:
     return "undecided" if exceeded else "internal"
 
 
-async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int = 2) -> Score:
-    """Return the verdict on a response; calls the judge's parser only if text and numbers cannot decide.
+async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int = 2) -> Grade:
+    """Return the grade of a response; calls the judge's parser only if text and numbers cannot decide.
 
     An `undecided` or `internal` call is retried in a fresh process, up to `tries` calls in total; then that is the
     verdict and the caller excludes the trajectory. Raises the error of `judge.run` when the judge is unreachable
     (JudgeUnavailable).
     """
-    quick = score(model_text, gold)
-    if quick.verdict is not None or quick.answer is None:
-        return quick
-    verdict: Verdict = "internal"
+    verdict, answer = compare_text(model_text, gold)
+    if verdict is not None or answer is None:
+        return Grade.exact(verdict or "no_answer", answer)
+    parsed: Verdict = "internal"
     for _ in range(tries):
-        result = await judge.run(program(quick.answer, gold), limits=PARSER_LIMITS)
+        result = await judge.run(program(answer, gold), limits=PARSER_LIMITS)
         if result.stdout.strip() == NO_PACKAGE:
-            result = await judge.run(program(quick.answer, gold, with_package=True), limits=PARSER_LIMITS)
-        verdict = parser_verdict(result)
-        if verdict not in EXCLUDED:
+            result = await judge.run(program(answer, gold, with_package=True), limits=PARSER_LIMITS)
+        parsed = parser_verdict(result)
+        if parsed not in EXCLUDED:
             break
-    return Score(verdict, quick.answer)
+    return Grade.exact(parsed, answer)

@@ -1,7 +1,8 @@
 """The shared inputs of a set of rollouts: agent settings, engines, judge and seed.
 
-Created once per set by the orchestrator's rollout session or by `rstar2 eval`, and passed to the collector and to the
-generation of each turn. A rollout worker has a context of its own, whose engines are a link to the orchestrator's pool.
+Created once per set by the orchestrator's rollout session or by `rstar2 env check`, and passed to the collector and to
+the generation of each turn. A rollout worker makes its own from `SetSettings`: its engines are a link to the
+orchestrator's pool.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.admission import SlotQueue
 from rstar2_train.inference.engine_protocols import TurnClient
@@ -19,6 +23,7 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
 
 
@@ -58,6 +63,30 @@ class Workers(Protocol):
         """Return the function that runs the rollouts of a set; on exit those that are unfinished stop."""
 
 
+class SetSettings(NamedTuple):
+    """The part of a context that a rollout worker receives; it has the chat format, and clients of its own."""
+
+    sampling: Sampling
+    rollout: RolloutSpec
+    limits: JudgeLimits
+    rewards: TaskRewards
+    seed: tuple[int | str, ...]
+    later_versions: bool
+    version: str
+
+    def context(self, chat_format: ChatFormat, *, pool: Engines, judge: JudgeClient) -> RolloutContext:
+        """Return the context of a worker."""
+        return RolloutContext(
+            agent=Agent(chat_format, self.sampling, self.rollout, self.limits),
+            pool=pool,
+            judge=judge,
+            rewards=self.rewards,
+            seed=self.seed,
+            later_versions=self.later_versions,
+            version=self.version,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
     """The inputs that all rollouts of one set share. Raises ValueError if the pool has no weights yet."""
@@ -85,6 +114,14 @@ class RolloutContext:
         if self.pool.version is None:
             raise ValueError("the engines have no weights yet: call pool.update_weights first")
         object.__setattr__(self, "version", self.pool.version)
+
+    @property
+    def settings(self) -> SetSettings:
+        """The settings of the set, for a rollout worker."""
+        agent = self.agent
+        return SetSettings(
+            agent.sampling, agent.rollout, agent.limits, self.rewards, self.seed, self.later_versions, self.version
+        )
 
     def accepts(self, version: str) -> bool:
         """Return whether tokens of a weight version belong to this set."""

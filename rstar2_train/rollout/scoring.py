@@ -15,7 +15,7 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
 from rstar2_train.rewards.extract import count_answers
 from rstar2_train.rewards.task_rewards import Response, TaskRewards
-from rstar2_train.rewards.verdict import EXCLUDED
+from rstar2_train.rewards.verdict import EXCLUDED, Grade, Verdict
 from rstar2_train.rewards.verify import SnippetRunner
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
@@ -60,8 +60,7 @@ async def score_trajectory(
         calls=[_call(call) for call in trajectory.calls],
     )
     grade = await rewards.grade(response, problem.reward if problem else "", judge=judge)
-    trajectory.verdict, trajectory.answer, trajectory.reward = grade.verdict, grade.answer, grade.score
-    trajectory.correct_from, trajectory.reason = grade.correct_from, grade.reason
+    trajectory.set_grade(grade)
     if grade.verdict in EXCLUDED:
         trajectory.lost_to = "checker" if grade.reason else "judge"
         trajectory.error = f"{trajectory.lost_to}: {grade.reason or _ERRORS[grade.verdict]}"
@@ -91,8 +90,9 @@ def score_episode(trajectory: Trajectory, model_text: str, reward: float | None,
     trajectory.correct_from = correct_from
     if trajectory.truncated:
         return
-    trajectory.reward = min(1.0, max(0.0, reward or 0.0))
-    trajectory.verdict = "correct" if trajectory.reward >= correct_from else "wrong"
+    score = min(1.0, max(0.0, reward or 0.0))
+    verdict: Verdict = "correct" if score >= correct_from else "wrong"
+    trajectory.set_grade(Grade(verdict=verdict, answer=None, score=score, correct_from=correct_from))
 
 
 def set_penalties(trajectory: Trajectory, model_text: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.judge.types import ReturnedFile
-from rstar2_train.rewards.verdict import EXCLUDED, Verdict
+from rstar2_train.rewards.verdict import EXCLUDED, Grade, Verdict
 from rstar2_train.tools.types import CallStatus
 from rstar2_train.trainer.types import TokenSequence
 
@@ -157,6 +157,11 @@ class Trajectory:
     def call_errors(self) -> int:
         """Number of tool errors."""
         return sum(call.is_error for call in self.calls)
+
+    def set_grade(self, grade: Grade) -> None:
+        """Set the verdict, the answer and the reward (eq. 3)."""
+        self.verdict, self.answer, self.reward = grade.verdict, grade.answer, grade.score
+        self.correct_from, self.reason = grade.correct_from, grade.reason
 
     def mark_lost(self, lost_to: LostTo, error: Exception) -> None:
         """Mark the rollout as lost to a failure of a service."""

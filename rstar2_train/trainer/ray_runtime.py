@@ -11,6 +11,8 @@ import secrets
 import shutil
 import signal
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +37,7 @@ PRIVATE = {
     # orchestrator by this time; the next `rstar2 run` ends them.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
 }
+"""Variables during the start of a private Ray. Programs that this process starts later do not have them."""
 
 
 @dataclass(slots=True)
@@ -70,11 +73,14 @@ def start_or_join(address: str | None, *, cpus: int, gpus: int) -> RayRuntime:
         with _KeepSigtermHandler():
             ray.init(address=address, logging_level="warning")
         return RayRuntime(ray=ray)
-    for name, value in PRIVATE.items():
-        os.environ[name] = value
     # Otherwise Ray writes a token for all clusters of this user to the home directory. Ray reads it once per process.
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with _variables(PRIVATE):
+        return _start(cpus, gpus)
+
+
+def _start(cpus: int, gpus: int) -> RayRuntime:
     import ray
 
     for tries_left in reversed(range(STARTS)):
@@ -100,6 +106,21 @@ def start_or_join(address: str | None, *, cpus: int, gpus: int) -> RayRuntime:
                 raise StageFailed("RanksLost", message, retryable=True) from error
             log.warning("%s; retrying", message)
     return runtime
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _KeepSigtermHandler:

@@ -10,14 +10,11 @@ from array import array
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.api.roles import RolloutSpec
-from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_protocols import Connect
-from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.context import SetSettings
 from rstar2_train.rollout.trajectory import Trajectory
 
 
@@ -56,16 +53,10 @@ class VersionKnown(NamedTuple):
 
 
 class SetOpened(NamedTuple):
-    """To a worker: the settings of a set of rollouts, as in `RolloutContext`."""
+    """To a worker: a set of rollouts starts."""
 
     number: int
-    sampling: Sampling
-    rollout: RolloutSpec
-    limits: JudgeLimits
-    rewards: TaskRewards
-    seed: tuple[int | str, ...]
-    later_versions: bool
-    version: str
+    settings: SetSettings
 
 
 class SetClosed(NamedTuple):

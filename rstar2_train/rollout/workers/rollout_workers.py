@@ -54,17 +54,7 @@ class RolloutWorkers:
     @contextmanager
     def serve(self, context: RolloutContext) -> Iterator[RunRollout]:
         """Return the function that runs the rollouts of a set; on exit those that are unfinished stop."""
-        agent = context.agent
-        opened = SetOpened(
-            next(self._sets),
-            sampling=agent.sampling,
-            rollout=agent.rollout,
-            limits=agent.limits,
-            rewards=context.rewards,
-            seed=context.seed,
-            later_versions=context.later_versions,
-            version=context.version,
-        )
+        opened = SetOpened(next(self._sets), context.settings)
         homes: dict[str, WorkerProcess] = {}
 
         async def run(problem: Problem, prompt_ids: array[int], sample: int) -> Trajectory:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.collector import run_rollout
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.workers.link import WorkerLink
@@ -65,8 +64,9 @@ class RolloutWorker:
         try:
             while (message := await self._link.receive()) is not None:
                 match message:
-                    case SetOpened():
-                        self._sets[message.number] = _RunningSet(self._context(message))
+                    case SetOpened(number, settings):
+                        context = settings.context(self._setup.chat_format, pool=self._pool, judge=self._judge)
+                        self._sets[number] = _RunningSet(context)
                     case SetClosed(number):
                         for task in self._sets.pop(number).tasks:
                             task.cancel()
@@ -81,23 +81,6 @@ class RolloutWorker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _context(self, opened: SetOpened) -> RolloutContext:
-        agent = Agent(
-            chat_format=self._setup.chat_format,
-            sampling=opened.sampling,
-            rollout=opened.rollout,
-            limits=opened.limits,
-        )
-        return RolloutContext(
-            agent=agent,
-            pool=self._pool,
-            judge=self._judge,
-            rewards=opened.rewards,
-            seed=opened.seed,
-            later_versions=opened.later_versions,
-            version=opened.version,
-        )
 
     def _start(self, message: RolloutStarted) -> None:
         rollouts = self._sets[message.set]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
-from rstar2_train.trainer import checkpoint
+from rstar2_train.trainer import checkpoint, ray_runtime
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointInvalid
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -81,6 +82,11 @@ def test_ranks_without_amdsmi_have_devices_of_their_own(monkeypatch: pytest.Monk
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[['0', '0'], ['1', '1']]"
+
+
+def test_trainer_group_environment_is_restored(group: TrainerGroup) -> None:
+    """Programs that the process starts later do not read the settings of its private Ray, such as `ray start`."""
+    assert group.pids and not ray_runtime.PRIVATE.keys() & os.environ.keys()
 
 
 def test_trainer_group_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:

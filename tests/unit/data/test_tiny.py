@@ -22,7 +22,7 @@ from rstar2_train.data.problems import Problem, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
 from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFlaws, demonstrate, error_message
 from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, OperationChain, draw_chain
-from rstar2_train.rewards.verify import score
+from rstar2_train.rewards.verify import compare_text
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.parser import parse_calls, render_fault, render_result
 
@@ -121,7 +121,7 @@ def _solved(chains: list[OperationChain], flaws: DemonstrationFlaws) -> float:
     right = 0
     for chain in chains:
         last = demonstrate(chain, rng, flaws=flaws)[-1]["content"]
-        right += score(last, str(chain.values[-1]))[0] == "correct"
+        right += compare_text(last, str(chain.values[-1]))[0] == "correct"
     return right / len(chains)
 
 

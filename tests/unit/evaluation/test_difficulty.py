@@ -54,7 +54,7 @@ def test_kept_problems_are_solved_less_often_than_limit(drop: int, kept: list[st
 
 def test_count_solved_ignores_lost_samples() -> None:
     """A lost sample counts as not solved."""
-    lost = [SampleResult("p", 0, "correct"), SampleResult("p", 1, "correct", failed=True)]
+    lost = [SampleResult("p", 0, "correct"), SampleResult("p", 1, "internal", failed=True)]
     (counts,) = count_solved([problem("p")], lost, drop_solved=2)
     assert (counts.solved, counts.valid, counts.kept) == (1, 1, True)
 

@@ -20,7 +20,7 @@ from rstar2_train.rewards.instructions import (
     read_instructions,
     score_instructions,
 )
-from rstar2_train.rewards.verify import Score
+from rstar2_train.rewards.verdict import Grade
 from rstar2_train.rewards.visible_text import visible_text
 
 ROWS = [
@@ -104,10 +104,10 @@ def test_check_instructions_loose_ignores_first_last_line() -> None:
 def test_score_instructions_needs_all_strict() -> None:
     """A response is correct if the unmodified text follows every instruction."""
     read = read_instructions(ROWS)
-    assert score_instructions('rød a"b c', read) == Score("correct", "strict, strict, strict")
-    assert score_instructions('A,\nrød a"b c, b\nc,', read) == Score("wrong", "no, strict, strict")
-    assert score_instructions('Well,\nrød a"b c', read) == Score("wrong", "loose, strict, strict")
-    assert score_instructions("  ", read) == Score("no_answer", None)
+    assert score_instructions('rød a"b c', read) == Grade.exact("correct", "strict, strict, strict")
+    assert score_instructions('A,\nrød a"b c, b\nc,', read) == Grade.exact("wrong", "no, strict, strict")
+    assert score_instructions('Well,\nrød a"b c', read) == Grade.exact("wrong", "loose, strict, strict")
+    assert score_instructions("  ", read) == Grade.exact("no_answer", None)
     assert decode_outcomes("loose, strict, no", read) == ["loose", "strict", "no"]
     assert decode_outcomes(None, read) == ["no", "no", "no"]
 
@@ -144,9 +144,9 @@ async def test_grade_selects_the_verifier_of_the_problem() -> None:
     """Instructions use the visible text; known answers use the whole text, and the judge only if needed."""
     last_turn = '<reason>x, y</reason>rød a"b c'
     earlier = "I call, then: <answer>\\boxed{42}</answer>"
-    assert await grade(f"{earlier}\n{last_turn}", last_turn, GOLD, judge=NoJudge()) == Score(
+    assert await grade(f"{earlier}\n{last_turn}", last_turn, GOLD, judge=NoJudge()) == Grade.exact(
         "correct", "strict, strict, strict"
     )
-    assert await grade(f"{earlier}\n{last_turn}", last_turn, "42", judge=NoJudge()) == Score("correct", "42")
+    assert await grade(f"{earlier}\n{last_turn}", last_turn, "42", judge=NoJudge()) == Grade.exact("correct", "42")
     with pytest.raises(JudgeUnavailable):
         await grade(earlier, last_turn, "6*7", judge=NoJudge())

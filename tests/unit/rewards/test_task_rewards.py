@@ -11,7 +11,8 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.tasks import RewardSpec
 from rstar2_train.judge.types import CallResult
-from rstar2_train.rewards.task_rewards import Grade, Response, TaskRewards
+from rstar2_train.rewards.task_rewards import Response, TaskRewards
+from rstar2_train.rewards.verdict import Grade
 
 
 class FakeJudge:

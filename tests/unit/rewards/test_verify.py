@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.equality_program import program
-from rstar2_train.rewards.verify import canonical_integer, canonical_number, compare, parser_verdict, score, verify
+from rstar2_train.rewards.verdict import Grade, Verdict
+from rstar2_train.rewards.verify import (
+    canonical_integer,
+    canonical_number,
+    compare,
+    compare_text,
+    parser_verdict,
+    verify,
+)
 
 
 def boxed(answer: str) -> str:
@@ -98,7 +106,7 @@ def test_compare_integers_as_numbers(ours: int, gold: int) -> None:
 )
 def test_score_decides_without_the_parser(text: str, gold: str, verdict: str | None, answer: str | None) -> None:
     """Text and numbers decide; the verdict is None if a parser is needed."""
-    assert score(text, gold) == (verdict, answer)
+    assert compare_text(text, gold) == (verdict, answer)
 
 
 @pytest.mark.parametrize(
@@ -231,10 +239,10 @@ class FakeJudge:
         ([FakeResult("timeout"), FakeResult("ok", "correct")], "correct", 2),
     ],
 )
-def test_verify_retries_internal_results(results: list[FakeResult], verdict: str, calls: int) -> None:
+def test_verify_retries_internal_results(results: list[FakeResult], verdict: Verdict, calls: int) -> None:
     """An internal result is retried once, and never counts as wrong."""
     judge = FakeJudge(list(results))
-    assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == (verdict, "10/2")
+    assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == Grade.exact(verdict, "10/2")
     assert judge.codes == [program("10/2", "5")] * calls
 
 
@@ -247,8 +255,8 @@ def test_verify_judge_without_package_gets_it() -> None:
 
 def test_verify_integers_need_no_judge() -> None:
     """Integers and missing answers are decided without a call."""
-    assert asyncio.run(verify(boxed("5"), "5", judge=FakeJudge([]))).reward == 1.0
-    assert asyncio.run(verify("nothing", "5", judge=FakeJudge([]))) == ("no_answer", None)
+    assert asyncio.run(verify(boxed("5"), "5", judge=FakeJudge([]))).score == 1.0
+    assert asyncio.run(verify("nothing", "5", judge=FakeJudge([]))) == Grade.exact("no_answer", None)
 
 
 def test_verify_judge_error_is_raised() -> None:

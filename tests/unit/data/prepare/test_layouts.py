@@ -11,7 +11,7 @@ from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import convert_row
 from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
-from rstar2_train.rewards.verify import score
+from rstar2_train.rewards.verify import compare_text
 
 DAPO_PROMPT = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -157,9 +157,9 @@ def test_convert_row_of_gpqa_shuffles_choices() -> None:
         assert sorted(listed) == list("ABCD") and sorted(listed.values()) == ["Jupiter", "Mars", "Saturn", "Venus"]
         letters[letter] += 1
         correct = [f"<answer>\\boxed{{{form}}}</answer>" for form in (letter, f"({letter})", f"\\text{{{letter}}}")]
-        assert {score(response, problem["answer"]).verdict for response in correct} == {"correct"}
+        assert {compare_text(response, problem["answer"])[0] for response in correct} == {"correct"}
         wrong = [f"<answer>\\boxed{{{other}}}</answer>" for other in listed if other != letter]
-        assert {score(response, problem["answer"]).verdict for response in wrong} == {"wrong"}
+        assert {compare_text(response, problem["answer"])[0] for response in wrong} == {"wrong"}
     assert all(70 <= count <= 130 for count in letters.values())
 
 
