@@ -24,8 +24,8 @@ from typing import Any
 from bench.bfcl_sources import draw_source
 from bench.learning import ROOT
 from bench.provenance import describe_commit
+from rstar2_train.benchmarks.bfcl.conversion import KINDS, LANGUAGES, to_row
 from rstar2_train.data import task_templates
-from rstar2_train.data.prepare.bfcl import KINDS, LANGUAGES, to_row
 
 PACKAGE = "bfcl-eval==2026.3.23"
 NEEDED = ("filelock==3.20.0", "tenacity==9.1.2", "mpmath==1.3.0", "python-dotenv==1.1.1", "pydantic==2.11.7")

@@ -13,15 +13,15 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import sources
 from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError, short_repr
-from rstar2_train.rewards.instructions import holds_instructions
+from rstar2_train.rewards.answer_forms import form_of
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rewards.verify import canonical_number
 from rstar2_train.tools.sandbox_program import SourceError
 
 
 def answer_fault(answer: str) -> str | None:
-    """Return the answer and why its type or meaning is unclear; None for a clear one, and for instructions."""
-    if holds_instructions(answer) or canonical_number(answer) is not None:
+    """Return the answer and why its type or meaning is unclear; None for a clear one, and for an `AnswerForm`."""
+    if form_of(answer) is not None or canonical_number(answer) is not None:
         return None
     fault = known_fault(answer)
     return f"answer {short_repr(answer)}: {fault}" if fault else None

@@ -14,12 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.readers import DataError, check_text, json_value, known_answer, read_rows, short_repr, text_field
-from rstar2_train.rewards.instructions import (
-    decode_instructions,
-    encode_instructions,
-    holds_instructions,
-    read_instructions,
-)
+from rstar2_train.rewards.answer_forms import form_of, form_of_row
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
 
@@ -28,12 +23,12 @@ __all__ = ["DataError", "Problem", "read_problems"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question with a known answer, or a request with instructions that programs check (IFEval)."""
+    """A question with a known answer, or a request that a benchmark checks in its own form."""
 
     id: str
     problem: str
     answer: str
-    """Known answer, or the instructions as `rewards.instructions.encode_instructions` writes them."""
+    """Known answer, or the text of an `AnswerForm`."""
     slice: str = ""
     """Slice of the report that counts the problem, such as a level; empty: none."""
     hard: bool = False
@@ -75,7 +70,7 @@ class Problem:
     @property
     def raw_prompt(self) -> bool:
         """Whether the prompt is the problem text alone, because the job's prompts request a boxed answer."""
-        return holds_instructions(self.answer)
+        return form_of(self.answer) is not None
 
 
 def read_problems(path: Path) -> Iterator[Problem]:
@@ -85,7 +80,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
     file) and `data` (any JSON value for its checker).
 
     A row without `id` gets the id `<file stem>-<line>`. An answer may be a number. Instead of `answer`, a row may have
-    `instructions`, a list of `{id, ...arguments}` (`rewards/instruction_checkers.py`).
+    the field of an `AnswerForm`, such as `instructions` of IFEval.
     Raises DataError, which names file and line, for an invalid row, a duplicate id or an empty file.
     """
     seen: dict[str, int] = {}
@@ -112,17 +107,16 @@ def read_problems(path: Path) -> Iterator[Problem]:
 
 
 def _answer(row: dict[str, Any], where: str) -> str:
-    """Return the answer of a row, or its instructions as text."""
-    instructions = row.get("instructions")
+    """Return the answer of a row as text."""
+    form = form_of_row(row)
     try:
-        if instructions is not None:
+        if form is not None:
             if row.get("answer") is not None:
-                raise ValueError("a row has an answer or instructions, not both")
-            return encode_instructions(read_instructions(json_value(instructions, f"{where}: instructions")))
+                raise ValueError(f"a row has an answer or {form.field}, not both")
+            return form.encode(json_value(row[form.field], f"{where}: {form.field}"))
         answer = text_field(row, "answer", where)
-        if holds_instructions(answer):
-            return encode_instructions(decode_instructions(answer))
-        return known_answer(answer, f"{where}: answer")
+        form = form_of(answer)
+        return form.check(answer) if form is not None else known_answer(answer, f"{where}: answer")
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{where}: {error}") from error
 

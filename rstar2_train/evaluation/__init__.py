@@ -9,8 +9,9 @@
                  sample_cache ──> sample_result (one per sample)
                     ^                   │
           settings, model_fingerprint   ├──> difficulty ──> the problems that a filter keeps
-          (name of the file)            └──> scores, statistics, plugins ──> result ──> records ──┬──> evaluation_files
-                                                                                               └──> job_report
+          (name of the file)            └──> scores, statistics ──> result ──> records ──┬──> evaluation_files
+                                                     │                                   └──> job_report
+                                                     └──> benchmark_figures ──> benchmarks
 
 Modules:
 
@@ -21,7 +22,7 @@ Modules:
 - `sample_result`: the result of one sample, without its tokens.
 - `model_fingerprint`: hash of a model's config and weights.
 - `scores`, `statistics`: figures of a set of samples.
-- `plugins`: benchmarks with figures of their own: IFEval, BFCL.
+- `benchmark_figures`, `figure_table`: figures that a benchmark adds, and their tables.
 - `records`, `record_model`: the JSON records, `evaluation.json` and `report.json`.
 - `difficulty`: the figures of a filter, and the problems that it keeps.
 - `result`: the record of an evaluation.

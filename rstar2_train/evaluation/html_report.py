@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rstar2_train.evaluation.records import Evaluation
 from rstar2_train.evaluation.result import benchmark_rows, format_number, plugin_tables
-from rstar2_train.rewards.instructions import describe_instructions, holds_instructions
+from rstar2_train.rewards.answer_forms import form_of
 from rstar2_train.utils.html import render_template
 
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
@@ -30,5 +30,6 @@ def render_page(result: Evaluation) -> str:
 
 
 def _expected(gold: str) -> str:
-    """Return the known answer of a problem, or a description of its instructions."""
-    return describe_instructions(gold) if holds_instructions(gold) else gold
+    """Return the known answer of a problem in readable form."""
+    form = form_of(gold)
+    return gold if form is None else form.describe(gold)

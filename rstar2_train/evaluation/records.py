@@ -9,17 +9,18 @@ Ratios are in 0..1, lengths in tokens, durations in seconds. Null means "not mea
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rstar2_train.evaluation.plugins.bfcl import LeaderboardMetrics
-from rstar2_train.evaluation.plugins.ifeval import InstructionMetrics
+from pydantic import create_model
+
+from rstar2_train.evaluation.benchmark_figures import figure_plugins
 from rstar2_train.evaluation.record_model import RecordModel
 from rstar2_train.evaluation.scores import SliceMetrics
 from rstar2_train.utils.files import write_atomically
 
 
-class Figures(RecordModel):
-    """The figures of a set of samples: all of an evaluation, or those of one benchmark."""
+class CommonFigures(RecordModel):
+    """The figures that every set of samples has."""
 
     problems: int
     """Number of problems."""
@@ -59,10 +60,17 @@ class Figures(RecordModel):
     """Share of samples without an extractable answer, with the truncated samples."""
     slices: dict[str, SliceMetrics] = {}
     """Slice of the problems -> metrics."""
-    instructions: InstructionMetrics | None = None
-    """Metrics of the problems with instructions; null without such problems."""
-    bfcl: LeaderboardMetrics | None = None
-    """Metrics of BFCL's problems; null without such problems."""
+
+
+if TYPE_CHECKING:
+    Figures = CommonFigures
+else:
+    Figures = create_model(
+        "Figures",
+        __base__=CommonFigures,
+        __doc__="The figures of a set of samples: all of an evaluation, or those of one benchmark.",
+        **{plugin.field: (plugin.record | None, None) for plugin in figure_plugins()},
+    )
 
 
 class ProblemResult(RecordModel):
@@ -91,7 +99,7 @@ class ProblemResult(RecordModel):
     answers: dict[str, int]
     """Final answer -> number of samples, the most frequent first. Samples without an answer do not count.
 
-    With instructions, an answer is the list of their results in order: strict, loose or no."""
+    With instructions of IFEval, an answer is the list of their results in order: strict, loose or no."""
 
 
 class Evaluation(Figures):

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.evaluation.plugins import PLUGINS
-from rstar2_train.evaluation.plugins.figure_table import FigureTable
+from rstar2_train.evaluation.benchmark_figures import figure_plugins
+from rstar2_train.evaluation.figure_table import FigureTable
 from rstar2_train.evaluation.records import Evaluation, Figures, ProblemResult
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.scores import group_by, tool_error_ratio
@@ -67,7 +67,7 @@ def benchmark_rows(evaluation: Evaluation) -> list[tuple[str, Figures]]:
 def plugin_tables(evaluation: Evaluation) -> list[FigureTable]:
     """Return the tables of the benchmarks with figures of their own."""
     tables = []
-    for plugin in PLUGINS:
+    for plugin in figure_plugins():
         if (metrics := getattr(evaluation, plugin.field)) is not None:
             named = {name: getattr(figures, plugin.field) for name, figures in evaluation.benchmarks.items()}
             tables += plugin.tables(metrics, {name: figures for name, figures in named.items() if figures is not None})

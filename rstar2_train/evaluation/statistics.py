@@ -1,13 +1,13 @@
 """Computes the figures of an evaluation: pass@1 with standard error, pass@k, tool errors and lengths, also per slice.
 
-Lost samples are counted and excluded, never scored 0. Benchmarks add figures of their own (`plugins/`). Pure.
+Lost samples are counted and excluded, never scored 0. `benchmark_figures.py` adds those of benchmarks. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rstar2_train.evaluation.plugins import PLUGINS
+from rstar2_train.evaluation.benchmark_figures import figure_plugins
 from rstar2_train.evaluation.records import Evaluation, Figures
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.scores import pass_at_1, pass_at_powers, problem_set, scores_by, tool_error_ratio
@@ -40,7 +40,7 @@ def measure(rows: Sequence[SampleResult]) -> Figures:
         truncated=mean([row.truncated for row in valid]),
         no_answer=mean([row.verdict == "no_answer" for row in valid]),
         slices=scores_by(valid, lambda row: row.slice),
-        **{plugin.field: plugin.metrics(valid) for plugin in PLUGINS},
+        **{plugin.field: plugin.metrics(valid) for plugin in figure_plugins()},
     )
 
 
@@ -64,7 +64,7 @@ def figure_metrics(figures: Figures) -> dict[str, float]:
     )  # fmt: skip
     values: dict[str, float | None] = {name: getattr(figures, name) for name in names}
     values |= {f"pass_at_{k}": value for k, value in figures.pass_at_k.items()}
-    for plugin in PLUGINS:
+    for plugin in figure_plugins():
         if (metrics := getattr(figures, plugin.field)) is not None:
             values |= plugin.tracked(metrics)
     return {name: float(value) for name, value in values.items() if value is not None}

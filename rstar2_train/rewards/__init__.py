@@ -8,8 +8,8 @@
       |                           known answer
       v                     .---> verify ----> extract     the answer in the response
     grade ------------------|       '--- equality_program ---> rstar2_verify    comparison by type, in the sandbox
-      |                     |     instructions (IFEval)
-      '---> visible_text    '---> instructions ----> instruction_checkers ----> language, sentences
+                            |
+                            '---> answer_forms ---> benchmarks with another form of answers (IFEval)
 
 Modules:
 
@@ -20,9 +20,6 @@ Modules:
 - `verify`                compares an answer with the gold answer
 - `extract`               finds the answer block and the box
 - `equality_program`      the program for the sandbox that compares two answers
-- `instructions`          IFEval instructions as a gold answer, and their score
-- `instruction_checkers`  one checker per instruction
-- `language`, `sentences` language detection and sentence count for the checkers
-- `visible_text`          the part of a response that its reader sees
-- `verdict`               the possible verdicts
+- `answer_forms`          gold answers that a benchmark brings in its own form
+- `verdict`               the possible verdicts, and the grade of a response
 """

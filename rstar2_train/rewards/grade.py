@@ -1,4 +1,4 @@
-"""Grades a response: by a known answer (verify.py), or by instructions (instructions.py).
+"""Grades a response: by a known answer (verify.py), or by the form that a benchmark brings (answer_forms.py).
 
 The only module that distinguishes the two; the scoring of trajectories calls `grade` for both.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rstar2_train.rewards.instructions import decode_instructions, holds_instructions, score_instructions
+from rstar2_train.rewards.answer_forms import form_of
 from rstar2_train.rewards.verdict import Grade
 from rstar2_train.rewards.verify import SnippetRunner, verify
-from rstar2_train.rewards.visible_text import visible_text
 
 
 async def grade(model_text: str, last_turn: str, gold: str, *, judge: SnippetRunner) -> Grade:
@@ -19,6 +18,7 @@ async def grade(model_text: str, last_turn: str, gold: str, *, judge: SnippetRun
     `model_text`: the text of all turns; `last_turn`: the text of the last turn. The judge is called only for known
     answers that need a parser. Raises as `verify` does.
     """
-    if not holds_instructions(gold):
+    form = form_of(gold)
+    if form is None:
         return await verify(model_text, gold, judge=judge)
-    return await asyncio.to_thread(score_instructions, visible_text(last_turn), decode_instructions(gold))
+    return await asyncio.to_thread(form.grade, last_turn, gold)

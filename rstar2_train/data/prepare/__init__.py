@@ -5,13 +5,13 @@
        ├──> inspect ──────┐
        │                  v
        └──> pipeline ──> layouts ──> conversations ──> call_syntax
-       │       │            ├──────> bfcl
+       │       │            ├──────> benchmarks
        │       │            └──────> records (rows, rules)
        │       ├──> answer_rules
        │       ├──> decontaminate ────┐
        │       ├──> near_duplicates ──┴──> normalize
        │       └──> report: counts and examples of removed rows
-       └──> render: the tables of the terminal
+       └──> cli: the tables of the terminal
 
 Modules:
 
@@ -19,12 +19,10 @@ Modules:
 - `inspect`: columns and statistics of a data file.
 - `files`: finds the data files of a name on the command line.
 - `layouts`, `conversations`: convert a row of a known dataset to a row of this project.
-- `bfcl`: converts the rows of the Berkeley Function Calling Leaderboard.
 - `call_syntax`: parses the tool calls and tool signatures of those datasets.
 - `answer_rules`, `decontaminate`, `near_duplicates`: the rules that remove rows.
 - `normalize`: the words of a text, for comparisons.
 - `records`: the shared types, and the names of the rules.
 - `config`: the thresholds of the rules.
 - `report`: counts removed rows per rule.
-- `render`: tables for the terminal.
 """

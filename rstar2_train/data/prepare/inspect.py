@@ -19,6 +19,7 @@ from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, comparison_text
 from rstar2_train.data.readers import read_rows, short_repr
+from rstar2_train.rewards.answer_forms import form_of_row
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
 
@@ -79,7 +80,7 @@ def inspect_rows(
 
 
 def _is_problem(row: Row) -> bool:
-    return "problem" in row and ("answer" in row or "instructions" in row)
+    return "problem" in row and ("answer" in row or form_of_row(row) is not None)
 
 
 def _count_columns(report: InspectionReport, row: dict[str, Any]) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from rstar2_train.data.prepare import bfcl
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
 from rstar2_train.data.readers import DataError, first_text, known_answer, short_repr, text_field
-from rstar2_train.rewards.instructions import read_instructions
 from rstar2_train.rewards.quantity import check_unit, read_quantity
+from rstar2_train.utils.plugins import benchmark_plugins
 
 _DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -113,35 +112,6 @@ def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
     return _with_id_and_slice(_problem(question + unit_line, answer, where), row, (), slice=source)
 
 
-def _ifeval(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """Convert a row whose `instruction_id_list` names checkers, and whose `kwargs` has their arguments and nulls."""
-    prompt, names, arguments = first_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
-    if not isinstance(names, list) or not isinstance(arguments, list) or len(names) != len(arguments):
-        raise DataError(f"{where}: instruction_id_list and kwargs must be lists of the same length")
-    if not prompt.strip():
-        return RemovedRow("no-problem", "the text is empty")
-    try:
-        pairs = zip(names, arguments, strict=True)
-        instructions = read_instructions([{**(kwargs or {}), "id": name} for name, kwargs in pairs])
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{where}: {error}") from error
-    converted = [{"id": instruction.id, **instruction.arguments} for instruction in instructions]
-    return _with_id_and_slice({"problem": prompt, "instructions": converted}, row, ("key",))
-
-
-def _bfcl(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """Convert a row whose `question` is a list of turns, and whose id starts with its category."""
-    category = first_text(row, where, "id").rpartition("_")[0]
-    if category not in bfcl.KINDS:
-        raise DataError(f"{where}: unknown category {category!r}; the categories are {', '.join(bfcl.KINDS)}")
-    if bfcl.has_truth(category) and row.get("ground_truth") is None:
-        raise DataError(f"{where}: {row['id']} has no ground_truth in the file of answers")
-    try:
-        return bfcl.to_row(category, row, row.get("ground_truth"))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{where}: not a question in one turn with functions: {error!r}") from error
-
-
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).digest()
 
@@ -198,14 +168,7 @@ LAYOUTS: dict[str, DatasetLayout] = {
         DatasetLayout(
             "scibench", "xw27/scibench", "benchmark", ("problem_text", "answer_number", "unit", "source"), _scibench
         ),
-        DatasetLayout(
-            "ifeval", "google/IFEval", "benchmark", ("key", "prompt", "instruction_id_list", "kwargs"), _ifeval
-        ),
-        DatasetLayout(
-            "bfcl", "BFCL, as in the package bfcl-eval: calls in one turn", "benchmark",
-            ("id", "question", "function", "ground_truth"), _bfcl,
-            has_rows=bfcl.has_rows, answers=bfcl.answers_file,
-        ),
+        *benchmark_plugins("layout"),
         DatasetLayout(
             "benchmark", "any other: {problem, answer, id?, level?}", "benchmark", _BENCHMARK_COLUMNS, _benchmark
         ),

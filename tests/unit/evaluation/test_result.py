@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.benchmarks.ifeval.instructions import encode_instructions, read_instructions
 from rstar2_train.cli.evaluation_tables import EvaluationTables
 from rstar2_train.evaluation.html_report import render_page
 from rstar2_train.evaluation.records import Evaluation
@@ -15,7 +16,6 @@ from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.scores import NORMAL_95, pass_at_1
 from rstar2_train.evaluation.statistics import measure
-from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}[red]"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rstar2_train.benchmarks.ifeval.instructions import Instruction, decode_instructions
 from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.prepare import pipeline
 from rstar2_train.data.prepare.config import PrepareSettings
@@ -19,7 +20,6 @@ from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, PreparedDataset, decontaminate, prepare
 from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError
-from rstar2_train.rewards.instructions import Instruction, decode_instructions
 
 BENCHMARK = "A rhombus of side 13 has a diagonal of length 24; find the product of its area and its other diagonal."
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.rewards.grade import grade
-from rstar2_train.rewards.instructions import (
+from rstar2_train.benchmarks.ifeval.instructions import (
     Instruction,
     check_instructions,
     decode_instructions,
@@ -20,8 +18,10 @@ from rstar2_train.rewards.instructions import (
     read_instructions,
     score_instructions,
 )
+from rstar2_train.benchmarks.ifeval.visible_text import visible_text
+from rstar2_train.judge.types import JudgeUnavailable
+from rstar2_train.rewards.grade import grade
 from rstar2_train.rewards.verdict import Grade
-from rstar2_train.rewards.visible_text import visible_text
 
 ROWS = [
     {"id": "punctuation:no_comma", "num_words": None},

@@ -1,9 +1,8 @@
 """IFEval: problems that checkers score by instructions instead of a known answer.
 
-The list of instructions, as text (`encode_instructions`), takes the place of the known answer. So problems,
-trajectories, stored samples and filters carry it without special code; only `grade.py` distinguishes it. The verdict is
-the benchmark's strict prompt accuracy: correct if the unmodified text follows every instruction. The outcome of each
-instruction is stored as the sample's `answer`, for the figures of `evaluation/plugins/ifeval.py`. Pure.
+The list of instructions, as text (`encode_instructions`), takes the place of the known answer. The verdict is the
+benchmark's strict prompt accuracy: correct if the unmodified text follows every instruction. The outcome of each
+instruction is stored as the sample's `answer`, for the figures of `figures.py`. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import shorten
 from typing import Any, Literal, NamedTuple, get_args
 
-from rstar2_train.rewards.instruction_checkers import CHECKERS, RELATIONS, Kind
+from rstar2_train.benchmarks.ifeval.instruction_checkers import CHECKERS, RELATIONS, Kind
 from rstar2_train.rewards.verdict import Grade
 
 InstructionOutcome = Literal["strict", "loose", "no"]

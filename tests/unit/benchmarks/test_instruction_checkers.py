@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.rewards.instruction_checkers import CHECKERS
-from rstar2_train.rewards.language import detect_language
-from rstar2_train.rewards.sentences import count_sentences
+from rstar2_train.benchmarks.ifeval.instruction_checkers import CHECKERS
+from rstar2_train.benchmarks.ifeval.language import detect_language
+from rstar2_train.benchmarks.ifeval.sentences import count_sentences
 
 HINDI = "दरवाज़ा हरे रंग का है और उसमें एक छोटी खिड़की है।"
 ENGLISH = "the door is painted green and it has a small window through which the garden can be seen."

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rstar2_train.evaluation.plugins.ifeval import instruction_metrics
+from rstar2_train.benchmarks.ifeval.figures import instruction_metrics
+from rstar2_train.benchmarks.ifeval.instructions import encode_instructions, read_instructions
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import figure_metrics, measure
-from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rewards.verdict import Verdict
 
 COMMA, QUOTED = {"id": "punctuation:no_comma"}, {"id": "startend:quotation"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rstar2_train.benchmarks.bfcl.conversion import to_row
 from rstar2_train.cli.main import main
-from rstar2_train.data.prepare.bfcl import to_row
 from rstar2_train.data.problems import Problem, read_problems
 
 ADD: dict[str, Any] = {

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rstar2_train.data.prepare.bfcl import KINDS
-from rstar2_train.evaluation.plugins.figure_table import FigureRow, FigureTable
+from rstar2_train.benchmarks.bfcl.conversion import KINDS
+from rstar2_train.evaluation.benchmark_figures import BenchmarkFigures
+from rstar2_train.evaluation.figure_table import FigureRow, FigureTable
 from rstar2_train.evaluation.record_model import RecordModel
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.scores import SliceMetrics, scores_by
@@ -37,10 +38,11 @@ class LeaderboardMetrics(RecordModel):
     """Mean of irrelevance and live_irrelevance."""
 
 
-class BFCL:
+class BFCLFigures:
     """The plug-in."""
 
     field = "bfcl"
+    record: type[RecordModel] = LeaderboardMetrics
 
     def metrics(self, samples: Sequence[SampleResult]) -> LeaderboardMetrics | None:
         """Return the figures of the problems of BFCL; None without such problems."""
@@ -107,3 +109,6 @@ def _rows(metrics: LeaderboardMetrics) -> list[FigureRow]:
 def _mean(categories: Mapping[str, SliceMetrics], names: Sequence[str]) -> float | None:
     """Return the mean with equal weights; None if a category is missing."""
     return fmean(categories[name].pass_at_1 for name in names) if all(name in categories for name in names) else None
+
+
+PLUGIN: BenchmarkFigures = BFCLFigures()

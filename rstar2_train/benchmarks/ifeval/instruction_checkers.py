@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rstar2_train.rewards.language import detect_language
-from rstar2_train.rewards.sentences import count_sentences
+from rstar2_train.benchmarks.ifeval.language import detect_language
+from rstar2_train.benchmarks.ifeval.sentences import count_sentences
 
 Kind = Literal["count", "text", "letter", "texts", "relation"]
 """Type of an argument: an integer from 0, a text, one character, a list of texts, or one of RELATIONS."""

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.benchmarks.bfcl.conversion import KINDS
+from rstar2_train.benchmarks.bfcl.figures import BFCLFigures, leaderboard_metrics
 from rstar2_train.cli.evaluation_tables import EvaluationTables
-from rstar2_train.data.prepare.bfcl import KINDS
+from rstar2_train.evaluation.figure_table import FigureRow
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.plugins.bfcl import BFCL, leaderboard_metrics
-from rstar2_train.evaluation.plugins.figure_table import FigureRow
 from rstar2_train.evaluation.records import Evaluation
 from rstar2_train.evaluation.result import build_evaluation
 from rstar2_train.evaluation.sample_result import SampleResult
@@ -97,7 +97,7 @@ def test_leaderboard_rows_have_each_category_once() -> None:
     """A mean is before its categories; its problems are theirs."""
     metrics = leaderboard_metrics(CATEGORIES)
     assert metrics is not None
-    (table,) = BFCL().tables(metrics, {})
+    (table,) = BFCLFigures().tables(metrics, {})
     rows = table.rows
     assert [each.name for each in rows if not each.is_mean] == [
         *(name for name, kind in KINDS.items() if "relevance" not in kind),

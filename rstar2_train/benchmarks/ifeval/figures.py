@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rstar2_train.evaluation.plugins.figure_table import FigureRow, FigureTable
+from rstar2_train.benchmarks.ifeval.instructions import decode_instructions, decode_outcomes, holds_instructions
+from rstar2_train.evaluation.benchmark_figures import BenchmarkFigures
+from rstar2_train.evaluation.figure_table import FigureRow, FigureTable
 from rstar2_train.evaluation.record_model import RecordModel
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.rewards.instructions import decode_instructions, decode_outcomes, holds_instructions
 
 
 class InstructionMetrics(RecordModel):
@@ -35,10 +36,11 @@ class InstructionMetrics(RecordModel):
     """Kind of instruction -> instruction_strict."""
 
 
-class IFEval:
+class IFEvalFigures:
     """The plug-in."""
 
     field = "instructions"
+    record: type[RecordModel] = InstructionMetrics
 
     def metrics(self, samples: Sequence[SampleResult]) -> InstructionMetrics | None:
         """Return the figures of the problems with instructions; None without such problems."""
@@ -111,3 +113,6 @@ def instruction_metrics(samples: Sequence[SampleResult]) -> InstructionMetrics |
         instruction_loose=fmean(instruction_shares[True]),
         kinds={kind: fmean(shares) for kind, shares in sorted(kinds.items())},
     )
+
+
+PLUGIN: BenchmarkFigures = IFEvalFigures()
