@@ -168,7 +168,7 @@ async def _measure(
                 await asyncio.to_thread(_train, group, TRANSPORTS.index(name) * steps + step)
                 expected = await _expected(group, folder / "export")
                 for url in urls:
-                    await pool.client(url)._call_workers("rstar2_forget_hashes", seconds=120)
+                    await pool.client(url)._call_workers("rstar2_clear_hashes", seconds=120)
                 row = await _update(group, pool, transport, f"{name}-{step}")
                 row["equal"] = await _is_equal(expected, pool, urls)
                 print(name, json.dumps(row), file=sys.stderr, flush=True)

@@ -176,7 +176,7 @@ class JobSpec(ApiModel):
     """The initial policy."""
     storage: StorageSpec = StorageSpec()
     """Storage for checkpoints, trajectories and reports. `rstar2 run` uses a local directory instead."""
-    accelerator: AcceleratorSpec = AcceleratorSpec.of_vendor("AMD")
+    accelerator: AcceleratorSpec = AcceleratorSpec.from_vendor("AMD")
     """Accelerator of trainer and engine pods. Immutable."""
     stages: Annotated[list[Stage], Field(min_length=1, max_length=32), BY_NAME]
     """The curriculum, in order."""

@@ -160,7 +160,7 @@ class AcceleratorSpec(ApiModel):
     """RDMA devices of the trainer pods."""
 
     @classmethod
-    def of_vendor(cls, vendor: Vendor) -> AcceleratorSpec:
+    def from_vendor(cls, vendor: Vendor) -> AcceleratorSpec:
         """Return the accelerator of a vendor with its device plugin's default resource."""
         return cls(vendor=vendor, resource=GPU_RESOURCES.get(vendor))
 

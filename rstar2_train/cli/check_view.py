@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from rstar2_train.launch.evaluation.task_check import CheckPlan
+from rstar2_train.launch.evaluation.task_check import PreparedCheck
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 from rstar2_train.utils.text import printable
@@ -31,7 +31,7 @@ _STOPS = {
 _BY_CALLS = "the calls of the last turn are the answer: the row declares the functions"
 
 
-def render_check(check: CheckPlan, trajectory: Trajectory) -> Text:
+def render_check(check: PreparedCheck, trajectory: Trajectory) -> Text:
     """Return the whole conversation, its calls, penalties and reward."""
     text = Text()
     for part in _parts(check, trajectory):
@@ -40,7 +40,7 @@ def render_check(check: CheckPlan, trajectory: Trajectory) -> Text:
     return text
 
 
-def _parts(check: CheckPlan, trajectory: Trajectory) -> Iterator[Text]:
+def _parts(check: PreparedCheck, trajectory: Trajectory) -> Iterator[Text]:
     chat_format, sampling = check.chat_format, check.sampling
     yield Text(f"row {check.problem.id} of {check.data}, stage {check.stage}")
     if check.note:

@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     from rstar2_train.cli.check_view import render_check
     from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
     from rstar2_train.judge.types import JudgeUnavailable
-    from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check, run_check
+    from rstar2_train.launch.evaluation.task_check import CheckRequest, prepare_check, run_check
     from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path
     from rstar2_train.launch.local.services import RunningServices
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     add_tools_to_path()
     console = Console(highlight=False, soft_wrap=True)
     try:
-        check = plan_check(
+        check = prepare_check(
             CheckRequest(
                 manifest=args.file,
                 row=args.row,

@@ -63,8 +63,8 @@ def _evaluate(args: argparse.Namespace, request: EvalRequest, console: Console) 
     from rstar2_train.cli.evaluation_tables import EvaluationTables
     from rstar2_train.launch.evaluation import evaluate as flow
 
-    evaluation = flow.plan_evaluation(request, args.benchmark, data=args.data)
-    print_note(console, evaluation.plan.note)
+    evaluation = flow.prepare_evaluation(request, args.benchmark, data=args.data)
+    print_note(console, evaluation.measurement.note)
     out = args.out or evaluation.out
     flow.check_out(out)
     result = flow.evaluate(evaluation, console, out=out)
@@ -72,7 +72,7 @@ def _evaluate(args: argparse.Namespace, request: EvalRequest, console: Console) 
     print(f"report   {out / flow.PAGE}\nfigures  {out / flow.REPORT}\nsamples  {out / flow.TRAJECTORIES}")
     if args.mlflow:
         print(f"Sending figures and report to {args.mlflow} ...", flush=True)
-        name = f"eval {Path(evaluation.plan.model).name}: {', '.join(result.benchmarks)}"
+        name = f"eval {Path(evaluation.measurement.model).name}: {', '.join(result.benchmarks)}"
         shipped = flow.track(result, out, uri=args.mlflow, experiment=args.experiment, name=name)
         if not shipped.complete:
             return fail(

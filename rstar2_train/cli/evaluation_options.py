@@ -105,7 +105,7 @@ def run_command(
 
 
 def print_note(console: Console, note: str) -> None:
-    """Print a note of a plan; nothing if it is empty."""
+    """Print the note of a measurement; nothing if it is empty."""
     if note:
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
 

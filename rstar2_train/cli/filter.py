@@ -58,8 +58,8 @@ def _filter(args: argparse.Namespace, request: EvalRequest, console: Console) ->
     from rstar2_train.cli.evaluation_tables import filter_table
     from rstar2_train.launch.evaluation import filter as flow
 
-    filtering = flow.plan_filtering(request, args.problems)
-    print_note(console, filtering.plan.note)
+    filtering = flow.prepare_filter(request, args.problems)
+    print_note(console, filtering.measurement.note)
     out = flow.kept_path(args.out, default=filtering.out)
     if out.exists() and out.samefile(args.problems):
         return fail(NAME, f"--out {out} is the input file. Pass a different --out.")

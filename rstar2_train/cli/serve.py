@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
             system_prompt=args.system_prompt,
             prompt_prefix=args.prompt_prefix,
             tool=args.tool,
-            accelerator=AcceleratorSpec.of_vendor(ACCELERATORS[args.accelerator] if args.accelerator else vendor()),
+            accelerator=AcceleratorSpec.from_vendor(ACCELERATORS[args.accelerator] if args.accelerator else vendor()),
             executors=args.executors,
         )
         endpoint = EndpointSettings(

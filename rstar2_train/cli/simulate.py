@@ -9,7 +9,7 @@ from pathlib import Path
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
 
 NAME = "simulate"
-EPILOG = """the plan, for example:
+EPILOG = """the settings, for example:
   engines: 20
   hardware: qwen3-14b-mi300x-tp2
   trajectories: {budget: 8192, meanTokens: 4000}
@@ -33,7 +33,7 @@ def add_arguments(commands: Subparsers) -> None:
         ),
         epilog=EPILOG,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="plan of the simulation (YAML)")
+    parser.add_argument("file", type=Path, metavar="FILE", help="settings of the simulation (YAML)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the engines over time into this file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -44,23 +44,23 @@ def main(args: argparse.Namespace) -> int:
 
     from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
     from rstar2_train.simulation.picture import draw
-    from rstar2_train.simulation.plan import PlanError, read_plan
     from rstar2_train.simulation.run import SimulationResult, simulate
+    from rstar2_train.simulation.settings import SimulationError, read_settings
 
     results: dict[str, SimulationResult] = {}
     try:
-        plan = read_plan(args.file)
-        hardware, steps = plan.engine_model(), plan.workload()
-        for planned in plan.policies:
-            results[planned.label] = simulate(
+        settings = read_settings(args.file)
+        hardware, steps = settings.engine_model(), settings.workload()
+        for policy in settings.policies:
+            results[policy.label] = simulate(
                 steps,
                 hardware,
-                planned.make(),
-                engines=plan.engines,
-                max_staleness=plan.max_staleness,
-                update_seconds=plan.update_seconds,
+                policy.make(),
+                engines=settings.engines,
+                max_staleness=settings.max_staleness,
+                update_seconds=settings.update_seconds,
             )
-    except (PlanError, TrajectoryStoreError, ValueError) as error:
+    except (SimulationError, TrajectoryStoreError, ValueError) as error:
         return fail(NAME, str(error))
     if args.svg:
         try:
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps({label: result.figures() for label, result in results.items()}, indent=1))
         return 0
     count = sum(map(len, steps))
-    table = Table(title=f"{count} trajectories in {len(steps)} steps on {plan.engines} engines")
+    table = Table(title=f"{count} trajectories in {len(steps)} steps on {settings.engines} engines")
     for column in ("policy", "seconds", "x bound", "s per step", "idle", "preempted", "recomputed", "moved", "tail s"):
         table.add_column(column, justify="left" if column == "policy" else "right")
     for label, result in results.items():

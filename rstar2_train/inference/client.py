@@ -41,7 +41,7 @@ class EngineClient(EngineHttp):
 
     @cached_property
     def _generate_route(self) -> Route:
-        return Route.of(self.url + GENERATE, token=self._token)
+        return Route.from_url(self.url + GENERATE, token=self._token)
 
     async def generate(
         self,

@@ -43,7 +43,7 @@ class EngineStatistics:
         """Remove an engine that does not serve: the time until its next report does not count."""
         self._history.remove(engine)
 
-    def forget(self, engine: str) -> None:
+    def drop(self, engine: str) -> None:
         """Release the number of an engine that has left the pool: the next new engine gets it."""
         self.remove(engine)
         self._numbers.pop(engine, None)

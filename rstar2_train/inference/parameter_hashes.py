@@ -55,8 +55,8 @@ def engine_hashes(model: torch.nn.Module) -> dict[str, str]:
     return hashes | _packed
 
 
-def forget() -> None:
-    """Forget the hashes of packed layers, so that only layers that are loaded from now on have one."""
+def clear() -> None:
+    """Clear the hashes of packed layers, so that only layers that are loaded from now on have one."""
     _packed.clear()
 
 

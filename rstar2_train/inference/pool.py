@@ -315,7 +315,7 @@ class EnginePool:
             if not engine.discovered and not engine.confirmed:
                 log.info("engine %s: left the pool", url)
                 self._engines.pop(url)
-                self.statistics.forget(url)
+                self.statistics.drop(url)
                 return
             await _wait(
                 engine.wake, seconds=self.times.check_interval if engine.confirmed else self.times.retry_interval

@@ -81,9 +81,9 @@ class WeightExtension:
         """Return the SHA-256 of every parameter; needs RSTAR2_HASH_WEIGHTS in the engine's environment."""
         return parameter_hashes.engine_hashes(self.model_runner.get_model())
 
-    def rstar2_forget_hashes(self) -> None:
-        """Forget the hashes of packed layers: after the next load, a layer without one was not loaded."""
-        parameter_hashes.forget()
+    def rstar2_clear_hashes(self) -> None:
+        """Clear the hashes of packed layers: after the next load, a layer without one was not loaded."""
+        parameter_hashes.clear()
 
     def _rstar2_mismatch(self, folder: Path) -> str:
         """Return why the folder cannot be loaded; empty if it can. Reads only headers."""

@@ -130,7 +130,7 @@ def fit_profile(
     """
     stage = next(stage for stage in job.spec.stages if stage.name in figures)
     measured, settings = figures[stage.name], job.grpo_settings(stage)
-    lengths = Lengths.of(settings, measured.inputs)
+    lengths = Lengths.from_settings(settings, measured.inputs)
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
     trained = trained_lengths(drawn, settings, trained_share=measured.trained_share)
     fitted = profile.model_copy(

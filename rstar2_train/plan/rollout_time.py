@@ -68,7 +68,7 @@ class Lengths:
     """Calls per trajectory; they scale the time that a trajectory waits for its tool."""
 
     @classmethod
-    def of(cls, settings: GRPOSettings, inputs: StageInputs) -> Lengths:
+    def from_settings(cls, settings: GRPOSettings, inputs: StageInputs) -> Lengths:
         """Return the lengths of a GRPO stage."""
         return cls(
             budget=settings.max_response_tokens,

@@ -150,7 +150,7 @@ def _grpo_rows(
     shared: SharedDevice | None,
 ) -> Iterator[Row]:
     settings = job.grpo_settings(stage)
-    lengths, hardware = Lengths.of(settings, inputs), engine_hardware(job, shape, profile)
+    lengths, hardware = Lengths.from_settings(settings, inputs), engine_hardware(job, shape, profile)
     engines = job.spec.rollout.replicas
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
     trained = trained_lengths(drawn, settings, trained_share=inputs.trained_share)

@@ -45,7 +45,7 @@ class ServingModel:
     """Content of its config.json."""
     context: int
     """Limit of prompt and answer together, in tokens."""
-    accelerator: AcceleratorSpec = field(default_factory=lambda: AcceleratorSpec.of_vendor("None"))
+    accelerator: AcceleratorSpec = field(default_factory=lambda: AcceleratorSpec.from_vendor("None"))
     """Accelerator of this machine; that of the job may be another."""
 
     def chat_format(self) -> ChatFormat:

@@ -3,7 +3,7 @@
     cli.simulate, bench.rollout
       |
       v
-    plan ------> workload    trajectories: drawn from statistics, or those of a job's Parquet files
+    settings --> workload    trajectories: drawn from statistics, or those of a job's Parquet files
       |            |
       v            v
     run ---------------> engine <---- hardware    seconds per decode step, from hardware.json or a fit
@@ -13,7 +13,7 @@
 
 Modules:
 
-- `plan`      the file that `rstar2 simulate` reads
+- `settings`  the file that `rstar2 simulate` reads
 - `workload`  simulated trajectories
 - `hardware`  the cost of decoding and prefill of one engine, and its fit
 - `engine`    one engine over time: batches, KV cache, preemption

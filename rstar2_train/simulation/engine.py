@@ -99,7 +99,7 @@ class SimulatedEngine:
         self._waiting = deque(other for other in self._waiting if other.key != key)
         return max(1, math.ceil(waiting[0].remaining)) if waiting else None
 
-    def forget(self, key: int) -> None:
+    def drop(self, key: int) -> None:
         """Drop the cached context of a finished trajectory."""
         self._cached_tokens -= self._cached.pop(key, 0)
 

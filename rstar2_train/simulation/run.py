@@ -140,7 +140,7 @@ class _Simulation:
     def push(self, time: float, kind: _Event, target: int | str) -> None:
         heapq.heappush(self._events, (time, next(self._count), kind, target))
 
-    def plan_event(self, engine: SimulatedEngine) -> None:
+    def schedule_event(self, engine: SimulatedEngine) -> None:
         due = engine.next_event()
         self._due[engine.name] = due
         if due < float("inf"):
@@ -177,7 +177,7 @@ class _Simulation:
         engine = progress.engine = self.engines[name]
         self.touch(engine)
         engine.add(key, context=context, tokens=progress.trajectory.turns[progress.turn].tokens - progress.sampled)
-        self.plan_event(engine)
+        self.schedule_event(engine)
 
     def touch(self, engine: SimulatedEngine) -> None:
         """Move an engine to the present; turns that end exactly now are handled at their own event."""
@@ -187,7 +187,7 @@ class _Simulation:
 
     def advance(self, engine: SimulatedEngine) -> None:
         self.end_turns(engine, engine.advance(self.now))
-        self.plan_event(engine)
+        self.schedule_event(engine)
 
     def end_turns(self, engine: SimulatedEngine, keys: Sequence[int]) -> None:
         for key in keys:
@@ -200,7 +200,7 @@ class _Simulation:
                 progress.in_tool = True
                 self.push(self.now + turn.tool_seconds, "tool", key)
             else:
-                engine.forget(key)
+                engine.drop(key)
                 self.finish(key)
 
     def finish(self, key: int) -> None:
@@ -220,7 +220,7 @@ class _Simulation:
     def observe(self) -> None:
         for engine in self.engines.values():
             self.touch(engine)
-            self.plan_event(engine)
+            self.schedule_event(engine)
             engine.sample()
             for key in self.scheduler.observe(engine.name, engine.load):
                 self.unfinished[key].engine = None
@@ -236,7 +236,7 @@ class _Simulation:
         """Remove a trajectory from an engine, return whether it was in a turn, and keep the sampled tokens."""
         self.displaced += 1
         rest = engine.abort(key)
-        self.plan_event(engine)
+        self.schedule_event(engine)
         progress = self.unfinished[key]
         if rest is not None:
             progress.sampled = progress.trajectory.turns[progress.turn].tokens - rest

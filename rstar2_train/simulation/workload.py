@@ -1,8 +1,8 @@
 """The trajectories of a simulation: drawn from the statistics of the paper, or those of a job's Parquet files.
 
 The paper gives no distribution of lengths. The drawn ones have its budgets (8K, 12K; §4.3), its calls per trajectory
-(45K calls per 16,384 rollouts), a tool latency of 0.3 s (Fig. 6), and a log-normal length with a mean that the plan
-sets. Trajectories of one prompt share a part of it, because some problems are harder.
+(45K calls per 16,384 rollouts), a tool latency of 0.3 s (Fig. 6), and a log-normal length with a mean from
+the settings. Trajectories of one prompt share a part of it, because some problems are harder.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Route:
     head: bytes
 
     @classmethod
-    def of(
+    def from_url(
         cls,
         url: str,
         *,

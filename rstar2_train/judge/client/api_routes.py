@@ -39,6 +39,6 @@ class ApiRoutes:
         return self._route(f"/v1/sessions/{session}", method="DELETE")
 
     def _route(self, path: str, *, method: str = "POST", accept: str = "*/*") -> Route:
-        return Route.of(
+        return Route.from_url(
             self.url + path, token=self._token, method=method, content_type="application/json", accept=accept
         )

@@ -1,6 +1,6 @@
 """`rstar2 eval`: from benchmark files to the report.
 
-cli/eval.py -> make_plan (one_stage_job.py) -> evaluate (measure.py) -> report files -> track (MLflow)
+cli/eval.py -> make_one_stage_job (one_stage_job.py) -> evaluate (measure.py) -> report files -> track (MLflow)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import evaluation_metrics, figure_metrics
 from rstar2_train.launch.evaluation.measure import measured
-from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_plan
+from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_one_stage_job
 from rstar2_train.launch.evaluation.settings import adjusted, base_job
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.tracking.shipper import ShippingProgress, ship
@@ -41,10 +41,10 @@ MLFLOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class EvaluationPlan:
-    """A planned evaluation."""
+class PreparedEvaluation:
+    """An evaluation that is ready to run."""
 
-    plan: OneStageJob
+    measurement: OneStageJob
     benchmarks: dict[str, str]
     """Benchmark by problem id."""
 
@@ -52,11 +52,11 @@ class EvaluationPlan:
     def out(self) -> Path:
         """Default folder of the report."""
         names = "+".join(dict.fromkeys(self.benchmarks.values()))
-        return self.plan.state.root / f"{names[:100]}-{self.plan.samples}"
+        return self.measurement.state.root / f"{names[:100]}-{self.measurement.samples}"
 
 
-def plan_evaluation(request: EvalRequest, benchmarks: Sequence[str], *, data: Path) -> EvaluationPlan:
-    """Plan an evaluation. `data`: folder of the benchmarks that are given by name. Raises PreflightError.
+def prepare_evaluation(request: EvalRequest, benchmarks: Sequence[str], *, data: Path) -> PreparedEvaluation:
+    """Prepare an evaluation. `data`: folder of the benchmarks that are given by name. Raises PreflightError.
 
     A setting comes from the request, else from the manifest's last Evaluate stage, else from the paper (§5.1).
     """
@@ -86,31 +86,31 @@ def plan_evaluation(request: EvalRequest, benchmarks: Sequence[str], *, data: Pa
         sampling=settings.sampling,
         stage=stage,
     )
-    return EvaluationPlan(make_plan(request, base, task), {problem.id: name for name, problem in problems})
+    return PreparedEvaluation(make_one_stage_job(request, base, task), {problem.id: name for name, problem in problems})
 
 
-def evaluate(evaluation: EvaluationPlan, console: Console, *, out: Path) -> Evaluation:
+def evaluate(evaluation: PreparedEvaluation, console: Console, *, out: Path) -> Evaluation:
     """Generate the missing samples, compute all figures and write the report into `out`.
 
     An older report is replaced only when the new one is complete. Raises as `measure.measured` does.
     """
-    plan = evaluation.plan
+    measurement = evaluation.measurement
 
     def save(rows: Sequence[SampleResult], cache: SampleCache) -> None:
         result = build_evaluation(
             rows,
-            stage=plan.stage.name,
-            model=plan.model,
-            endpoint=plan.running.engine or None,
-            settings=plan.settings,
-            samples=plan.samples,
-            sampling=plan.sampling,
+            stage=measurement.stage.name,
+            model=measurement.model,
+            endpoint=measurement.running.engine or None,
+            settings=measurement.settings,
+            samples=measurement.samples,
+            sampling=measurement.sampling,
             seconds=0.0,
             benchmarks=evaluation.benchmarks,
         )
-        save_evaluation(plan.folder, result, cache.trajectories())
+        save_evaluation(measurement.folder, result, cache.trajectories())
 
-    with measured(plan, console, save=save, with_trajectories=True) as folder, _temporary_folder(out) as new:
+    with measured(measurement, console, save=save, with_trajectories=True) as folder, _temporary_folder(out) as new:
         for source, name in (
             (folder.evaluation_trajectories, TRAJECTORIES),
             (folder.evaluation_page, PAGE),

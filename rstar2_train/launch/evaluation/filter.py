@@ -1,6 +1,6 @@
 """`rstar2 filter`: from a file of problems to those that are worth training on.
 
-    cli/filter.py -> plan_filtering (one_stage_job.py) -> run_filter (measure.py) -> kept problems and a report
+    cli/filter.py -> prepare_filter (one_stage_job.py) -> run_filter (measure.py) -> kept problems and a report
 
 It runs a job with a Filter stage, so it keeps the problems that any job with this model, file, seed and settings keeps.
 """
@@ -20,7 +20,7 @@ from rstar2_train.evaluation.records import write_record
 from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.launch.evaluation.measure import MeasurementFailed, measured
-from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_plan
+from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_one_stage_job
 from rstar2_train.launch.evaluation.settings import adjusted, base_job
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.utils.files import write_atomically
@@ -33,21 +33,25 @@ REPORT_SUFFIX = ".report.json"
 
 
 @dataclass(frozen=True)
-class FilterPlan:
-    """A planned filter run."""
+class PreparedFilter:
+    """A filter run that is ready."""
 
-    plan: OneStageJob
+    measurement: OneStageJob
     file: Path
     drop_solved: int
 
     @property
     def out(self) -> Path:
         """Default file of the kept problems."""
-        return self.plan.state.root / f"{self.file.stem[:100]}-{self.drop_solved}-of-{self.plan.samples}" / KEPT
+        return (
+            self.measurement.state.root
+            / f"{self.file.stem[:100]}-{self.drop_solved}-of-{self.measurement.samples}"
+            / KEPT
+        )
 
 
-def plan_filtering(request: EvalRequest, file: Path) -> FilterPlan:
-    """Plan a filter run. Raises PreflightError.
+def prepare_filter(request: EvalRequest, file: Path) -> PreparedFilter:
+    """Prepare a filter run. Raises PreflightError.
 
     A setting comes from the request, else from the manifest's last Filter stage, else from the paper (§4.3).
     """
@@ -77,32 +81,32 @@ def plan_filtering(request: EvalRequest, file: Path) -> FilterPlan:
         sampling=settings.sampling,
         stage=stage,
     )
-    return FilterPlan(make_plan(request, base, task), file, settings.drop_solved)
+    return PreparedFilter(make_one_stage_job(request, base, task), file, settings.drop_solved)
 
 
-def run_filter(filtering: FilterPlan, console: Console, *, out: Path) -> FilterReport:
+def run_filter(filtering: PreparedFilter, console: Console, *, out: Path) -> FilterReport:
     """Generate the missing samples; write the kept problems as `out` and the report next to it.
 
     If no problem is kept, nothing is written. Raises as `measure.measured` does.
     """
-    plan = filtering.plan
+    measurement = filtering.measurement
 
     def save(rows: Sequence[SampleResult], _: SampleCache) -> None:
         report = build_filter_report(
-            plan.problems,
+            measurement.problems,
             rows,
-            model=plan.model,
-            endpoint=plan.running.engine or None,
+            model=measurement.model,
+            endpoint=measurement.running.engine or None,
             file=str(filtering.file.resolve()),
-            settings=plan.settings,
-            samples=plan.samples,
+            settings=measurement.settings,
+            samples=measurement.samples,
             drop_solved=filtering.drop_solved,
             seconds=0.0,
         )
-        save_filter(plan.folder, report, plan.problems)
+        save_filter(measurement.folder, report, measurement.problems)
 
     try:
-        with measured(plan, console, save=save, with_trajectories=False) as folder:
+        with measured(measurement, console, save=save, with_trajectories=False) as folder:
             report = _read_report(folder.filter_report_file)
             if report.kept:
                 write_record(report_path(out), report)
@@ -111,7 +115,7 @@ def run_filter(filtering: FilterPlan, console: Console, *, out: Path) -> FilterR
     except MeasurementFailed as error:
         if error.outcome is None or error.outcome.reason != "NothingToTrain":
             raise
-        return _read_report(plan.folder.filter_report_file)
+        return _read_report(measurement.folder.filter_report_file)
 
 
 def _read_report(file: Path) -> FilterReport:

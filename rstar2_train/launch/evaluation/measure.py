@@ -47,45 +47,49 @@ class MeasurementFailed(Exception):
 
 @contextmanager
 def measured(
-    plan: OneStageJob, console: Console, *, save: SaveResults, with_trajectories: bool
+    measurement: OneStageJob, console: Console, *, save: SaveResults, with_trajectories: bool
 ) -> Iterator[StageState]:
     """Generate the missing samples; yield the stage's folder with its results, locked while the caller uses it.
 
     `save`: called instead of the stage if no sample is missing. `with_trajectories`: whether the stage saves them.
     Raises PreflightError, MeasurementFailed, and OSError for a full disk. Finished samples stay saved.
     """
-    with preflight.locked(plan.state):
-        stop_leftovers(plan.state.children_file)  # an orchestrator of a killed command writes samples
-        job = preflight.with_uid(plan.job, plan.state)
-        write_model(plan.state.job_file, job)
-        write_atomically(plan.state.manifest_file, json.dumps(job.model_dump(by_alias=True, exclude_none=True)) + "\n")
-        request = SampleRequest(problems=plan.problems, prompts=plan.prompts, samples=plan.samples)
-        with SampleCache(sample_file(plan.folder, plan.settings), with_trajectories=with_trajectories) as cache:
+    with preflight.locked(measurement.state):
+        stop_leftovers(measurement.state.children_file)  # an orchestrator of a killed command writes samples
+        job = preflight.with_uid(measurement.job, measurement.state)
+        write_model(measurement.state.job_file, job)
+        write_atomically(
+            measurement.state.manifest_file, json.dumps(job.model_dump(by_alias=True, exclude_none=True)) + "\n"
+        )
+        request = SampleRequest(problems=measurement.problems, prompts=measurement.prompts, samples=measurement.samples)
+        with SampleCache(
+            sample_file(measurement.folder, measurement.settings), with_trajectories=with_trajectories
+        ) as cache:
             saved = cache.load(request)
             if saved:
                 console.print(f"Resuming: {len(saved)} of {len(request.pairs)} samples already done", highlight=False)
             if complete := len(saved) == len(request.pairs):
                 save([saved[problem.id, sample] for problem, sample in request.pairs], cache)
         if not complete:
-            _run(plan, console)
-        yield plan.folder
+            _run(measurement, console)
+        yield measurement.folder
 
 
-def _run(plan: OneStageJob, console: Console) -> None:
+def _run(measurement: OneStageJob, console: Console) -> None:
     """Run the stage. Raises MeasurementFailed unless it ends well."""
-    job = plan.state.job()
-    if plan.running.judge and job.spec.needs_judge:
-        asyncio.run(check_judge(plan.running.judge, token=plan.running.judge_token))
-    packages = prepare_machine(job, plan.state, console, running=plan.running)
-    plan.folder.outcome_file.unlink(missing_ok=True)  # that of a smaller measurement
+    job = measurement.state.job()
+    if measurement.running.judge and job.spec.needs_judge:
+        asyncio.run(check_judge(measurement.running.judge, token=measurement.running.judge_token))
+    packages = prepare_machine(job, measurement.state, console, running=measurement.running)
+    measurement.folder.outcome_file.unlink(missing_ok=True)  # that of a smaller measurement
     local = LocalRun(
         job,
-        plan.state,
+        measurement.state,
         console,
         packages=packages,
-        title=f"rstar2 {job.metadata.name}: {plan.model}",
-        running=plan.running,
-        orchestrator_options=["--tokenizer", str(plan.tokenizer), "--keep-samples"],
+        title=f"rstar2 {job.metadata.name}: {measurement.model}",
+        running=measurement.running,
+        orchestrator_options=["--tokenizer", str(measurement.tokenizer), "--keep-samples"],
         ships=False,
     )
     end = asyncio.run(local.main())

@@ -1,7 +1,7 @@
 """The job that `rstar2 eval` or `rstar2 filter` runs: one stage, with the model and settings of the command line.
 
     cli/eval.py   -> evaluate.py -+
-    cli/filter.py -> filter.py ---+-> EvalTask + EvalRequest -> make_plan -> OneStageJob -> measure.py
+    cli/filter.py -> filter.py ---+-> EvalTask + EvalRequest -> make_one_stage_job -> OneStageJob -> measure.py
 
 `evaluate.py` and `filter.py` read their files and describe the problems to sample (`EvalTask`). `EvalRequest` holds the
 options of the command line. Everything is decided before a process of the job starts: limits that fit the model, the
@@ -100,7 +100,7 @@ class OneStageJob:
         return self.state.stage(self.stage.name)
 
 
-def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> OneStageJob:
+def make_one_stage_job(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> OneStageJob:
     """Decide everything. Raises PreflightError with the cause: the model, the endpoint, a row or a setting."""
     model = resolve_model(request.model, request.running, tokenizer=request.tokenizer, rollout=base.spec.rollout)
     _check_rows(base, task.problems)
@@ -173,7 +173,7 @@ def _job(
 
     An endpoint that others operate is not waited for: after its loss, the same command resumes.
     """
-    accelerator = AcceleratorSpec.of_vendor(request.accelerator) if request.accelerator else None
+    accelerator = AcceleratorSpec.from_vendor(request.accelerator) if request.accelerator else None
     seed = request.settings.get("seed")
     spec = base.spec.model_copy(
         update={

@@ -37,7 +37,7 @@ def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
                 "metadata": {"name": "none"},
                 "spec": {
                     "model": {"source": "-"},
-                    "accelerator": AcceleratorSpec.of_vendor(vendor()).model_dump(exclude_none=True),
+                    "accelerator": AcceleratorSpec.from_vendor(vendor()).model_dump(exclude_none=True),
                     "stages": [otherwise.model_dump(by_alias=True, exclude_none=True)],
                 },
             }

@@ -1,6 +1,6 @@
 """`rstar2 env check`: one row of data through the agent loop, the tools, the sandbox and the reward of a job.
 
-    cli/env.py -> plan_check (row, prompt, turns) -> run_check (judge, collector) -> cli/check_view.py
+    cli/env.py -> prepare_check (row, prompt, turns) -> run_check (judge, collector) -> cli/check_view.py
 
 The model is a script (`rollout/script.py`) or a server that runs already. All other parts are those of training.
 """
@@ -72,7 +72,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class CheckPlan:
+class PreparedCheck:
     """The row, the settings and the turns of a check."""
 
     job: AgenticRLJob
@@ -90,7 +90,7 @@ class CheckPlan:
     """Message for the user; may be empty."""
 
 
-def plan_check(request: CheckRequest) -> CheckPlan:
+def prepare_check(request: CheckRequest) -> PreparedCheck:
     """Decide everything before a process is started. Raises PreflightError: manifest, row, script or tokenizer."""
     job = read_base_job(request.manifest)
     state = JobState((request.state / job.metadata.name).resolve())
@@ -114,10 +114,10 @@ def plan_check(request: CheckRequest) -> CheckPlan:
     if turns is None:
         model = resolve_model(request.model, running, tokenizer=folder, rollout=job.spec.rollout)
         running = replace(running, model=model.name)
-    return CheckPlan(job, problem, stage, data, sampling, chat_format, prompt, running, turns, note)
+    return PreparedCheck(job, problem, stage, data, sampling, chat_format, prompt, running, turns, note)
 
 
-def run_check(check: CheckPlan, *, notify: Callable[[str], None]) -> Trajectory:
+def run_check(check: PreparedCheck, *, notify: Callable[[str], None]) -> Trajectory:
     """Run the row; return its trajectory, scored or lost.
 
     Raises PreflightError, ChildFailed, EngineUnavailable, EngineRejected (also for a script that is too short),
@@ -127,7 +127,7 @@ def run_check(check: CheckPlan, *, notify: Callable[[str], None]) -> Trajectory:
         return asyncio.run(_run(check, JobState(folder), notify))
 
 
-async def _run(check: CheckPlan, state: JobState, notify: Callable[[str], None]) -> Trajectory:
+async def _run(check: PreparedCheck, state: JobState, notify: Callable[[str], None]) -> Trajectory:
     done: list[Trajectory] = []
 
     async def sample(supervisor: Supervisor) -> None:
@@ -143,7 +143,7 @@ async def _run(check: CheckPlan, state: JobState, notify: Callable[[str], None])
 
 @asynccontextmanager
 async def _rollout_context(
-    check: CheckPlan, state: JobState, supervisor: Supervisor, *, notify: Callable[[str], None]
+    check: PreparedCheck, state: JobState, supervisor: Supervisor, *, notify: Callable[[str], None]
 ) -> AsyncIterator[RolloutContext]:
     """Yield the context of the row's rollout. Raises PreflightError for an unusable judge, tool or checker."""
     running, spec = check.running, check.job.spec
@@ -175,7 +175,7 @@ async def _rollout_context(
         yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=seed)
 
 
-def _model(check: CheckPlan) -> tuple[Connect, str]:
+def _model(check: PreparedCheck) -> tuple[Connect, str]:
     """Return the client's constructor of the engine or the script, and the weight version."""
     if check.turns is None:
         return partial(OpenAIClient, model=check.running.model), check.running.model

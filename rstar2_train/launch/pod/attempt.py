@@ -110,7 +110,7 @@ class _TrainerPod:
         async with AsyncExitStack() as stack:
             config_map = None
             if options.progress:
-                progress_map = ProgressConfigMap.of_pod(options.progress, account=options.account)
+                progress_map = ProgressConfigMap.from_pod(options.progress, account=options.account)
                 config_map = await stack.enter_async_context(progress_map)
             mirror = ProgressMirror(config_map, self._state, stage=options.stage, attempt=self._attempt)
             try:

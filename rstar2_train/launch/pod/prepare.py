@@ -71,7 +71,7 @@ def _prepare_storage(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -
 
 
 async def _report(progress: str, outcome: Outcome, account: Path) -> None:
-    async with ProgressConfigMap.of_pod(progress, account=account) as config_map:
+    async with ProgressConfigMap.from_pod(progress, account=account) as config_map:
         await put_with_retries(config_map, {PREPARE_KEY: to_json(outcome)})
 
 

@@ -44,7 +44,7 @@ class ProgressConfigMap:
         self._ssl = ssl.create_default_context(cafile=str(account / "ca.crt"))
 
     @classmethod
-    def of_pod(cls, name: str, *, account: Path = ACCOUNT) -> ProgressConfigMap:
+    def from_pod(cls, name: str, *, account: Path = ACCOUNT) -> ProgressConfigMap:
         """Return the ConfigMap `name` in this pod's namespace. Raises ValueError outside a pod."""
         try:
             host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]

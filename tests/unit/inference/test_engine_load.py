@@ -164,6 +164,6 @@ def test_statistics_number_of_an_engine_is_kept_and_reused() -> None:
 
     assert numbers("a", "b") == {"0", "1"}
     assert numbers("b") == {"1"}
-    statistics.forget("a")
+    statistics.drop("a")
     assert numbers("c") == {"0"}
     assert numbers("d") == {"2"}

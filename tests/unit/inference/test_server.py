@@ -38,7 +38,7 @@ def make(
 ) -> EngineCommand:
     return engine_command(
         rollout=RolloutSpec.model_validate(rollout),
-        accelerator=AcceleratorSpec.of_vendor(vendor),
+        accelerator=AcceleratorSpec.from_vendor(vendor),
         model=Path("/models/m"),
         config=config or QWEN_14B,
         max_model_len=length,

@@ -76,7 +76,7 @@ def test_adjusted_options_replace_the_jobs_settings(jobs: Path) -> None:
 
 def test_engine_parses_tool_calls_within_the_context(jobs: Path) -> None:
     """The engine gets the context of the server and a parser for clients' own tools."""
-    served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec.of_vendor("None"))
+    served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec.from_vendor("None"))
     argv = served.engine(port=1).argv
     assert argv[argv.index("--max-model-len") + 1] == "200"
     assert argv[argv.index("--tool-call-parser") + 1] == "hermes"

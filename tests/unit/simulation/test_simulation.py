@@ -79,7 +79,7 @@ def test_engine_second_turn_needs_no_prefill() -> None:
         engine.add(key, context=100, tokens=50)
     while engine.running:
         engine.advance(engine.next_event())
-    engine.forget(2)
+    engine.drop(2)
     engine.add(1, context=170, tokens=10)
     engine.add(2, context=170, tokens=10)
     assert engine.prefilled_tokens == 200 + 20 + 170

@@ -31,7 +31,7 @@ class Server:
         """Serve on a free port."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        self.route = Route.of(f"http://127.0.0.1:{port}/path", token="secret")
+        self.route = Route.from_url(f"http://127.0.0.1:{port}/path", token="secret")
         try:
             yield self
         finally:
@@ -349,11 +349,14 @@ async def test_post_without_server_fails() -> None:
 
 def test_route_has_the_address_of_its_url() -> None:
     """Ports, IPv6 addresses and TLS; a URL of another scheme is an error."""
-    assert (Route.of("http://[::1]:8000/a", token="").host, Route.of("http://h/a", token="").port) == ("::1", 80)
-    route = Route.of("https://h/a", token="")
+    assert (Route.from_url("http://[::1]:8000/a", token="").host, Route.from_url("http://h/a", token="").port) == (
+        "::1",
+        80,
+    )
+    route = Route.from_url("https://h/a", token="")
     assert (route.port, route.is_tls) == (443, True)
     assert b"Authorization" not in route.head
-    assert Route.of("http://h/a", token="", method="DELETE").head.startswith(b"DELETE /a HTTP/1.1\r\nHost: h\r\n")
+    assert Route.from_url("http://h/a", token="", method="DELETE").head.startswith(b"DELETE /a HTTP/1.1\r\nHost: h\r\n")
     for url in ("script", "ftp://h/a", "http:///a"):
         with pytest.raises(ValueError, match="is not an HTTP URL"):
-            Route.of(url, token="")
+            Route.from_url(url, token="")

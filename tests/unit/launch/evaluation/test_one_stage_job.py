@@ -9,8 +9,8 @@ import pytest
 from rstar2_train.api.stages import Sampling
 from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.data.tiny.policy import write_policy
-from rstar2_train.launch.evaluation.evaluate import EvaluationPlan, plan_evaluation
-from rstar2_train.launch.evaluation.filter import FilterPlan, kept_path, plan_filtering, report_path
+from rstar2_train.launch.evaluation.evaluate import PreparedEvaluation, prepare_evaluation
+from rstar2_train.launch.evaluation.filter import PreparedFilter, kept_path, prepare_filter, report_path
 from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 from rstar2_train.launch.evaluation.settings import fit
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
@@ -45,25 +45,27 @@ def request(model: Path, state: Path, **changes: Any) -> EvalRequest:
     return EvalRequest(**(options | changes))
 
 
-def plan(model: Path, benchmark: Path, **changes: Any) -> EvaluationPlan:
+def prepared(model: Path, benchmark: Path, **changes: Any) -> PreparedEvaluation:
     names = changes.pop("benchmarks", [str(benchmark)])
-    return plan_evaluation(request(model, benchmark.parent, **changes), names, data=Path())
+    return prepare_evaluation(request(model, benchmark.parent, **changes), names, data=Path())
 
 
-def filtering(model: Path, problems: Path, **changes: Any) -> FilterPlan:
-    return plan_filtering(request(model, problems.parent, **changes), problems)
+def filtering(model: Path, problems: Path, **changes: Any) -> PreparedFilter:
+    return prepare_filter(request(model, problems.parent, **changes), problems)
 
 
 def test_evaluation_options_replace_the_manifests_settings(model: Path, benchmark: Path) -> None:
     """Settings come from the command line, else from the manifest's last Evaluate stage."""
-    evaluation = plan(model, benchmark)
-    default = evaluation.plan
+    evaluation = prepared(model, benchmark)
+    default = evaluation.measurement
     assert default.samples == 1
     assert default.sampling == Sampling(temperature=0.6, max_response_tokens=200, max_turns=10)
     assert default.job.spec.accelerator.vendor == "None" and default.job.spec.model.source == str(model)
     assert [problem.id for problem in default.problems] == ["sums/0", "sums/1", "sums/2"]
     assert set(evaluation.benchmarks.values()) == {"sums"} and default.note == ""
-    changed = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="AMD").plan
+    changed = prepared(
+        model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="AMD"
+    ).measurement
     assert (changed.samples, changed.sampling.temperature, changed.settings["seed"]) == (5, 0.0, 3)
     assert changed.sampling.max_turns == 10 and changed.job.spec.accelerator.vendor == "AMD"
     longest = max(map(len, default.prompts.values()))
@@ -74,51 +76,53 @@ def test_filter_options_replace_the_manifests_settings(model: Path, benchmark: P
     """Settings come from the command line, else from the manifest's last Filter stage."""
     default = filtering(model, benchmark)
     stage = next(stage.filter for stage in read_job(TINY)[0].spec.stages if stage.filter is not None)
-    assert (default.plan.samples, default.drop_solved, default.plan.sampling) == (8, 8, stage.sampling)
-    assert [problem.id for problem in default.plan.problems] == ["0", "1", "2"]  # they seed the samples
-    assert (default.plan.settings["seed"], default.plan.settings["seed_name"]) == (0, "filter")
+    assert (default.measurement.samples, default.drop_solved, default.measurement.sampling) == (8, 8, stage.sampling)
+    assert [problem.id for problem in default.measurement.problems] == ["0", "1", "2"]  # they seed the samples
+    assert (default.measurement.settings["seed"], default.measurement.settings["seed_name"]) == (0, "filter")
     changed = filtering(model, benchmark, settings={"samples": 4, "drop_solved": 3, "max_turns": 2})
-    assert (changed.plan.samples, changed.drop_solved, changed.plan.sampling.max_turns) == (4, 3, 2)
-    assert changed.plan.sampling.temperature == stage.sampling.temperature
-    written = changed.plan.job.spec.stages[0].filter
+    assert (changed.measurement.samples, changed.drop_solved, changed.measurement.sampling.max_turns) == (4, 3, 2)
+    assert changed.measurement.sampling.temperature == stage.sampling.temperature
+    written = changed.measurement.job.spec.stages[0].filter
     assert written is not None and (written.samples, written.data) == (4, str(benchmark))
-    assert longest_sequence(changed.plan.job) == max(map(len, default.plan.prompts.values())) + 160
+    assert longest_sequence(changed.measurement.job) == max(map(len, default.measurement.prompts.values())) + 160
 
 
 def test_plan_without_manifest_fits_the_papers_settings(model: Path, benchmark: Path) -> None:
     """The paper's response budget is lowered to the context of the model."""
     long = benchmark.with_name("long.jsonl")
     long.write_text(json.dumps({"problem": "sum", "answer": "1"}))
-    evaluation = plan(model, long, manifest=None).plan
+    evaluation = prepared(model, long, manifest=None).measurement
     prompt = len(evaluation.prompts["long/long-1"])
     sampling = evaluation.sampling
     assert (evaluation.samples, sampling.temperature, sampling.max_turns) == (16, 0.6, 30)
     assert sampling.max_response_tokens == 2048 - prompt
     assert f"limited to {2048 - prompt} tokens instead of 30720: the context of the model is 2048" in evaluation.note
     other = filtering(model, long, manifest=None)
-    assert (other.plan.samples, other.drop_solved, other.plan.sampling.temperature) == (8, 8, 1.0)
-    assert other.plan.sampling.max_turns == 10 and "instead of 8192" in other.plan.note
+    assert (other.measurement.samples, other.drop_solved, other.measurement.sampling.temperature) == (8, 8, 1.0)
+    assert other.measurement.sampling.max_turns == 10 and "instead of 8192" in other.measurement.note
 
 
 def test_samples_of_other_settings_have_their_own_folder(model: Path, benchmark: Path, tmp_path: Path) -> None:
     """More samples use the same folder; another seed, temperature or model does not."""
-    first = plan(model, benchmark)
-    assert plan(model, benchmark, settings={"samples": 9}).plan.state.root == first.plan.state.root
-    assert plan(model, benchmark, settings={"samples": 9}).out != first.out
-    assert plan(model, benchmark, settings={"seed": 1}).plan.state.root != first.plan.state.root
-    assert plan(model, benchmark, settings={"temperature": 1.0}).plan.state.root != first.plan.state.root
+    first = prepared(model, benchmark)
+    assert prepared(model, benchmark, settings={"samples": 9}).measurement.state.root == first.measurement.state.root
+    assert prepared(model, benchmark, settings={"samples": 9}).out != first.out
+    assert prepared(model, benchmark, settings={"seed": 1}).measurement.state.root != first.measurement.state.root
+    assert (
+        prepared(model, benchmark, settings={"temperature": 1.0}).measurement.state.root != first.measurement.state.root
+    )
     other_model = tmp_path / "other_model"
     write_policy(other_model, texts=["Find the sum of 12 and 30."] * 50, seed=1)
-    assert plan(other_model, benchmark).plan.settings["model"] != first.plan.settings["model"]
+    assert prepared(other_model, benchmark).measurement.settings["model"] != first.measurement.settings["model"]
 
 
 def test_filter_drop_solved_does_not_change_the_samples(model: Path, benchmark: Path) -> None:
     """Another threshold uses the existing samples and writes another result."""
     eight, five = (filtering(model, benchmark, settings={"drop_solved": drop}) for drop in (8, 5))
-    assert eight.plan.state.root == five.plan.state.root and eight.out != five.out
-    evaluation = plan(model, benchmark, settings=eight.plan.sampling.model_dump(by_alias=False)).plan
-    assert evaluation.sampling == eight.plan.sampling
-    assert evaluation.settings != eight.plan.settings, "an evaluation draws other random numbers"
+    assert eight.measurement.state.root == five.measurement.state.root and eight.out != five.out
+    evaluation = prepared(model, benchmark, settings=eight.measurement.sampling.model_dump(by_alias=False)).measurement
+    assert evaluation.sampling == eight.measurement.sampling
+    assert evaluation.settings != eight.measurement.settings, "an evaluation draws other random numbers"
 
 
 @pytest.mark.parametrize(
@@ -199,14 +203,14 @@ def test_plan_invalid_option_fails_without_files(
     """Nothing is written before all options are valid."""
     before = sorted(benchmark.parent.iterdir())
     with pytest.raises(PreflightError, match=message):
-        plan(changes.pop("model", model), benchmark, **changes)
+        prepared(changes.pop("model", model), benchmark, **changes)
     assert sorted(benchmark.parent.iterdir()) == before
 
 
 def test_plan_too_many_benchmarks_is_rejected(model: Path, benchmark: Path) -> None:
     """The limit is that of an Evaluate stage."""
     with pytest.raises(PreflightError, match="--benchmark: List should have at most 32 items"):
-        plan(model, benchmark, benchmarks=[f"b{number}={benchmark}" for number in range(33)])
+        prepared(model, benchmark, benchmarks=[f"b{number}={benchmark}" for number in range(33)])
 
 
 def test_vendor_follows_the_device_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rstar2_train.cli.main import main
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.scripted_client import ScriptedClient
-from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check
+from rstar2_train.launch.evaluation.task_check import CheckRequest, prepare_check
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.services import RunningServices
 from rstar2_train.rollout.script import default_script, read_script
@@ -51,10 +51,10 @@ def request(folder: Path, **options: Any) -> CheckRequest:
         ({"tokenizer": Path("absent")}, "absent: no tokenizer.json"),
     ],
 )
-def test_plan_check_wrong_option_raises(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_prepare_check_wrong_option_raises(folder: Path, options: dict[str, Any], message: str) -> None:
     """A wrong row, stage or file is an error that names it, before a process is started."""
     with pytest.raises(PreflightError, match=message):
-        plan_check(request(folder, **options))
+        prepare_check(request(folder, **options))
 
 
 def test_env_check_invalid_manifest_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +100,7 @@ async def test_scripted_client_cuts_turns_and_ends() -> None:
 
 def test_render_check_marks_trained_and_masked_lines(folder: Path) -> None:
     """Each line has the mark of its tokens; calls, penalties, reward and control characters are visible."""
-    check = plan_check(request(folder, script=folder / "script.txt"))
+    check = prepare_check(request(folder, script=folder / "script.txt"))
     encode = check.chat_format.encode
     trajectory = Trajectory(
         prompt_id=check.problem.id,
@@ -140,7 +140,7 @@ def test_init_template_is_valid_and_checks(template: str, tmp_path: Path, capsys
     assert main(["plan", str(folder / "job.yaml")]) == 0
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     for number, row in enumerate(rows, start=1):
-        assert plan_check(request(folder, row=number)).problem.id == row["id"]
+        assert prepare_check(request(folder, row=number)).problem.id == row["id"]
     capsys.readouterr()
     assert main(["init", "--template", template, str(folder)]) == 1
     assert "is not empty" in capsys.readouterr().err

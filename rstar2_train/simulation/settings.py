@@ -14,15 +14,15 @@ from rstar2_train.simulation.hardware import Hardware, HardwareError, load_hardw
 from rstar2_train.simulation.workload import LengthStatistics, SimulatedTrajectory, draw_step, read_steps
 
 
-class PlanError(ValueError):
-    """The plan cannot be read or is invalid."""
+class SimulationError(ValueError):
+    """The settings cannot be read or is invalid."""
 
 
-class _PlanModel(ApiModel):
+class _SettingsModel(ApiModel):
     model_config = ApiModel.model_config | ConfigDict(strict=False)
 
 
-class PlannedTrajectories(_PlanModel):
+class TrajectorySettings(_SettingsModel):
     """The trajectories of each step."""
 
     budget: Annotated[int, Field(ge=16)]
@@ -37,7 +37,7 @@ class PlannedTrajectories(_PlanModel):
     """Folder of a job's trajectories, `STATE/JOB/stages/STAGE/trajectories`; default: drawn from statistics."""
 
 
-class PlannedPolicy(_PlanModel):
+class PolicySettings(_SettingsModel):
     """One policy to simulate."""
 
     policy: PolicyName
@@ -55,23 +55,23 @@ class PlannedPolicy(_PlanModel):
         return make_policy(self.policy, max_in_flight=self.max_in_flight)
 
 
-def _all_policies() -> list[PlannedPolicy]:
+def _all_policies() -> list[PolicySettings]:
     """Return every policy, Static with a limit that suits many engines."""
     return [
-        PlannedPolicy(policy="Static", max_in_flight=128),
-        PlannedPolicy(policy="Reserve"),
-        PlannedPolicy(policy="Graded"),
+        PolicySettings(policy="Static", max_in_flight=128),
+        PolicySettings(policy="Reserve"),
+        PolicySettings(policy="Graded"),
     ]
 
 
-class SimulationPlan(_PlanModel):
+class SimulationSettings(_SettingsModel):
     """The simulations of one file."""
 
     engines: Annotated[int, Field(ge=1, le=4096)]
     """Number of engines."""
     hardware: str | Hardware
     """Name of a model of hardware.json, or its fields."""
-    trajectories: PlannedTrajectories
+    trajectories: TrajectorySettings
     """Trajectories of each step."""
     steps: Annotated[int, Field(ge=1)] = 1
     """Steps; `parquet` may have fewer."""
@@ -81,22 +81,22 @@ class SimulationPlan(_PlanModel):
     """Seconds of the update after each step."""
     seed: int = 0
     """Seed of drawn trajectories."""
-    policies: Annotated[list[PlannedPolicy], Field(min_length=1, default_factory=_all_policies)]
+    policies: Annotated[list[PolicySettings], Field(min_length=1, default_factory=_all_policies)]
     """Policies to compare."""
     kind: Literal["Simulation"] = "Simulation"
     """Kind of the file."""
 
     def engine_model(self) -> Hardware:
-        """Return the hardware model. Raises PlanError for an unknown name."""
+        """Return the hardware model. Raises SimulationError for an unknown name."""
         if isinstance(self.hardware, Hardware):
             return self.hardware
         try:
             return load_hardware(self.hardware)
         except HardwareError as error:
-            raise PlanError(str(error)) from error
+            raise SimulationError(str(error)) from error
 
     def workload(self) -> list[list[SimulatedTrajectory]]:
-        """Return the trajectories of each step. Raises PlanError when the Parquet files cannot be used."""
+        """Return the trajectories of each step. Raises SimulationError when the Parquet files cannot be used."""
         wanted = self.trajectories
         if wanted.parquet is None:
             statistics = LengthStatistics(wanted.budget, wanted.mean_tokens)
@@ -112,17 +112,17 @@ class SimulationPlan(_PlanModel):
             ]
         steps = [step for step in read_steps(wanted.parquet, budget=wanted.budget) if step][: self.steps]
         if not steps:
-            raise PlanError(f"trajectories.parquet: {wanted.parquet} has no trajectory files")
+            raise SimulationError(f"trajectories.parquet: {wanted.parquet} has no trajectory files")
         return steps
 
 
-def read_plan(path: Path) -> SimulationPlan:
-    """Return the plan of a YAML file. Raises PlanError; the message names each wrong field."""
+def read_settings(path: Path) -> SimulationSettings:
+    """Return the settings of a YAML file. Raises SimulationError; the message names each wrong field."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return SimulationPlan.model_validate(data)
+        return SimulationSettings.model_validate(data)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PlanError(f"{path}: {error}") from error
+        raise SimulationError(f"{path}: {error}") from error
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}" for fault in error.errors())
-        raise PlanError(f"{path}: {faults}") from error
+        raise SimulationError(f"{path}: {faults}") from error
