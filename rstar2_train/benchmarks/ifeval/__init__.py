@@ -5,6 +5,6 @@
 
 - `answers`, `layout`, `figures`: the plug-in.
 - `instructions`: the instructions of a row, and the outcome of each.
-- `instruction_checkers`: one program per kind of instruction; `sentences`, `language`: what they count.
+- `instruction_checkers`: one program per kind of instruction; `sentences`, `language`: the properties that they count.
 - `visible_text`: the part of a response that is checked.
 """
