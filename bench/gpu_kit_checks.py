@@ -352,7 +352,7 @@ def main() -> None:
     figures: dict[str, Any]
     try:
         vendor = "None" if DRY else "AMD" if torch.version.hip else "NVIDIA"
-        compute = select_device(vendor, index=RANK)
+        compute = select_device(vendor, dtype="Float32" if vendor == "None" else "BFloat16", index=RANK)
         store = None if "WORLD_SIZE" in os.environ else dist.HashStore()
         alone = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
         dist.init_process_group(compute.backend, **alone)

@@ -153,7 +153,7 @@ def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: 
     from rstar2_train.trainer.step import grpo_backward
     from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
-    compute = select_device("None")
+    compute = select_device("None", dtype="Float32")
     layers = int(json.loads((model / "config.json").read_text())["num_hidden_layers"])
     layout = Layout(
         ranks=step.ranks,

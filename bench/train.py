@@ -85,7 +85,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of the updates of one shape."""
     config, tokens = SHAPES[options.shape]
     accelerated, ranks = torch.cuda.is_available(), dist.get_world_size()
-    compute = select_device("NVIDIA" if accelerated else "None", index=int(os.environ.get("LOCAL_RANK", "0")))
+    vendor, dtype = ("NVIDIA", "BFloat16") if accelerated else ("None", "Float32")
+    compute = select_device(vendor, dtype=dtype, index=int(os.environ.get("LOCAL_RANK", "0")))
     shape = shape_of(config, name=options.shape)
     free = torch.cuda.mem_get_info()[0] if accelerated else 8 * 2**30
     # Only forward and backward pass are measured: the moments of the optimiser are not in memory.
@@ -94,6 +95,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ranks_per_host=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         memory=free + 2 * FLOAT32 * shape.parameters / ranks,
         value_bytes=compute.dtype.itemsize,
+        accelerated=accelerated,
     )
     layout = choose_layout(
         shape, machine, chunk=options.chunk, tokens=tokens, checkpointing=None, sharding="Auto", offload=False

@@ -72,14 +72,14 @@ def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
     shape = read_shape(str(model), folder=model)
     layout = choose_layout(
         shape,
-        Machine(ranks=1, ranks_per_host=1, memory=4 * 2**30, value_bytes=4),
+        Machine(ranks=1, ranks_per_host=1, memory=4 * 2**30, value_bytes=4, accelerated=False),
         chunk=CHUNK,
         tokens=BUDGET,
         checkpointing=None,
         sharding="Auto",
         offload=False,
     )
-    compute = select_device("None")
+    compute = select_device("None", dtype="Float32")
     policy = load_policy(model, compute=compute, chunk=CHUNK, layout=layout, packed=True)
     optimizer = make_optimizer(policy, OptimizerConfig())
     group = [

@@ -94,7 +94,8 @@ def _load_policy(model: Path) -> Policy:
     from rstar2_train.trainer.model import Policy
 
     logging.disable_progress_bar()  # the command has its own progress bar
-    compute = device.select_device("NVIDIA" if torch.cuda.is_available() else "None")
+    accelerated = torch.cuda.is_available()
+    compute = device.select_device("NVIDIA" if accelerated else "None", dtype="BFloat16" if accelerated else "Float32")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             model, dtype=compute.dtype, attn_implementation="sdpa", local_files_only=True

@@ -42,6 +42,7 @@ from rstar2_train.api.kube import (
 )
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+NumberFormat = Literal["Auto", "Float32", "BFloat16"]
 Sharding = Literal["Auto", "Full", "PerHost"]
 Requirement = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
@@ -174,6 +175,9 @@ class TrainerSpec(ApiModel):
     """Accelerators, and therefore ranks, per pod. 0 if accelerator.vendor is None."""
     tokens_per_micro_batch: Annotated[int, Field(ge=256, le=100_000_000)] | None = None
     """Maximum tokens, padding included, in one forward pass of one rank. Default: 16384 to 40960, by free memory."""
+    dtype: NumberFormat = "Auto"
+    """Number format of forward and backward; weights and moments are float32. Auto: BFloat16 on accelerators; on a CPU
+    that computes with it, if the engines do (engineArgs.dtype: bfloat16); else Float32."""
     logprob_chunk_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 2048
     """Tokens whose logits are in memory at the same time."""
     activation_checkpointing: Literal["Auto", "Always", "Never"] = "Auto"

@@ -26,6 +26,7 @@ from rstar2_train.capacity.memory import (
 )
 from rstar2_train.capacity.model_shape import ModelShape, UnknownModel, read_shape
 from rstar2_train.capacity.model_support import find_obstacles
+from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 
 TRAINER_SHARE = 0.92
 """Share of a GPU's memory that the trainer may use: the rest is the context of the driver and fragmentation."""
@@ -79,6 +80,14 @@ def publishes_changes(job: AgenticRLJob, stage: Stage) -> bool:
     return stage.type == "GRPO" and transport_of(job) != "Folder"
 
 
+def trainer_value_bytes(job: AgenticRLJob) -> int:
+    """Return the bytes per value of forward and backward; on the CPU those of this machine."""
+    try:
+        return 2 if is_bfloat16(requested_format(job.spec), job.spec.accelerator.vendor) else 4
+    except RuntimeError:  # planned here, run on another machine
+        return 2
+
+
 def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerStep:
     """Return the settings of a stage's training step that its memory depends on.
 
@@ -90,7 +99,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         tokens=max(trainer.tokens_per_micro_batch or DEFAULT_TOKENS, sequence_tokens(job, stage)),
         chunk=trainer.logprob_chunk_tokens,
         checkpointed_layers=0 if trainer.recomputes is False else shape.layers,
-        value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
+        value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
         snapshot_on_device=job.spec.accelerator.vendor == "None",
@@ -128,7 +137,7 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         published=step.published,
     )
     largest = dataclasses.replace(layout, tokens=max(layout.tokens, sequence_tokens(job, stage)))
-    return step_of(shape, largest, value_bytes=step.value_bytes, chunk=step.chunk)
+    return step_of(shape, largest, value_bytes=step.value_bytes, chunk=step.chunk, accelerated=machine.accelerated)
 
 
 def cpu_kv_bytes(per_token: int, *, longest: int) -> int:

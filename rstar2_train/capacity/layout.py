@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rstar2_train.capacity.memory import FLOAT32, TrainerStep, trainer_memory
+from rstar2_train.capacity.memory import TrainerStep, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape
 
 if TYPE_CHECKING:
@@ -54,16 +54,22 @@ class Machine:
     memory: float
     """Free bytes of the device of the rank that has the least."""
     value_bytes: int
-    """Bytes per value of forward and backward: 2 on accelerators, 4 on the CPU."""
+    """Bytes per value of forward and backward: 2 (bfloat16) or 4 (float32)."""
+    accelerated: bool = True
+    """Whether the devices are no CPUs."""
 
 
-def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) -> float:
+def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, accelerated: bool = True) -> float:
     """Return the bytes of one rank's device at the peak of a step."""
-    return trainer_memory(shape, step_of(shape, layout, value_bytes=value_bytes, chunk=chunk)).total
+    step = step_of(shape, layout, value_bytes=value_bytes, chunk=chunk, accelerated=accelerated)
+    return trainer_memory(shape, step).total
 
 
-def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) -> TrainerStep:
-    """Return the settings of a step with a layout. Its `ranks` are those of one copy of the weights."""
+def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, accelerated: bool) -> TrainerStep:
+    """Return the settings of a step with a layout. Its `ranks` are those of one copy of the weights.
+
+    On the CPU the snapshot of a checkpoint is in the memory of the step.
+    """
     return TrainerStep(
         ranks=layout.shards,
         tokens=layout.tokens,
@@ -73,7 +79,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) 
         reduce_once=layout.reduce_once,
         offload=layout.offload,
         published=layout.published,
-        snapshot_on_device=value_bytes == FLOAT32,
+        snapshot_on_device=not accelerated,
     )
 
 
@@ -92,7 +98,7 @@ def choose_layout(
     """Return the layout that uses the memory best.
 
     In this order: shards within a host if a copy fits there, the micro-batch, one sum of the gradients per update,
-    then as many layers without checkpointing as fit. On the CPU (4 bytes per value) only the last choice is made from
+    then as many layers without checkpointing as fit. On the CPU only the last choice is made from
     memory: the others would change the order of additions.
 
     Args:
@@ -112,12 +118,12 @@ def choose_layout(
 
     def share(layout: Layout) -> float:
         largest = replace(layout, tokens=max(layout.tokens, longest))
-        return layout_bytes(shape, largest, value_bytes=machine.value_bytes, chunk=chunk) / machine.memory
+        size, accelerated = machine.value_bytes, machine.accelerated
+        return layout_bytes(shape, largest, value_bytes=size, chunk=chunk, accelerated=accelerated) / machine.memory
 
     def fitting(layouts: Iterable[Layout], limit: float) -> list[Layout]:
         return [layout for layout in layouts if share(layout) <= limit]
 
-    accelerated = machine.value_bytes < FLOAT32
     layout = Layout(
         ranks=machine.ranks,
         shards=machine.ranks,
@@ -130,13 +136,13 @@ def choose_layout(
         raise ValueError("spec.trainer.sharding: PerHost needs the same number of ranks on each host: set it to Full")
     if sharding != "Full" and machine.ranks_per_host is not None and machine.ranks_per_host < machine.ranks:
         within = replace(layout, shards=machine.ranks_per_host)
-        if sharding == "PerHost" or (accelerated and share(within) <= CHECKPOINTED):
+        if sharding == "PerHost" or (machine.accelerated and share(within) <= CHECKPOINTED):
             layout = within
-    if tokens is None and accelerated:
+    if tokens is None and machine.accelerated:
         sizes = range(DEFAULT_TOKENS, LARGEST_TOKENS + 1, TOKENS_STEP)
         layout = [layout, *fitting((replace(layout, tokens=size) for size in sizes), CHECKPOINTED)][-1]
     once = replace(layout, reduce_once=True)
-    if layout.shards < layout.ranks or (accelerated and machine.ranks > 1):
+    if layout.shards < layout.ranks or (machine.accelerated and machine.ranks > 1):
         layout = [layout, *fitting([once], USABLE)][-1]
     if checkpointing is None:
         kept = (replace(layout, unchecked=count) for count in range(1, shape.layers + 1))

@@ -131,6 +131,8 @@ def _cpu(
 ) -> None:
     """Set the arguments for a small model on CPU: fast start, exact results, no C++ compiler at run time."""
     dtype = rollout.engine_args.get("dtype", "float32")
+    if dtype != "float32":
+        args["hf-overrides"] = {"head_dtype": "float32"}  # logits as in the trainer
     per_token = kv_bytes_per_token(config, bytes_per_value=_BYTES_PER_VALUE.get(dtype, 4))
     args |= {
         "dtype": "float32",  # "auto" would turn a float32 checkpoint into bfloat16

@@ -15,11 +15,12 @@ import torch.distributed as dist
 
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
 from rstar2_train.capacity.model_shape import shape_of
+from rstar2_train.capacity.number_format import is_bfloat16
 from rstar2_train.trainer.types import TrainConfig
 from rstar2_train.weights.model_config import model_config
 
 if TYPE_CHECKING:
-    from rstar2_train.api.roles import Vendor
+    from rstar2_train.api.roles import NumberFormat, Vendor
 
 UNKNOWN_LAYERS = 1_000_000
 """More layers than any model has: no layer of a model of unknown shape is checkpointed."""
@@ -36,14 +37,15 @@ class ComputeDevice:
     """Number format of forward and backward; master weights, optimiser and reductions are always float32."""
 
 
-def select_device(vendor: Vendor, *, index: int = 0) -> ComputeDevice:
+def select_device(vendor: Vendor, *, dtype: NumberFormat, index: int = 0) -> ComputeDevice:
     """Return the device of this rank. `index`: its number among the visible ones; Ray makes only one visible.
 
     Raises:
-        RuntimeError: if the job requires an accelerator and torch has none.
+        RuntimeError: if the job requires an accelerator and torch has none, or bfloat16 and the CPU has none.
     """
+    number = torch.bfloat16 if is_bfloat16(dtype, vendor) else torch.float32
     if vendor == "None":
-        return ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
+        return ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=number)
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"spec.accelerator.vendor is {vendor}, but torch finds no accelerator: check the device plugin, the driver "
@@ -52,7 +54,7 @@ def select_device(vendor: Vendor, *, index: int = 0) -> ComputeDevice:
     torch.cuda.set_device(index)
     # Float32 products of reduced precision lose accuracy in the softmax over a large vocabulary, most of all on ROCm.
     torch.set_float32_matmul_precision("highest")
-    return ComputeDevice(device=torch.device("cuda", index), backend="cpu:gloo,cuda:nccl", dtype=torch.bfloat16)
+    return ComputeDevice(device=torch.device("cuda", index), backend="cpu:gloo,cuda:nccl", dtype=number)
 
 
 def thread_count(configured: int | None, ranks_here: int) -> int:
@@ -77,6 +79,7 @@ def layout_of(
         ranks_per_host=ranks_per_host,
         memory=_least_memory(compute.device, ranks_here),
         value_bytes=compute.dtype.itemsize,
+        accelerated=compute.device.type != "cpu",
     )
     try:
         shape = shape_of(model_config(model_dir), name=model_dir.name)

@@ -87,7 +87,7 @@ class TrainerRank:
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         torch.set_num_threads(device.thread_count(self.config.threads, ranks_here))
         torch.manual_seed(self.config.seed + self.rank)
-        self.compute = device.select_device(self.config.vendor)
+        self.compute = device.select_device(self.config.vendor, dtype=self.config.dtype)
         timeout = datetime.timedelta(seconds=self.config.collective_timeout_seconds)
         store = dist.TCPStore(
             host,

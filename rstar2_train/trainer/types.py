@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.number_format import requested_format
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
-    from rstar2_train.api.roles import Sharding, Vendor
+    from rstar2_train.api.roles import NumberFormat, Sharding, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,10 @@ class TrainConfig:
     """Settings of the ranks; the same for every stage of a job."""
 
     vendor: Vendor = "None"
-    """None: CPU, gloo, float32. Else: the rank's GPU, NCCL or RCCL, bfloat16 over float32 master weights."""
+    """None: CPU, gloo. Else: the rank's GPU, NCCL or RCCL."""
+    dtype: NumberFormat = "Auto"
+    """Number format of forward and backward, over float32 master weights. Auto: bfloat16, on a CPU only if it has
+    instructions for it."""
     tokens_per_micro_batch: int | None = None
     """Largest number of tokens per forward pass, padding included; a longer sequence has its own pass. None: derived
     from the free memory."""
@@ -57,6 +61,7 @@ class TrainConfig:
         trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
         return cls(
             vendor=spec.accelerator.vendor,
+            dtype=requested_format(spec),
             tokens_per_micro_batch=trainer.tokens_per_micro_batch,
             logprob_chunk_tokens=trainer.logprob_chunk_tokens,
             activation_checkpointing=trainer.recomputes,

@@ -26,6 +26,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.capacity.fit import model_obstacles
 from rstar2_train.capacity.model_shape import UnknownModel, read_shape
+from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.judge.sandbox import packages
@@ -108,9 +109,13 @@ def assign_devices(
     """Return the devices of the trainer and of each engine; none for a job on the CPU.
 
     `trains`: whether the job's learning stages run here; `pending`: the stages to run, default: all. Raises
-    PreflightError if the devices do not suffice.
+    PreflightError if the devices do not suffice, or the CPU lacks the number format of the trainer.
     """
     if job.spec.accelerator.vendor == "None":
+        try:
+            is_bfloat16(requested_format(job.spec) if trains else "Float32", "None")
+        except RuntimeError as error:
+            raise PreflightError(f"error: {error}") from error
         return DeviceAssignment()
     source = job.spec.model.source
     try:

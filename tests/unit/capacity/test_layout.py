@@ -63,7 +63,7 @@ def test_choose_layout_offload_leaves_memory_for_activations() -> None:
 
 def test_choose_layout_keeps_the_order_of_sums_on_the_cpu() -> None:
     """On the CPU, memory changes neither micro-batches nor reductions."""
-    layout = choose(machine(value_bytes=4, memory=10e12))
+    layout = choose(machine(value_bytes=4, accelerated=False, memory=10e12))
     assert layout == Layout(ranks=24, shards=24, tokens=16_384, unchecked=SHAPE.layers)
 
 

@@ -1,0 +1,74 @@
+"""spec.trainer.dtype: what a job asks for, and what a CPU does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.capacity import number_format
+from rstar2_train.capacity.fit import trainer_value_bytes
+from rstar2_train.capacity.number_format import cpu_has_bfloat16, is_bfloat16
+from rstar2_train.launch.local import preflight
+from rstar2_train.trainer.types import TrainConfig
+from tests.support.simulated_cluster import manifest
+
+X86 = "processor\t: 0\nflags\t\t: fpu sse2 avx512f {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (X86.format("avx512_bf16"), True),
+        (X86.format("amx_bf16 amx_tile"), True),
+        (X86.format("avx512_vnni"), False),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", True),
+        ("", False),
+    ],
+)
+def test_cpu_has_bfloat16_by_its_flags(text: str, expected: bool, tmp_path: Path) -> None:
+    """The flags of x86 and of Arm; a machine that shows none has none."""
+    (tmp_path / "cpuinfo").write_text(text)
+    assert cpu_has_bfloat16(tmp_path / "cpuinfo") is expected
+    assert not cpu_has_bfloat16(tmp_path / "absent")
+
+
+def job(vendor: str, dtype: str, engine: dict[str, Any]) -> AgenticRLJob:
+    body = manifest("g")
+    body["spec"]["accelerator"] = {"vendor": vendor}
+    body["spec"]["trainer"] |= {"dtype": dtype} | ({"gpusPerReplica": 0} if vendor == "None" else {})
+    body["spec"].setdefault("rollout", {})["engineArgs"] = engine
+    return AgenticRLJob.model_validate(body)
+
+
+@pytest.mark.parametrize("instructions", [False, True])
+@pytest.mark.parametrize(
+    ("vendor", "dtype", "engine", "expected"),
+    [
+        ("AMD", "Auto", {}, "bfloat16"),
+        ("AMD", "Float32", {}, "float32"),
+        ("None", "Auto", {}, "float32"),
+        ("None", "Auto", {"dtype": "float32"}, "float32"),
+        ("None", "Auto", {"dtype": "bfloat16"}, "as the CPU"),
+        ("None", "BFloat16", {}, "bfloat16 or refused"),
+        ("None", "Float32", {"dtype": "bfloat16"}, "float32"),
+    ],
+)
+def test_trainer_format(
+    vendor: str, dtype: str, engine: dict[str, Any], expected: str, instructions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, Auto follows the engines; BFloat16 without instructions is refused before the run."""
+    monkeypatch.setattr(number_format, "cpu_has_bfloat16", lambda: instructions)
+    spec = job(vendor, dtype, engine).spec
+    asked = TrainConfig.from_spec(spec).dtype
+    wide = expected == "float32" or (expected == "as the CPU" and not instructions)
+    assert trainer_value_bytes(job(vendor, dtype, engine)) == (4 if wide else 2)
+    if expected == "bfloat16 or refused" and not instructions:
+        with pytest.raises(RuntimeError, match=r"spec\.trainer\.dtype: BFloat16 needs a CPU .* set Float32 or Auto"):
+            is_bfloat16(asked, spec.accelerator.vendor)
+        with pytest.raises(preflight.PreflightError, match=r"spec\.trainer\.dtype"):
+            preflight.assign_devices(job(vendor, dtype, engine))
+    else:
+        assert is_bfloat16(asked, spec.accelerator.vendor) is not wide
