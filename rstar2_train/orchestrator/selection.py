@@ -46,7 +46,9 @@ def select_group(
     if not selection.trainable:
         return None
     kept = [group[index] for index in selection.kept]
-    rewards = GroupRewards([_reward(each, settings) for each in kept], [each.response_tokens for each in kept])
+    rewards = GroupRewards(
+        [_reward(trajectory, settings) for trajectory in kept], [trajectory.response_tokens for trajectory in kept]
+    )
     advantages = functions_of(settings.objective).advantages(rewards, settings)
     sequences = [
         sequence
