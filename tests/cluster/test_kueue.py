@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.job_controller import PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
-from tests.support.kueue import create_queue, kueue
+from tests.support.kueue import API, PODS_READY_SECONDS, create_queue, kueue
 from tests.support.operator_process import OperatorProcess
 
 GPUS = {
@@ -61,3 +62,33 @@ def test_kueue_two_jobs_share_one_quota(queue: JobController) -> None:
     assert queue.status("first").get("restarts") == 0
     queue.succeed("first", "s0", attempt=2)
     queue.wait(lambda: queue.pods() == ["second-s0-1-0"], "the second job does not run")
+
+
+def workload(queue: JobController) -> dict[str, Any]:
+    """Return the only Workload."""
+    (body,) = queue.api.request("GET", f"{API}/namespaces/lab/workloads")["items"]
+    return dict(body)
+
+
+def conditions(body: dict[str, Any]) -> dict[str, str]:
+    """Return the conditions of a Workload: type -> status."""
+    return {each["type"]: each["status"] for each in body["status"]["conditions"]}
+
+
+def test_kueue_wait_for_pods_ready_spares_running_jobs(queue: JobController) -> None:
+    """A job whose pods do not run in time is evicted and keeps its Workload; one whose pods run is never evicted."""
+    queue.has_nodes = False
+    queue.submit("slow", **GPUS)
+    queue.wait(lambda: bool(queue.attempts), "the job is not admitted")
+    first = workload(queue)
+    assert conditions(first)["PodsReady"] == "False"
+    queue.wait(lambda: bool(workload(queue)["status"].get("requeueState")), "Kueue does not evict the job")
+    queue.has_nodes = True
+    queue.wait(lambda: queue.pods() == ["slow-s0-2-0"], "the job does not run")
+    queue.wait(lambda: conditions(workload(queue)).get("PodsReady") == "True", "the pods are not reported")
+    queue.play_for(PODS_READY_SECONDS + 10)
+    second = workload(queue)
+    assert second["metadata"]["uid"] == first["metadata"]["uid"], "a new Workload would be the last in the queue"
+    assert conditions(second)["Admitted"] == "True"
+    assert queue.attempts == ["slow-s0-1", "slow-s0-2"]
+    assert queue.status("slow").get("restarts") == 0

@@ -93,7 +93,15 @@ PROMTOOL = Binary(
 """Not part of a cluster: the tests of the chart's alerts use it."""
 KUEUE = Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue")
 """Not part of a cluster: the tests of spec.queueName use it."""
-DATA = {"kwok": "kustomize/stage", "kueue": "config/components/crd/bases"}
+COSCHEDULING = Binary(
+    "gang-scheduler", "scheduler-plugins", "rstar2.dev/tools/scheduler-plugins", "sigs.k8s.io/scheduler-plugins"
+)
+"""Not part of a cluster: the scheduler of the tests of gangs."""
+DATA = {
+    "kwok": "kustomize/stage",
+    "kueue": "config/components/crd/bases",
+    "gang-scheduler": "manifests/coscheduling",
+}
 """Binary -> folder of its module that is copied next to it, under its last name: files that no program embeds."""
 
 

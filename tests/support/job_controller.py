@@ -86,13 +86,17 @@ class JobController:
         pod["status"] |= {"phase": "Running" if self.has_nodes else "Pending", "conditions": [scheduled]}
         self.api.request("PUT", f"{PODS}/{pod['metadata']['name']}/status", pod)
 
-    def succeed(self, name: str, stage: str, attempt: int = 1) -> None:
-        """Act as the orchestrator of an attempt: report success and end."""
+    def report_success(self, name: str, stage: str, attempt: int) -> None:
+        """Act as the orchestrator of an attempt: report success."""
         outcome = Outcome(stage=stage, attempt=attempt, outcome="completed", reason="StepsReached")
         path = f"/api/v1/{LAB}/configmaps/{names.progress(name)}"
         config = self.api.request("GET", path)
         config["data"] = {outcome_key(stage): outcome.model_dump_json(exclude_none=True)}
         self.api.request("PUT", path, config)
+
+    def succeed(self, name: str, stage: str, attempt: int = 1) -> None:
+        """Act as the orchestrator of an attempt: report success and end."""
+        self.report_success(name, stage, attempt)
         pod = self.api.request("GET", f"{PODS}/{name}-{stage}-{attempt}-0")
         pod["status"]["phase"] = "Succeeded"
         self.api.request("PUT", f"{PODS}/{name}-{stage}-{attempt}-0/status", pod)

@@ -26,18 +26,25 @@ GROUP = "kueue.x-k8s.io/v1beta2"
 API = f"/apis/{GROUP}"
 CERTIFICATES = "/etc/kueue/metrics/certs"
 START_SECONDS = 180.0
+PODS_READY_SECONDS = 30
+"""Time that an admitted job has until all its pods run."""
 
 
 @contextlib.contextmanager
-def kueue(api: KubeApiserver, folder: Path) -> Iterator[None]:
-    """Install Kueue's CRDs and run its controller. `folder`: for its configuration and log."""
+def kueue(api: KubeApiserver, folder: Path, *, kubeconfig: Path | None = None) -> Iterator[None]:
+    """Install Kueue's CRDs and run its controller.
+
+    `folder`: for its configuration and log; `kubeconfig`: of its account, default: with all rights.
+    """
     program = binaries.ensure_binary(binaries.KUEUE)
     _install_crds(api, Path(program).parent / "bases")
     key, certificate = folder / "tls.key", folder / "tls.crt"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kueue"]
     subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     (folder / "config.json").write_text(json.dumps(_configuration(folder)))
-    command = shlex.join([program, f"--config={folder / 'config.json'}", f"--kubeconfig={api.kubeconfig}"])
+    command = shlex.join(
+        [program, f"--config={folder / 'config.json'}", f"--kubeconfig={kubeconfig or api.kubeconfig}"]
+    )
     copy = f"mkdir -p {CERTIFICATES} && cp {key} {certificate} {CERTIFICATES}"
     script = f"mount -t tmpfs none /etc && {copy} && exec {command}"
     with component(["unshare", "--map-root-user", "--mount", "sh", "-c", script], folder / "kueue.log"):
@@ -78,6 +85,11 @@ def _configuration(folder: Path) -> dict[str, Any]:
         "internalCertManagement": {"enable": False},
         "integrations": {"frameworks": [], "externalFrameworks": ["AgenticRLJob.v1alpha1.rstar2.dev"]},
         "featureGates": {"VisibilityOnDemand": False},
+        # A job whose pods do not all run in time is evicted, and queued again a second later.
+        "waitForPodsReady": {
+            "timeout": f"{PODS_READY_SECONDS}s",
+            "requeuingStrategy": {"backoffBaseSeconds": 1, "backoffLimitCount": 10},
+        },
     }
 
 
