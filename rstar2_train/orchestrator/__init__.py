@@ -15,6 +15,7 @@ Modules:
 - `sessions`         how a stage creates its sessions and its chat format; tests pass others
 - `trainer_session`  ranks and checkpoints of the attempt
 - `rollout_session`  engines and judge of the attempt
+- `engine_weights`   publishes weight versions and loads them into the engines
 - `weight_transports`  how weight versions travel from the ranks to the engines
 - `device_sharing`     trainer and engine time-share one device
 - `leftovers`        deletes what killed attempts left behind

@@ -9,9 +9,10 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rstar2_train.api.contracts import (
     MESSAGE_LENGTH,
@@ -32,6 +33,9 @@ from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 
 _REPORT_INTERVAL = 0.5
 """Seconds between two progress reports inside a step."""
+
+
+Result = TypeVar("Result")
 
 
 class SuspendRequested(Exception):
@@ -110,6 +114,21 @@ class StageContext:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self.stopping.set)
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of `work`. A stop request cancels `work` and raises SuspendRequested."""
+        working = asyncio.create_task(work)
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopped = not working.done()
+        finally:
+            stopping.cancel()
+            working.cancel()  # no effect on a finished task
+            await asyncio.gather(working, return_exceptions=True)
+        if stopped:
+            raise SuspendRequested
+        return working.result()
 
     def report_rollouts(self, done: int, total: int) -> None:
         """Report the number of finished rollouts of the current batch, at most twice per second."""

@@ -12,7 +12,6 @@ import os
 from array import array
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -24,16 +23,14 @@ from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest, sample_missing, too_many_lost
 from rstar2_train.inference.client import EngineClient
-from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import Connect, EnginePool, PoolTimes
-from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.engine_weights import EngineWeights
 from rstar2_train.orchestrator.judge_watch import JudgeWatch
 from rstar2_train.orchestrator.long_prompts import truncate_long
-from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.pods import AgentPods
@@ -48,7 +45,6 @@ from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
 from rstar2_train.rollout.workers.worker_process import WorkerLost
 from rstar2_train.simulation.makespan import makespan_bound
 from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
 from rstar2_train.utils.loop_lag import LoopLag
@@ -100,8 +96,7 @@ class RolloutSession:
         """Whether the sandbox has imported the job's functions."""
         self._lag = LoopLag()
         self._workers = self._make_workers()
-        self._transport: WeightTransport | None = None
-        self._exported: WeightUpdate | None = None
+        self.weights = EngineWeights(ctx, self._pool)
         pods = None
         if port := ctx.endpoints.agent_port:
             pods = AgentPods(token=read_secret(AGENT_TOKEN) or "", port=port)
@@ -140,68 +135,6 @@ class RolloutSession:
         await self._pool.__aexit__(kind, error, trace)
         await self._lag.__aexit__(kind, error, trace)
 
-    async def push_weights(self, group: TrainerGroup, version: str) -> None:
-        """Publish the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does.
-
-        If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
-        """
-        transport, device = self._transport_of(group), self._ctx.device
-        await device.to_trainer()
-        update = await transport.publish(group, version)
-        await device.to_engines()
-        try:
-            await self._unless_stopped(self._pool.push(update))
-        except EngineRejected as error:
-            if not transport.restart():
-                raise _stage_failure(error) from error
-            log.warning("%s; the next version is a snapshot", error)
-            await device.to_trainer()
-            update = await transport.publish(group, version)
-            await self._push(update)
-        except EngineUnavailable as error:
-            raise _stage_failure(error) from error
-        await asyncio.to_thread(transport.prune, update)
-
-    async def export_weights(self, group: TrainerGroup, version: str) -> None:
-        """Publish the trainer's weights as `version`, for `load_exported`. Raises StageFailed if the disk is full."""
-        self._exported = await self._transport_of(group).publish(group, version)
-
-    async def load_exported(self) -> bool:
-        """Load the last exported version into the engines; the rollouts in flight continue with its weights.
-
-        Return False if the engines reject a delta: the next exported version is then a snapshot. Raises as
-        `push_folder` does.
-        """
-        update = self._exported
-        assert update is not None
-        assert self._transport is not None
-        try:
-            await self._unless_stopped(self._pool.push(update, keep_requests=True))
-        except EngineRejected as error:
-            if not self._transport.restart():
-                raise _stage_failure(error) from error
-            log.warning("%s; the next version is a snapshot", error)
-            return False
-        except EngineUnavailable as error:
-            raise _stage_failure(error) from error
-        await asyncio.to_thread(self._transport.prune, update)
-        return True
-
-    async def push_folder(self, folder: Path, version: str) -> None:
-        """Load the model in `folder` into the engines as `version`; on return at least one engine has confirmed it.
-
-        An engine of another project has loaded its model already, whose name is the version. Raises SuspendRequested
-        on a stop request, StageFailed when no engine is available or the model is rejected.
-        """
-        await self._push(FolderUpdate.make(folder, self._ctx.endpoints.served_model or version))
-
-    async def _push(self, update: WeightUpdate) -> None:
-        await self._ctx.device.to_engines()
-        try:
-            await self._unless_stopped(self._pool.push(update))
-        except (EngineUnavailable, EngineRejected) as error:
-            raise _stage_failure(error) from error
-
     def _make_workers(self) -> RolloutWorkers | None:
         """Return the rollout workers of the stage; None if this process runs the rollouts."""
         spec = self._ctx.job.spec
@@ -220,18 +153,6 @@ class RolloutSession:
             connect=self._connect,
         )
         return RolloutWorkers(count, self._pool, setup)
-
-    def _transport_of(self, group: TrainerGroup) -> WeightTransport:
-        """Return the job's transport; the first call creates it."""
-        if self._transport is None:
-            self._transport = self._make_transport(group)
-        return self._transport
-
-    def _make_transport(self, group: TrainerGroup) -> WeightTransport:
-        rollout = self._ctx.job.spec.rollout
-        if rollout.weight_transport == "Folder" and not rollout.weight_probe:
-            return FolderTransport(self._ctx.state.weights, probes=None)
-        return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)
 
     async def sample_groups(
         self,
@@ -369,19 +290,8 @@ class RolloutSession:
         Raises StageFailed for a prompt that is too long (another attempt would fail as well), and for a rollout worker
         that keeps dying.
         """
-        working = asyncio.create_task(work)
-        stopping = asyncio.create_task(self._ctx.stopping.wait())
         try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopped = not working.done()
-        finally:
-            stopping.cancel()
-            working.cancel()  # no effect on a finished task
-            await asyncio.gather(working, return_exceptions=True)
-        if stopped:
-            raise SuspendRequested
-        try:
-            return working.result()
+            return await self._ctx.unless_stopped(work)
         except PromptTooLong as error:
             raise StageFailed("BadData", str(error), retryable=False) from error
         except WorkerLost as error:
@@ -395,13 +305,6 @@ def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None
         lost_to = next(rollout.lost_to for rollout in rollouts if rollout.failed)
         reason = _FAILURE_REASONS.get(lost_to, "EngineUnavailable")
         raise StageFailed(reason, message, retryable=lost_to != "checker")
-
-
-def _stage_failure(error: EngineUnavailable | EngineRejected) -> StageFailed:
-    """Return the failure of a stage whose engines do not take new weights."""
-    if isinstance(error, EngineRejected):
-        return StageFailed("BadConfiguration", str(error), retryable=False)
-    return StageFailed("EngineUnavailable", str(error), retryable=True)
 
 
 async def _find_engines(service: str) -> frozenset[str] | None:

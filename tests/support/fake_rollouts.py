@@ -27,6 +27,7 @@ class FakeRollouts:
 
         `rejected`: versions that the engines reject once.
         """
+        self.weights = self
         self.pushed: list[str] = []
         self.exported = ""
         self._rejected = list(rejected)
@@ -39,11 +40,11 @@ class FakeRollouts:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
+    async def push(self, group: FakeTrainerGroup, version: str) -> None:
         self._on_push(version)
         self.pushed.append(version)
 
-    async def export_weights(self, group: FakeTrainerGroup, version: str) -> None:
+    async def export(self, group: FakeTrainerGroup, version: str) -> None:
         self.exported = version
 
     async def load_exported(self) -> bool:

@@ -48,7 +48,7 @@ class Publisher:
     async def start(self, source: InitialPolicy) -> int:
         """Load the weights of the last finished step into the engines. Return its number: 0 without a checkpoint."""
         if not self._trainer.resumes:
-            await self._rollouts.push_folder(source.model, step_version(self._ctx.stage, 0))
+            await self._rollouts.weights.push_folder(source.model, step_version(self._ctx.stage, 0))
             return 0
         step = await self._trainer.wait_until_ready()
         await self.publish_last(step)
@@ -73,20 +73,20 @@ class Publisher:
         version = step_version(self._ctx.stage, step)
         if self._in_flight:
             self.rejected.clear()
-            await self._rollouts.export_weights(self._trainer.group, version)
+            await self._rollouts.weights.export(self._trainer.group, version)
             self._exported = step
             self._wake.set()
         else:
-            await self._rollouts.push_weights(self._trainer.group, version)
+            await self._rollouts.weights.push(self._trainer.group, version)
             self._served.advance(step)
 
     async def publish_last(self, step: int) -> None:
         """Load the trainer's weights of `step` into the engines, without rollouts in flight."""
-        await self._rollouts.push_weights(self._trainer.group, step_version(self._ctx.stage, step))
+        await self._rollouts.weights.push(self._trainer.group, step_version(self._ctx.stage, step))
 
     async def publish_final(self, step: int) -> None:
         """Load the weights of the stage's final model, which after a collapse is not that of the last step."""
-        await self._rollouts.push_weights(self._trainer.group, final_version(self._ctx.stage, step))
+        await self._rollouts.weights.push(self._trainer.group, final_version(self._ctx.stage, step))
 
     async def _load_exported(self) -> None:
         """Load the newest exported version into the engines, again and again."""
@@ -95,7 +95,7 @@ class Publisher:
                 await self._wake.wait()
                 self._wake.clear()
                 started, step = time.monotonic(), self._exported
-                if not await self._rollouts.load_exported():
+                if not await self._rollouts.weights.load_exported():
                     self.rejected.set()
                     continue
                 self._served.advance(step)

@@ -27,7 +27,7 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
     async with sessions.rollouts(ctx, sessions.chat_format(ctx, source.model)) as rollouts:
-        await rollouts.push_folder(source.model, source.version)
+        await rollouts.weights.push_folder(source.model, source.version)
         if source.stage is not None and needs_validation(ctx, source.stage):
             await run_validation(ctx, rollouts, source.stage, step=None)
         run = EvaluationRun(

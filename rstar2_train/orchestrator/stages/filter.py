@@ -74,7 +74,7 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
     assert settings is not None
     source = initial_policy(ctx.job, ctx.stage, ctx.state)
     async with sessions.rollouts(ctx, sessions.chat_format(ctx, source.model)) as rollouts:
-        await rollouts.push_folder(source.model, source.version)
+        await rollouts.weights.push_folder(source.model, source.version)
         if source.stage is not None and needs_validation(ctx, source.stage):
             await run_validation(ctx, rollouts, source.stage, step=None)
         ctx.report(phase="Filtering")

@@ -61,6 +61,10 @@ class FakeRollouts:
     async def __aexit__(self, *_: object) -> None:
         pass
 
+    @property
+    def weights(self) -> Self:
+        return self
+
     async def push_folder(self, folder: Path, version: str) -> None:
         pass
 

@@ -167,7 +167,7 @@ async def test_grpo_time_shared_device_has_one_user(stage: Callable[..., StageCo
     ctx.device = device = RecordedSharing(ctx.state.device_lock)
 
     class Rollouts(FakeRollouts):
-        async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
+        async def push(self, group: FakeTrainerGroup, version: str) -> None:
             assert not group.asleep  # its weights are written
             await device.to_engines()
 

@@ -58,7 +58,12 @@ async def test_measure_long_prompt_counts_as_wrong(ctx: StageContext, caplog: py
     rollouts._pool, rollouts._checked = pool, True
     with SampleCache(ctx.state.root / "samples.jsonl") as cache:
         results = await rollouts.measure(
-            problems, samples=2, sampling=Sampling(max_response_tokens=20), seed=(0,), cache=cache
+            problems,
+            samples=2,
+            sampling=Sampling(max_response_tokens=20),
+            seed=(0,),
+            cache=cache,
+            on_sample=lambda result, *, saved: None,
         )
     assert [(result.prompt_id, result.sample) for result in results] == [("p7", 0), ("p7", 1), ("p8", 0), ("p8", 1)]
     assert all(result.truncated and not result.correct and not result.failed for result in results)
@@ -89,7 +94,7 @@ async def test_session_stop_request_does_not_wait_for_engines(ctx: StageContext)
     async with RolloutSession(ctx, NO_FORMAT) as rollouts:
         asyncio.get_running_loop().call_later(0.3, ctx.stopping.set)
         with pytest.raises(SuspendRequested):
-            await rollouts.push_folder(ctx.state.root, "v1")
+            await rollouts.weights.push_folder(ctx.state.root, "v1")
     assert time.monotonic() - started < rollouts._pool.times.patience / 2
 
 

@@ -151,12 +151,12 @@ async def test_session_rejected_delta_is_followed_by_a_snapshot(new_attempt: New
 
     rejects_all = False
     session._pool.push = push  # type: ignore[method-assign]
-    await session.push_weights(group, "v0")
-    await session.push_weights(group, "v1")
+    await session.weights.push(group, "v0")
+    await session.weights.push(group, "v1")
     assert lengths == [1, 2, 1]
     rejects_all = True
     with pytest.raises(StageFailed, match="is damaged"):
-        await session.push_weights(group, "v2")
+        await session.weights.push(group, "v2")
     assert lengths == [1, 2, 1, 2, 1]
 
 
@@ -164,7 +164,7 @@ async def test_session_default_transport_is_a_folder(new_attempt: NewAttempt) ->
     """Without settings a version is a model folder without a probe, as before."""
     ctx = new_attempt()
     group: Any = FakeGroup(ctx.state.root.parent / "model")
-    transport = session_of(ctx)._make_transport(group)
+    transport = session_of(ctx).weights._make_transport(group)
     assert isinstance(transport, FolderTransport)
     update = await transport.publish(group, "rl-step-000001")
     assert update == FolderUpdate.make(ctx.state.weights / "rl-step-000001", "rl-step-000001")

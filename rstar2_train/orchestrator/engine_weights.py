@@ -1,0 +1,111 @@
+"""The weight versions of a stage's engines: published by the trainer's ranks, loaded by the engines.
+
+The engines' part is `inference/pool.py`, the ranks' part `weight_transports.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
+from rstar2_train.trainer.trainer_group import TrainerGroup
+
+log = logging.getLogger(__name__)
+
+
+class EngineWeights:
+    """The weights of the engines of one stage attempt."""
+
+    def __init__(self, ctx: StageContext, pool: EnginePool) -> None:
+        self._ctx = ctx
+        self._pool = pool
+        self._transport: WeightTransport | None = None
+        self._exported: WeightUpdate | None = None
+
+    async def push(self, group: TrainerGroup, version: str) -> None:
+        """Publish the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does.
+
+        If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
+        """
+        transport, device = self._transport_of(group), self._ctx.device
+        await device.to_trainer()
+        update = await transport.publish(group, version)
+        await device.to_engines()
+        try:
+            await self._ctx.unless_stopped(self._pool.push(update))
+        except EngineRejected as error:
+            if not transport.restart():
+                raise _stage_failure(error) from error
+            log.warning("%s; the next version is a snapshot", error)
+            await device.to_trainer()
+            update = await transport.publish(group, version)
+            await self._load(update)
+        except EngineUnavailable as error:
+            raise _stage_failure(error) from error
+        await asyncio.to_thread(transport.prune, update)
+
+    async def export(self, group: TrainerGroup, version: str) -> None:
+        """Publish the trainer's weights as `version`, for `load_exported`. Raises StageFailed if the disk is full."""
+        self._exported = await self._transport_of(group).publish(group, version)
+
+    async def load_exported(self) -> bool:
+        """Load the last exported version into the engines; the rollouts in flight continue with its weights.
+
+        Return False if the engines reject a delta: the next exported version is then a snapshot. Raises as
+        `push_folder` does.
+        """
+        update = self._exported
+        assert update is not None
+        assert self._transport is not None
+        try:
+            await self._ctx.unless_stopped(self._pool.push(update, keep_requests=True))
+        except EngineRejected as error:
+            if not self._transport.restart():
+                raise _stage_failure(error) from error
+            log.warning("%s; the next version is a snapshot", error)
+            return False
+        except EngineUnavailable as error:
+            raise _stage_failure(error) from error
+        await asyncio.to_thread(self._transport.prune, update)
+        return True
+
+    async def push_folder(self, folder: Path, version: str) -> None:
+        """Load the model in `folder` into the engines as `version`; on return at least one engine has confirmed it.
+
+        An engine of another project has loaded its model already, whose name is the version. Raises SuspendRequested
+        on a stop request, StageFailed when no engine is available or the model is rejected.
+        """
+        await self._load(FolderUpdate.make(folder, self._ctx.endpoints.served_model or version))
+
+    async def _load(self, update: WeightUpdate) -> None:
+        await self._ctx.device.to_engines()
+        try:
+            await self._ctx.unless_stopped(self._pool.push(update))
+        except (EngineUnavailable, EngineRejected) as error:
+            raise _stage_failure(error) from error
+
+    def _transport_of(self, group: TrainerGroup) -> WeightTransport:
+        """Return the job's transport; the first call creates it."""
+        if self._transport is None:
+            self._transport = self._make_transport(group)
+        return self._transport
+
+    def _make_transport(self, group: TrainerGroup) -> WeightTransport:
+        rollout = self._ctx.job.spec.rollout
+        if rollout.weight_transport == "Folder" and not rollout.weight_probe:
+            return FolderTransport(self._ctx.state.weights, probes=None)
+        return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)
+
+
+def _stage_failure(error: EngineUnavailable | EngineRejected) -> StageFailed:
+    """Return the failure of a stage whose engines do not take new weights."""
+    if isinstance(error, EngineRejected):
+        return StageFailed("BadConfiguration", str(error), retryable=False)
+    return StageFailed("EngineUnavailable", str(error), retryable=True)
