@@ -47,19 +47,42 @@ def owned(body: dict[str, Any], job: Object, *, keep_claims: bool, spec: str) ->
     meta = job["metadata"]
     body = {**body, "metadata": {**body["metadata"], "namespace": meta["namespace"]}}
     if not (keep_claims and body["kind"] in OWNERLESS):
-        body["metadata"]["ownerReferences"] = [
-            {
-                "apiVersion": API_VERSION,
-                "kind": job["kind"],
-                "name": meta["name"],
-                "uid": meta["uid"],
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ]
+        body["metadata"]["ownerReferences"] = [_owner(job)]
     own = {names.HASH: _digest(body), names.SPEC: spec}
     body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), **own}
     return body
+
+
+def _owner(job: Object) -> dict[str, Any]:
+    meta = job["metadata"]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": job["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+async def adopt_unbound_claim(client: KubeClient, observed: ObservedJob) -> None:
+    """Let a deleted job take its retained claim with it, if the claim never had a volume and so has no data.
+
+    A job of the same name could otherwise only wait for it: the class of a claim cannot change.
+    """
+    claim = observed.child("PersistentVolumeClaim", names.claim(observed.name))
+    if claim is None or (claim.get("status") or {}).get("phase") != "Pending" or claim["spec"].get("volumeName"):
+        return
+    if claim["metadata"].get("ownerReferences") or claim["metadata"].get("deletionTimestamp"):
+        return
+    meta = claim["metadata"]
+    owner = {"op": "add", "path": "/metadata/ownerReferences", "value": [_owner(observed.job)]}
+    unchanged = {"op": "test", "path": "/metadata/uid", "value": meta["uid"]}
+    try:
+        await client.patch("PersistentVolumeClaim", meta["namespace"], meta["name"], [unchanged, owner])
+    except ApiException as error:
+        if error.status not in (404, 409, 422):  # it is gone, or has changed: then it stays, as it would otherwise
+            raise
 
 
 def _digest(value: object) -> str:

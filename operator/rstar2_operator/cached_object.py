@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from rstar2_operator.field_owners import additions
+from rstar2_operator.field_owners import additions, last_write
 
 Object = Mapping[str, Any]
 
@@ -24,6 +24,8 @@ METADATA = frozenset({"managedFields", "generateName", "selfLink", "resourceVers
 """Fields of metadata that are not kept, of every kind. `CachedObject.version` has the resourceVersion."""
 ADDITIONS = "additions"
 """Member of metadata with the additions of other clients, if there are any."""
+WRITTEN = "written"
+"""Member of metadata of a ConfigMap: when another client has last written it, by the API server's clock."""
 POD_SPEC = ("nodeName", "schedulerName", "schedulingGates")
 """Fields of a pod's spec that are kept."""
 POD_STATUS = ("phase", "reason", "message", "conditions")
@@ -75,6 +77,8 @@ def strip_fields(kind: str, body: Object) -> dict[str, Any]:
     metadata = {field: value for field, value in body["metadata"].items() if field not in METADATA}
     if added := additions(kind, body["metadata"]):
         metadata[ADDITIONS] = added
+    if kind == "ConfigMap" and (written := last_write(body["metadata"])):
+        metadata[WRITTEN] = written
     result = {**body, "metadata": metadata}
     if kind == "Pod":
         metadata.pop("annotations", None)

@@ -48,6 +48,13 @@ def additions(kind: str, metadata: Mapping[str, Any]) -> list[str]:
     return result[:MAX_ADDITIONS]
 
 
+def last_write(metadata: Mapping[str, Any]) -> str:
+    """Return when another client than the operator has last written an object; empty if none has."""
+    entries = metadata.get("managedFields") or ()
+    times = [str(entry.get("time", "")) for entry in entries if entry.get("manager") != names.FIELD_MANAGER]
+    return max(times, default="")
+
+
 def _union(first: Fields, second: Fields) -> dict[str, Any]:
     merged = {**first, **second}
     return merged | {key: _union(first[key], second[key]) for key in first.keys() & second.keys()}

@@ -93,6 +93,11 @@ class ObservedJob:
         """Return the last progress report; None if there is none, or an invalid one (see `invalid_reports`)."""
         return _read(Progress, self._reports.get(PROGRESS_KEY))
 
+    def reported_at(self, progress: Progress) -> float:
+        """Return when a progress report arrived: a node's own clock may be wrong, so the API server's counts."""
+        written = (self.child("ConfigMap", names.progress(self.name)) or {}).get("metadata", {}).get("written")
+        return progress.updated_at if written is None else seconds(written)
+
     def outcome(self, stage: str) -> Outcome | None:
         """Return the outcome of a stage's last attempt; None as for `progress`."""
         return _read(Outcome, self._reports.get(outcome_key(stage)))

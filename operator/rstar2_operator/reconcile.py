@@ -17,6 +17,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import logs, names
 from rstar2_operator.apply import (
     NameConflict,
+    adopt_unbound_claim,
     applied_spec,
     apply,
     changed,
@@ -37,6 +38,7 @@ from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_obj
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import decision_after_rejections
 from rstar2_operator.decide.kueue import current_workload, placements, priority_class
+from rstar2_operator.decide.node_loss import removable_pods
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.decide.pruning import idle_workloads, prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers
@@ -115,21 +117,26 @@ class Reconciler:
         now, rejected, state = time.time(), list[Diagnosis](), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
         if context is None:
-            running = bool(running_pods(observed))
+            running, lost_at = bool(running_pods(observed)), None
             if not running:
                 rejected = await self._delete(key, idle_workloads(observed))
             if observed.job["spec"].get("suspend") or is_deleted(observed.job):
                 running = bool(prunable(observed, (), now=now))
-                rejected = await self._delete(key, prunable_when_suspended(observed, now=now))
+                after = (observed.job["spec"].get("nodeLoss") or {}).get("afterSeconds")
+                lost, lost_at = removable_pods(observed, after if isinstance(after, int) else None, now=now)
+                objects = [*prunable_when_suspended(observed, now=now), *(("Pod", pod) for pod in lost)]
+                rejected = await self._delete(key, objects)
             if is_deleted(observed.job) and not running_pods(observed):
                 return bool(await self._set_finalizer(key, observed.job, present=False))
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
-            wake_at = correct_in = resource = None
+            wake_at, correct_in, resource = lost_at, None, None
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
             context, observed = await self._with_quota(state, context, observed)
             decision, resource = decide(job, observed, now=now), job.spec.accelerator.resource
             logs.at_stage(decision.stage)
+            if decision.release:
+                await adopt_unbound_claim(self._client, observed)
             unchanged = await self._set_finalizer(key, observed.job, present=needs_finalizer(decision))
             if decision.delete:
                 await self._delete_one(JOB, observed.job)

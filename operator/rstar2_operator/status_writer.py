@@ -48,12 +48,19 @@ def is_urgent(old: Object, new: dict[str, Any]) -> bool:
     """Return whether a change of status must be written immediately. Pure."""
     if any(old.get(name) != new.get(name) for name in URGENT_FIELDS):
         return True
+    if _attempts(old) != _attempts(new):
+        return True  # no later attempt may have the number
     changes = changed_conditions(old, new)
     if any(kind in URGENT_CONDITIONS or reason == INVALID_SPEC for kind, reason in changes):
         return True
     if any(kind == "Training" and reason in RESTART_REASONS for kind, reason in changes):
         return True  # the failure of an attempt, also if the phase was Pending already
     return any(kind == "Degraded" for kind, _ in changes) and not is_worse(old, new)
+
+
+def _attempts(status: Object) -> dict[str, int]:
+    """Return stage -> number of its last attempt."""
+    return {row["name"]: row.get("attempts", 0) for row in status.get("stages") or () if row.get("attempts")}
 
 
 def is_worse(old: Object, new: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from rstar2_train.api.base import BY_NAME, ApiModel, ListType, Name
+from rstar2_train.api.base import BY_NAME, ApiModel, ListType, Name, ObjectName
 from rstar2_train.api.contracts import CheckpointRef
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]*$", max_length=64)]
@@ -34,7 +34,7 @@ class Condition(ApiModel):
 
     type: Word
     """Ready, Stalled, PodsScheduled, StorageReady, RedisReady, JudgeReady, RolloutReady, Training, Suspended, Degraded,
-    PlanFits, Succeeded or Failed."""
+    PlanFits, SpecIgnored, Succeeded or Failed."""
     status: Literal["True", "False", "Unknown"]
     """Status of the condition."""
     reason: Cause
@@ -60,6 +60,10 @@ class EndedAttempt(ApiModel):
     """Explanation."""
     disruptions: Count = 0
     """Consecutive disruptions without a new checkpoint."""
+    failures: Count = 0
+    """Consecutive failures before it without a new checkpoint."""
+    time: Time | None = None
+    """Time of its end."""
 
 
 class StageStatus(ApiModel):
@@ -116,6 +120,15 @@ class RoleStatus(ApiModel):
     """Pods that the current stage needs."""
 
 
+class FaultyNode(ApiModel):
+    """A faulty node that takes no new pods, with a pod of an attempt."""
+
+    name: ObjectName
+    """Name of the node."""
+    since: Time
+    """Time since which the operator knows it; spec.nodeLoss.afterSeconds counts from it."""
+
+
 class JobStatus(ApiModel):
     """Observed state of the job."""
 
@@ -153,8 +166,8 @@ class JobStatus(ApiModel):
     """Time at which the job was suspended; set while it is suspended."""
     next_retry_time: Time | None = None
     """Time of the next attempt after a failure or a scheduling timeout; set while the job waits for it."""
-    node_fault_since: Time | None = None
-    """Time since which a trainer pod is on a faulty, closed node; spec.nodeLoss.afterSeconds counts from it."""
+    faulty_nodes: Annotated[list[FaultyNode], Field(max_length=64), BY_NAME] | None = None
+    """Faulty, closed nodes with pods of an attempt; each has its own timer."""
     finalizing_since: Time | None = None
     """Time at which the report became due, after all pods of stages had terminated; set while the job finalizes."""
     completion_time: Time | None = None

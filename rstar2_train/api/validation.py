@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -135,6 +136,8 @@ def _from_pydantic(error: ErrorDetails) -> Issue:
         message = "allowed: " + str(error["ctx"]["expected"])
     elif kind == "string_pattern_mismatch":
         message = f"allowed: {PATTERNS[error['ctx']['pattern']]}"
+        if isinstance(value, str) and value != value.lower() and re.search(error["ctx"]["pattern"], value.lower()):
+            message += f"; without capitals it is valid: {value.lower()!r}"
     elif kind == "model_type":
         message = f"should be an object with the fields {', '.join(_known_fields(location))}"
     return Issue(field, message, value if not isinstance(value, dict | list) else None)

@@ -24,6 +24,12 @@ NEXT = {
 }
 
 
+CHECK_OPERATOR = (
+    "{cause} Check that the operator runs and serves this namespace: `kubectl get pods -A -l "
+    "app.kubernetes.io/component=operator`."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class StageLine:
     """One stage."""
@@ -75,14 +81,15 @@ class Timeline:
         return asdict(self)
 
 
-def timeline(job: Object, pods: Iterable[Object] = ()) -> Timeline:
-    """Return the timeline of a job. `pods`: its pods."""
-    meta, status = job["metadata"], job.get("status") or {}
+def timeline(job: Object, pods: Iterable[Object] | None = None) -> Timeline:
+    """Return the timeline of a job. `pods`: its pods; None if they are unknown."""
+    meta, status, own = job["metadata"], job.get("status") or {}, None if pods is None else list(pods)
     phase = str(status.get("phase") or "Unknown")
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     degraded = conditions.get("Degraded") or {}
     problems = tuple(degraded.get("message", "").splitlines()) if degraded.get("status") == "True" else ()
-    share = status.get("progressPercentage")
+    share, suspended = status.get("progressPercentage"), bool(job["spec"].get("suspend"))
+    waits = tuple(_waits(conditions)) if phase in ("Pending", "Preparing", "Running") else ()
     return Timeline(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -91,11 +98,11 @@ def timeline(job: Object, pods: Iterable[Object] = ()) -> Timeline:
         progress="" if share is None else f"{share} %",
         remaining=duration(status.get("estimatedRemainingSeconds")),
         restarts=int(status.get("restarts") or 0),
-        waits_for=tuple(_waits(conditions)) if phase in ("Pending", "Preparing", "Running") else (),
+        waits_for=waits,
         problems=problems,
-        next=_next(meta["name"], phase, problems, conditions, suspended=bool(job["spec"].get("suspend"))),
+        next=_outdated(job, own) or _next(meta["name"], phase, problems, conditions, waits, suspended=suspended),
         stages=tuple(_stage(row) for row in status.get("stages") or ()),
-        roles=tuple(_roles(status.get("roles") or (), list(pods))),
+        roles=tuple(_roles(status.get("roles") or (), own or ())),
     )
 
 
@@ -107,7 +114,31 @@ def _waits(conditions: Mapping[str, Object]) -> Iterable[str]:
             yield f"{kind}: {part['reason']}" + (f": {message[0]}" if message else "")
 
 
-def _next(name: str, phase: str, problems: Sequence[str], conditions: Mapping[str, Object], *, suspended: bool) -> str:
+def _outdated(job: Object, pods: Sequence[Object] | None) -> str:
+    """Return what to do if the operator does not keep the status up to date; empty if nothing shows that."""
+    status = job.get("status") or {}
+    if not status:
+        return CHECK_OPERATOR.format(cause="The operator has not seen this job.")
+    if int(status.get("observedGeneration") or 0) < int(job["metadata"].get("generation") or 0):
+        return CHECK_OPERATOR.format(cause="The operator has not seen the last change of the job.")
+    if pods is None or status.get("phase") != "Running":
+        return ""
+    running = [(pod["metadata"].get("labels") or {}).get(ROLE_LABEL) for pod in pods]
+    for row in status.get("roles") or ():
+        if row.get("ready") and row["name"] not in running:
+            return CHECK_OPERATOR.format(cause=f"The status has {row['ready']} {row['name']} pods, which do not exist.")
+    return ""
+
+
+def _next(
+    name: str,
+    phase: str,
+    problems: Sequence[str],
+    conditions: Mapping[str, Object],
+    waits: Sequence[str],
+    *,
+    suspended: bool,
+) -> str:
     stalled = conditions.get("Stalled") or {}
     if stalled.get("status") == "True" and phase != "Failed":
         return f"Fix this problem, the job cannot continue without it: {str(stalled.get('message', '')).strip()}"
@@ -117,6 +148,10 @@ def _next(name: str, phase: str, problems: Sequence[str], conditions: Mapping[st
         return NEXT[phase].format(name=name)
     if problems:
         return "Read the problems. The job continues by itself when they are resolved."
+    if any(" 0 of 0 " in f" {wait.partition(': ')[2].partition(': ')[2]} " for wait in waits):
+        return f"Nothing runs that the job waits for: `kubectl describe arl {name}` lists the objects and Events."
+    if waits:
+        return "Wait: the parts above are starting. If one stays there for minutes, read the Events and logs."
     return "Nothing: the job proceeds."
 
 
@@ -145,6 +180,8 @@ def duration(seconds: float | None) -> str:
     """Return a duration such as 3h20m; empty for None."""
     if seconds is None:
         return ""
+    if seconds < 60:
+        return "<1m"
     minutes = round(seconds / 60)
     days, hours = divmod(minutes // 60, 24)
     return f"{days}d{hours}h" if days else f"{hours}h{minutes % 60:02}m" if hours else f"{minutes}m"

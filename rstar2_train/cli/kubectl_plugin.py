@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 
     status = add("status", _status, "show the state of a job, the reason of each wait, and the next action")
     status.add_argument("job", nargs="?", help="name of a job (default: all jobs of the namespace)")
+    status.add_argument("-A", "--all-namespaces", action="store_true", help="jobs of all namespaces")
     status.add_argument("-w", "--watch", action="store_true", help="show it again when it changes")
     for name, text in (
         ("suspend", "write a checkpoint and release the pods of a job"),
@@ -170,6 +171,14 @@ def _as_table(options: argparse.Namespace) -> bool:
     return bool(options.output == "table" or (options.output is None and sys.stdout.isatty()))
 
 
+_HEADERS = {
+    "tokensPerSecond": "tokens/s",
+    "kvUse": "KV cache",
+    "idleShare": "idle",
+}
+"""Name of a figure -> header of its column."""
+
+
 def _print_rows(options: argparse.Namespace, rows: list[dict[str, Any]], empty: str) -> None:
     """Print rows with the same keys as a table, or as JSON."""
     if not _as_table(options):
@@ -177,7 +186,7 @@ def _print_rows(options: argparse.Namespace, rows: list[dict[str, Any]], empty: 
     elif rows:
         table = Table(box=None, header_style="bold")
         for name in rows[0]:
-            table.add_column(name.upper(), overflow="fold")
+            table.add_column(_HEADERS.get(name, name).upper(), overflow="fold")
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         table_console().print(table)
@@ -188,7 +197,7 @@ def _print_rows(options: argparse.Namespace, rows: list[dict[str, Any]], empty: 
 def _status(kubectl: Kubectl, options: argparse.Namespace) -> int:
     last = None
     while True:
-        timelines = _timelines(kubectl, options.job)
+        timelines = _timelines(kubectl, options.job, everywhere=options.all_namespaces)
         if timelines != last:
             if not _as_table(options):
                 values = [timeline.as_json() for timeline in timelines]
@@ -204,9 +213,11 @@ def _status(kubectl: Kubectl, options: argparse.Namespace) -> int:
         time.sleep(WATCH_SECONDS)
 
 
-def _timelines(kubectl: Kubectl, name: str | None) -> list[Timeline]:
+def _timelines(kubectl: Kubectl, name: str | None, *, everywhere: bool) -> list[Timeline]:
+    if everywhere and name is not None:
+        raise KubectlFailed("a job has one namespace: use -n NAMESPACE with its name, or -A without a name")
     if name is None:
-        return [timeline(job) for job in kubectl.get(KIND)]
+        return [timeline(job) for job in kubectl.get(KIND, *(["--all-namespaces"] if everywhere else []))]
     return [timeline(kubectl.get(KIND, name), kubectl.get("pods", "-l", f"{JOB_LABEL}={name}"))]
 
 
@@ -214,11 +225,18 @@ def print_timelines(console: Console, timelines: Sequence[Timeline], *, details:
     """Print the jobs: a table, or with `details` all of each timeline."""
     if not details:
         table = Table(box=None, header_style="bold")
-        for name in ("NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
+        several = len({timeline.namespace for timeline in timelines}) > 1
+        for name in (*(["NAMESPACE"] if several else []), "NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
             table.add_column(name)
         for timeline in timelines:
+            namespace = [timeline.namespace] if several else []
             table.add_row(
-                timeline.name, _coloured(timeline.phase), timeline.progress, str(timeline.restarts), timeline.message
+                *namespace,
+                timeline.name,
+                _coloured(timeline.phase),
+                timeline.progress,
+                str(timeline.restarts),
+                timeline.message,
             )
         console.print(table if timelines else "No AgenticRLJob in this namespace.")
         return

@@ -324,7 +324,7 @@ class ExploredCluster(SimulatedCluster):
             )
             for row in status.get("stages", ())
         ]
-        timers = [status.get(name) for name in ("nodeFaultSince", "nextRetryTime", "finalizingSince", "completionTime")]
+        timers = [status.get(name) for name in ("faultyNodes", "nextRetryTime", "finalizingSince", "completionTime")]
         counters = status.get("restarts"), status.get("restartsCountedTowardsMax")
         jobs = [
             (name, *self._of_child(child)) for (kind, name), child in sorted(self.children.items()) if kind == "Job"

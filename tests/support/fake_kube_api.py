@@ -120,6 +120,20 @@ class FakeKubeApi:
             self.drop(kind, name)
         return applied
 
+    async def patch(self, kind: str, namespace: str, name: str, operations: list[Body]) -> Body:
+        """Replace Client.patch, with the operations of a JSON Patch that the operator uses."""
+        self.requests.append(("patch", kind, name))
+        body = copy.deepcopy(self.objects[kind, name])
+        for operation in operations:
+            *folders, last = operation["path"].strip("/").split("/")
+            node = body
+            for folder in folders:
+                node = node[folder]
+            if operation["op"] == "test" and node[last] != operation["value"]:
+                raise api_error(422, "Invalid", operation["path"])
+            node[last] = operation["value"]
+        return self.put(body)
+
     async def find(self, kind: str, namespace: str, name: str) -> Body | None:
         """Replace Client.find; Secrets are unreadable."""
         assert kind != "Secret"

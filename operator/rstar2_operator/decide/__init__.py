@@ -14,7 +14,7 @@
          │              ├─ finalize.py            the report Job before the end
          │              └─ attempt.py             the attempt that runs, or the next one
          ├──> pruning.py: objects to delete
-         └──> status.py ──> conditions.py ──> diagnostics.py: problems and advice
+         └──> status.py ──> conditions.py ──> diagnostics.py: problems; advice.py: what to do
                   └───────> events.py: Events from two statuses (called by status_writer.py)
 
 A policy is a function `(facts) -> Decision | Defer | None`. To add one, write its file and enter it in `POLICIES`.

@@ -16,7 +16,8 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Decision, listed
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
 from rstar2_operator.decide.pending_deadline import pending_pods
-from rstar2_operator.observed import Object, ObservedJob, ready_of, timestamp
+from rstar2_operator.observed import Object, ObservedJob, is_true, ready_of, timestamp
+from rstar2_operator.observed import condition as condition_of
 
 Condition = dict[str, Any]
 MESSAGE_LENGTH = 4096
@@ -64,8 +65,25 @@ def with_times(old: Iterable[Object], new: list[Condition], *, now: float, gener
         last = before.get(condition["type"])
         same = last is not None and last["status"] == condition["status"]
         since = last["lastTransitionTime"] if same and last is not None else timestamp(now)
-        result.append({**condition, "lastTransitionTime": since, "observedGeneration": generation})
+        # The end of a job is about the spec that ran, also after later edits.
+        ended = same and last is not None and condition["type"] in FINAL
+        about = last.get("observedGeneration", generation) if ended and last is not None else generation
+        result.append({**condition, "lastTransitionTime": since, "observedGeneration": about})
     return result
+
+
+def spec_ignored(observed: ObservedJob) -> list[Condition]:
+    """Return the condition of a job whose spec was changed after its end; nothing for other jobs."""
+    generation = int(observed.job["metadata"].get("generation", 0))
+    conditions_of_end = (condition_of(observed.job, kind) for kind in FINAL if is_true(observed.job, kind))
+    final = next(conditions_of_end, None)
+    if final is None or final.get("observedGeneration", generation) == generation:
+        return []
+    message = (
+        "The job has ended, so of a changed spec only ttlSecondsAfterFinished takes effect. To run the change, create "
+        "a job of another name, or delete this one first."
+    )
+    return [_condition("SpecIgnored", True, "JobEnded", message)]
 
 
 def new_causes(old: Iterable[Object], new: Iterable[Object]) -> set[tuple[str, str]]:
@@ -181,7 +199,18 @@ def _training(decision: Decision, observed: ObservedJob, problems: list[Diagnosi
 def _degraded(problems: list[Diagnosis]) -> Condition:
     if not problems:
         return _condition("Degraded", False, "AsExpected")
+    groups: dict[tuple[str, ...], list[Diagnosis]] = {}
+    for problem in problems:
+        groups.setdefault(problem.likeness, []).append(problem)
     first = {(problem.role, problem.reason): problem for problem in reversed(problems)}
-    listed = sorted(problems, key=lambda problem: problem is not first[problem.role, problem.reason])[:MAX_PROBLEMS]
-    more = f"\nand {len(problems) - len(listed)} more" if len(problems) > len(listed) else ""
-    return _condition("Degraded", True, listed[0].reason, "\n".join(map(str, listed)) + more)
+    ordered = sorted(groups.values(), key=lambda group: group[0] is not first[group[0].role, group[0].reason])
+    lines = [_line(group) for group in ordered[:MAX_PROBLEMS]]
+    listed_problems = sum(map(len, ordered[:MAX_PROBLEMS]))
+    more = f"\nand {len(problems) - listed_problems} more" if len(problems) > listed_problems else ""
+    return _condition("Degraded", True, ordered[0][0].reason, "\n".join(lines) + more)
+
+
+def _line(group: list[Diagnosis]) -> str:
+    """Return the text of a problem that several objects have."""
+    others = [problem.subject.rpartition("/")[2] for problem in group[1:]]
+    return f"{group[0]}" + (f" The same problem: {len(others)} more ({listed(others)})." if others else "")

@@ -69,6 +69,10 @@ class AttemptEnd:
     message: str
     disruptions: int = 0
     """Consecutive disruptions, for the next attempt."""
+    failures: int = 0
+    """Consecutive failures before this one without a new checkpoint; they set the backoff."""
+    ended_at: float = 0.0
+    """Time of the end; seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
+from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, advice_about
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
@@ -35,43 +36,6 @@ START_SECONDS = 60.0
 SILENT_SECONDS = 600.0
 """Seconds that an orchestrator may run without a progress report; it reports before it loads anything."""
 
-JUDGE_UNREACHABLE = "JudgeUnreachable"
-_IMAGE = "Check the image name, its tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)."
-_REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
-ADVICE = {
-    "ImagePullBackOff": _IMAGE,
-    "InvalidImageName": _IMAGE,
-    "ErrImageNeverPull": "Load the image onto the node, or let the kubelet pull it (image.pullPolicy of the chart).",
-    "StartError": "Wrong image for this role? The entrypoint is missing.",
-    "CreateContainerConfigError": "A ConfigMap or Secret of the pod is missing, or is another object of that name.",
-    "CrashLoopBackOff": "Read the container's log: kubectl logs {pod} --previous",
-    "FailedCreatePodSandBox": "For an executor: install the gVisor shim of spec.executor.runtimeClassName on the node.",
-    "FailedMount": "Check the volume, ConfigMap or Secret that the message names.",
-    "FailedAttachVolume": "Check the volume and its storage driver.",
-    "FailedCreate": _REJECTED_PODS,
-    "ReplicaFailure": _REJECTED_PODS,
-    "ProvisioningFailed": "Check spec.storage.storageClassName, accessModes and size.",
-    "FailedBinding": "Check spec.storage.storageClassName, or create a matching volume.",
-    "ApplyRejected": "Fix the field, quota or admission policy that the message names; the operator retries. To "
-    "change an immutable field, suspend and resume the job.",
-    "InvalidProgressReport": "Version mismatch or manual edit: set spec.trainer.image to the operator's version, and "
-    "delete the key from the ConfigMap. The orchestrator writes it again.",
-    "PodStuckTerminating": "The node is unreachable. If it is permanently lost, run: kubectl taint nodes {node} "
-    "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node). No new attempt starts before.",
-    "NodeNotReady": "If the node does not return, set spec.nodeLoss.afterSeconds, or run: kubectl "
-    "taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node).",
-    "NodeUnhealthy": "Check the node. A new attempt leaves it only if it is cordoned: kubectl cordon {node}. With "
-    "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
-    "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix. To restart such attempts "
-    "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
-    JUDGE_UNREACHABLE: "Its pods are ready, so check NetworkPolicies of other owners, DNS, and the endpoints of the "
-    "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
-    "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
-    "the volumes of the pod: kubectl describe pod {pod}",
-    "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
-    "batch.kubernetes.io/job-name={pod} --prefix",
-}
-"""Reason -> what to do."""
 _PATCHED_MEMORY = "it in a runtimePatch (spec.runtimePatches[].resources)"
 MEMORY_FIELDS = {
     "trainer": "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch",
@@ -137,8 +101,14 @@ class Diagnosis:
         """Whether a person must act, because the problem cannot resolve itself."""
         return self.reason not in MAY_RESOLVE and not any(part in self.message for part in MAY_RESOLVE_MESSAGES)
 
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """Key that equal problems of several objects share."""
+        message = self.message.replace(self.subject.rpartition("/")[2], "")
+        return self.role, self.reason, message.replace(self.node, "") if self.node else message
+
     def __str__(self) -> str:
-        advice = ADVICE.get(self.reason) or _scheduling_advice(self.message)
+        advice = advice_about(self.reason, self.subject.partition("/")[0], self.message, self.role)
         text = f"{self.subject}: {self.reason}: {self.message}"[:MESSAGE_LENGTH]
         if not advice:
             return text
@@ -341,19 +311,3 @@ def event_time(event: Object) -> float:
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return seconds(last or event["metadata"]["creationTimestamp"])
-
-
-def _scheduling_advice(message: str) -> str:
-    if "persistentvolumeclaim" in message and "not found" in message:
-        fields = "spec.storage.claimName, a pvc:// source, or a volume of spec.runtimePatches"
-        return f"Create the claim, or name an existing one ({fields})."
-    if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
-        return "Check the claim: its StorageClass must exist and be able to provide a volume."
-    if "Insufficient" in message:
-        return (
-            "Free or add nodes with the missing resource, or request less (replicas, resources) and then suspend and "
-            "resume the job."
-        )
-    if "taint" in message:
-        return "Add tolerations by spec.runtimePatches."
-    return ""

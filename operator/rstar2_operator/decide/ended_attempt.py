@@ -11,9 +11,12 @@ from typing import Literal
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.attempt import current, start
 from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
+from rstar2_operator.decide.disruption import failures_before
 from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.failure_policy import backoff_seconds
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import held_workload
+from rstar2_operator.observed import seconds, timestamp
 from rstar2_train.api.failure_policy import exhausted
 
 
@@ -38,6 +41,8 @@ def end_attempt(
         reason=reason,
         message=message,
         disruptions=disruptions,
+        failures=failures_before(facts.running_job, facts.stage.name, facts.attempt, facts.observed),
+        ended_at=facts.now,
     )
     attempt = current(facts.stage, facts)
     if not fails:
@@ -82,5 +87,18 @@ def restart_ended(facts: Facts) -> Verdict:
     record = facts.ended
     if not record:
         return None
-    message = str(record.get("message", ""))
-    return start(facts, facts.restarts, failure=message, disruptions=int(record.get("disruptions", 0)))
+    message, failures = str(record.get("message", "")), int(record.get("failures", 0))
+    retry = seconds(record["time"]) + backoff_seconds(failures) if "time" in record else facts.now
+    if facts.now < retry:
+        return Decision(
+            facts.stage_name,
+            facts.restarts,
+            phase="Pending",
+            reason="BackOff",
+            message=f"Stage {facts.stage_name} restarts at {timestamp(retry)}. {message}",
+            serving=facts.needs_engines,
+            retry_at=retry,
+            wake_at=retry,
+        )
+    disruptions = int(record.get("disruptions", 0))
+    return start(facts, facts.restarts, failure=message, failures=failures + 1, disruptions=disruptions)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rstar2_operator.decide.conditions import new_causes
-from rstar2_operator.decide.decision import INVALID_SPEC, RESTART_REASONS
+from rstar2_operator.decide.decision import INVALID_SPEC, QUEUED, RESTART_REASONS
 
 NORMAL, WARNING = "Normal", "Warning"
 TAKES_EFFECT = "The changed fields take effect now. Stage {stage} needs no new attempt."
@@ -40,7 +40,7 @@ def events(old: Status, new: Status, *, attempt_is_current: bool = False) -> lis
     result += _stage_events(old, new)
     state = _state(new)
     if state != _state(old):
-        result += _state_events(state, new)
+        result += _state_events(state, new, requested=resumed)
     elif state == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
         effect = TAKES_EFFECT if attempt_is_current else NEEDS_ATTEMPT
         result.append(JobEvent(NORMAL, "SpecChanged", f"Spec changed. {effect.format(stage=new.get('stage'))}"))
@@ -61,10 +61,12 @@ def _plan_reason(status: Status) -> str:
     return "" if training is None else str(training["reason"])
 
 
-def _state_events(state: str, new: Status) -> list[JobEvent]:
+def _state_events(state: str, new: Status, *, requested: bool) -> list[JobEvent]:
+    """Return the Event of a new state. `requested`: a person resumed the job."""
     message = new.get("message", "")
+    expected = requested or _plan_reason(new) == QUEUED
     event = {
-        "Pending": JobEvent(WARNING, _plan_reason(new) or "Pending", message, "Release"),
+        "Pending": JobEvent(NORMAL if expected else WARNING, _plan_reason(new) or "Pending", message, "Release"),
         "Preparing": JobEvent(NORMAL, "Preparing", message, "Prepare"),
         "Restarting": JobEvent(WARNING, "Restarting", message, "Restart"),
         "Suspending": JobEvent(NORMAL, "Suspending", message, "Suspend"),

@@ -67,7 +67,7 @@ def failure_policy(facts: Facts) -> Verdict:
         return None
     failures = disruption.failures_before(last, stage.name, facts.attempt, facts.observed)
     failed_at = job_finished_at(last) or 0.0
-    retry = failed_at + min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
+    retry = failed_at + backoff_seconds(failures)
     if facts.now < retry:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
         return Decision(
@@ -82,6 +82,11 @@ def failure_policy(facts: Facts) -> Verdict:
         )
     restarts = restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
     return start(facts, restarts, failure=decision.reason, failures=failures + 1, disruptions=decision.disruptions)
+
+
+def backoff_seconds(failures: int) -> float:
+    """Return the wait before the next attempt. `failures`: in a row before the last one, without a new checkpoint."""
+    return min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
 
 
 def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:

@@ -60,12 +60,18 @@ def kueue(facts: Facts) -> Verdict:
     if workload is not None and admitted and (attempts or facts.running_job or _fits(workload, facts)):
         return Defer(workload=workload["metadata"]["name"])
     pods = running_pods(facts.observed, except_roles=WITHOUT_QUOTA)
-    if workload is not None and (attempts or pods):
+    if attempts or pods:
         return _stop(facts, workload, pods, serving=bool(attempts) and facts.needs_engines, evicted=not admitted)
     return _queue(facts, workload)
 
 
-def _stop(facts: Facts, workload: Object, pods: list[str], *, serving: bool, evicted: bool) -> Decision:
+def _stop(facts: Facts, workload: Object | None, pods: list[str], *, serving: bool, evicted: bool) -> Decision:
+    """Stop all pods. Engines stay until the orchestrator has written its checkpoint."""
+    if workload is None:  # another one queues when no pod is left
+        message = f"The job has no Workload. Waiting for pods to terminate: {listed(pods)}."
+        return Decision(
+            facts.stage_name, facts.restarts, phase="Suspending", reason=EVICTED, message=message, serving=serving
+        )
     name = workload["metadata"]["name"]
     if not evicted:
         message = f"Waiting for pods of the previous stage to terminate: {listed(pods)}."

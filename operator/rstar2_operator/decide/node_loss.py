@@ -7,7 +7,7 @@ the node answers. After `nodeLoss.afterSeconds` the operator deletes the Job of 
 can write a checkpoint, and removes the pods of the lost node without waiting for it.
 
 A faulty node that reports (node_health.py) is left in the same way, if it is cordoned or tainted: the scheduler could
-choose another faulty node again. Its pods terminate with a checkpoint. `status.nodeFaultSince` is the timer.
+choose another faulty node again. Its pods terminate with a checkpoint. `status.faultyNodes` has the timers.
 
 A lost node may still run its pods. The storage rejects an older attempt (contracts.AttemptRecord), which fences them.
 """
@@ -27,12 +27,15 @@ def remove_lost_pods(facts: Facts) -> Verdict:
 
     Pods of a running attempt are removed in a later round, after the deletion of their Job.
     """
-    after = _after_seconds(facts)
-    if after is None or not (lost := _lost(facts)):
-        return None
-    due = [since + after for _, since in lost if facts.now < since + after]
-    removable = [pod for pod in _overdue(facts) if pod["metadata"].get("deletionTimestamp")]
-    return Defer(wake_at=min(due, default=None), remove_pods=tuple(removable))
+    removable, due = removable_pods(facts.observed, _after_seconds(facts), now=facts.now)
+    return Defer(wake_at=due, remove_pods=tuple(removable)) if removable or due is not None else None
+
+
+def removable_pods(observed: ObservedJob, after: int | None, *, now: float) -> tuple[list[Object], float | None]:
+    """Return the terminating pods of nodes that have not reported for `after` seconds, and when the next is due."""
+    lost = [] if after is None else [(pod, since + after) for pod, since in _lost(observed)]
+    overdue = [pod for pod, due in lost if now >= due and pod["metadata"].get("deletionTimestamp")]
+    return overdue, min((due for _, due in lost if now < due), default=None)
 
 
 def node_loss(facts: Facts) -> Verdict:
@@ -74,14 +77,15 @@ def _leave_faulty_node(facts: Facts) -> Verdict:
     after, pods = _after_seconds(facts), pods_to_move(facts.observed)
     if after is None or not pods:
         return None
-    recorded = facts.observed.status.get("nodeFaultSince")
-    due = (facts.now if recorded is None else seconds(recorded)) + after
+    known = {node["name"]: seconds(node["since"]) for node in facts.observed.status.get("faultyNodes") or ()}
+    pod = min(pods, key=lambda each: known.get(each["spec"]["nodeName"], facts.now))
+    node = pod["spec"]["nodeName"]
+    due = known.get(node, facts.now) + after
     if facts.now < due:
         return Defer(wake_at=due)
-    node = pods[0]["spec"]["nodeName"]
     causes = "; ".join(facts.observed.node_faults[node].causes)
     message = (
-        f"Node {node} of Pod/{pods[0]['metadata']['name']} is faulty: {causes}. Attempt {facts.attempt} of stage "
+        f"Node {node} of Pod/{pod['metadata']['name']} is faulty: {causes}. Attempt {facts.attempt} of stage "
         f"{facts.stage_name} ends, and a new one starts on other nodes."
     )
     return _end(facts, message)
@@ -100,15 +104,15 @@ def _after_seconds(facts: Facts) -> int | None:
     return None if policy is None else policy.after_seconds
 
 
-def _lost(facts: Facts) -> list[tuple[Object, float]]:
+def _lost(observed: ObservedJob) -> list[tuple[Object, float]]:
     """Return the pods of nodes that do not report, and since when."""
-    return [(pod, since) for pod in facts.observed.pods if (since := lost_since(pod, facts.observed)) is not None]
+    return [(pod, since) for pod in observed.pods if (since := lost_since(pod, observed)) is not None]
 
 
 def _overdue(facts: Facts) -> list[Object]:
     """Return the pods of nodes that have not reported for spec.nodeLoss.afterSeconds."""
     after = _after_seconds(facts)
-    return [] if after is None else [pod for pod, since in _lost(facts) if facts.now >= since + after]
+    return [] if after is None else [pod for pod, since in _lost(facts.observed) if facts.now >= since + after]
 
 
 def _attempt_of(pod: Object) -> tuple[str | None, str | None]:

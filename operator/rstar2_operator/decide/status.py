@@ -10,7 +10,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress, stuck
-from rstar2_operator.decide.conditions import conditions, with_times
+from rstar2_operator.decide.conditions import conditions, spec_ignored, with_times
 from rstar2_operator.decide.decision import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Decision, Phase
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
@@ -25,7 +25,9 @@ from rstar2_train.api.stages import Stage
 
 Status = dict[str, Any]
 MESSAGE_LENGTH = 1024
-TIMERS = frozenset({"nodeFaultSince", "activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
+MAX_NODES = 64
+"""Faulty nodes that the status lists."""
+TIMERS = frozenset({"faultyNodes", "activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
 
 
 def status_of(
@@ -48,7 +50,7 @@ def status_of(
         **_times(decision, observed, now=now),
         "conditions": with_times(old.get("conditions") or (),
                                  [*conditions(decision, observed, problems, needs_judge=job.spec.needs_judge),
-                                  *plan_fits(job)], now=now, generation=generation),
+                                  *plan_fits(job), *spec_ignored(observed)], now=now, generation=generation),
         "stages": rows,
         "roles": _roles(observed, decision),
         "rolloutReplicas": _engines(observed),
@@ -66,8 +68,10 @@ def status_of(
     if (prepared := prepared_sources(job, observed)) is not None:
         status["preparedSources"] = prepared
     status["progressPercentage"] = round(100 * _share_done(job, rows, progress))
-    if decision.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
-        status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
+    if decision.phase == "Running" and progress is not None and (left := progress.estimated_remaining_seconds):
+        attempt = decision.attempt
+        if attempt is not None and (progress.stage, progress.attempt) == (attempt.stage, attempt.number):
+            status["estimatedRemainingSeconds"] = round(left)
     return status
 
 
@@ -80,8 +84,10 @@ def _engines(observed: ObservedJob) -> int:
 def _times(decision: Decision, observed: ObservedJob, *, now: float) -> Status:
     """Return the timers that policies read in later rounds."""
     times, old = Status(), observed.status
-    if pods_to_move(observed):
-        times["nodeFaultSince"] = old.get("nodeFaultSince") or timestamp(now)
+    if pods := pods_to_move(observed):
+        known = {node["name"]: node["since"] for node in old.get("faultyNodes") or ()}
+        faulty = sorted({pod["spec"]["nodeName"] for pod in pods})[:MAX_NODES]
+        times["faultyNodes"] = [{"name": name, "since": known.get(name) or timestamp(now)} for name in faulty]
     if decision.phase == "Suspended":
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
     elif decision.reason != QUEUED:
@@ -108,7 +114,10 @@ def invalid_status(
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
     if old.get("phase") in FINAL:
-        return {**old, "observedGeneration": generation}  # nothing reads the spec of a finished job
+        # Nothing reads the spec of a finished job.
+        own = [condition for condition in old.get("conditions", ()) if condition["type"] != "SpecIgnored"]
+        ended = with_times(old.get("conditions") or (), [*own, *spec_ignored(observed)], now=now, generation=generation)
+        return {**old, "conditions": ended, "observedGeneration": generation}
     phase: Phase
     if is_deleted(observed.job):
         phase, note = DELETING, "The job is being deleted."
@@ -159,7 +168,9 @@ def _stage(
     row["phase"] = _stage_phase(stage, observed, decision)
     if progress is not None and progress.stage == stage.name:
         attempt = observed.attempts(stage.name).get(progress.attempt)
-        row |= stuck.step_times(row, progress, attempt) | _progress_fields(progress)
+        row |= stuck.step_times(row, progress, attempt, reported_at=observed.reported_at(progress)) | _progress_fields(
+            progress, int(row.get("step") or 0)
+        )
     elif (total := job.total_steps(stage)) is not None:
         row.setdefault("totalSteps", total)
     outcome = observed.outcome(stage.name)
@@ -182,6 +193,8 @@ def _ended(ended: AttemptEnd) -> Status:
         "reason": ended.reason,
         "message": ended.message[:MESSAGE_LENGTH],
         "disruptions": ended.disruptions,
+        "failures": ended.failures,
+        "time": timestamp(ended.ended_at),
     }
 
 
@@ -199,12 +212,13 @@ def _stage_phase(stage: Stage, observed: ObservedJob, decision: Decision) -> str
     return "Running" if decision.attempt is not None else "Pending"
 
 
-def _progress_fields(progress: Progress) -> Status:
+def _progress_fields(progress: Progress, step: int) -> Status:
+    """Return the fields of a row that an orchestrator reports. `step`: the last one; a resume repeats steps."""
     row: Status = {}
     if progress.metrics:  # server-side apply would turn an emptied map into null, which the schema rejects
         row["metrics"] = {name: _number(v) for name, v in progress.metrics.items()}
     if progress.total_steps is not None:  # the steps of a Filter or Evaluate stage mean nothing to a person
-        row |= {"step": progress.step, "totalSteps": progress.total_steps}
+        row |= {"step": min(max(step, progress.step), progress.total_steps), "totalSteps": progress.total_steps}
     if progress.checkpoint is not None:
         row["checkpoint"] = {"path": progress.checkpoint.path, "step": progress.checkpoint.step}
     if progress.mlflow_run_id is not None:

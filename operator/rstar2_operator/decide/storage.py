@@ -14,7 +14,17 @@ from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.decide.pod_termination import pod_termination
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, condition, exit_code, exited_at
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    annotations_of,
+    as_json,
+    condition,
+    exit_code,
+    exited_at,
+    labels,
+    own_statuses,
+)
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import GENERATED, HUB, sources
 
@@ -86,7 +96,24 @@ def _failure(observed: ObservedJob) -> tuple[str, str]:
         return outcome.reason, outcome.message
     prepare = observed.child("Job", names.prepare(observed.name)) or {}
     failed = condition(prepare, "Failed") or {}
-    return "PrepareFailed", f"{failed.get('reason', 'The Job failed')}: {failed.get('message', '')}"
+    end = f"{failed.get('reason', 'The Job failed')}: {failed.get('message', '')}"
+    cause = _cause_of_pods(observed)
+    return "PrepareFailed", f"{cause}. {end}" if cause else end
+
+
+def _cause_of_pods(observed: ObservedJob) -> str:
+    """Return why the last failed pod of the preparation ended: its Job knows only that its retries are used up."""
+    pods = [pod for pod in observed.pods if labels(pod).get(names.ROLE_LABEL) == "prepare"]
+    for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True):
+        for container in own_statuses(pod):
+            ended = (container.get("state") or {}).get("terminated") or {}
+            if ended.get("exitCode"):
+                reason, text = ended.get("reason") or "Error", str(ended.get("message", "")).strip()
+                code = f"exit code {ended['exitCode']}"
+                return f"{reason}: Pod/{pod['metadata']['name']}: {f'{text} ({code})' if text else code}"
+        if (status := pod.get("status") or {}).get("reason"):
+            return f"{status['reason']}: Pod/{pod['metadata']['name']}: {status.get('message', '')}"
+    return ""
 
 
 def _failed_pods(observed: ObservedJob) -> tuple[Object, ...]:

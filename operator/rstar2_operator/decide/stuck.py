@@ -83,7 +83,7 @@ def problems(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> list[Di
     return [Diagnosis("trainer", subject, STUCK, _message(job, observed))]
 
 
-def step_times(row: Object, progress: Progress, attempt: Object | None) -> dict[str, Any]:
+def step_times(row: Object, progress: Progress, attempt: Object | None, *, reported_at: float) -> dict[str, Any]:
     """Return the fields of a stage's new row about its usual step time. `row`: the last one; `attempt`: the Job.
 
     The usual time is the mean of recent steps, but at least the last one, so a validation extends it for some steps.
@@ -91,10 +91,10 @@ def step_times(row: Object, progress: Progress, attempt: Object | None) -> dict[
     """
     if progress.total_steps is None or progress.step <= int(row.get("step") or 0):
         return {}
-    result: dict[str, Any] = {"lastStepTime": timestamp(progress.updated_at)}
+    result: dict[str, Any] = {"lastStepTime": timestamp(reported_at)}
     last = row.get("lastStepTime")
-    if last is not None and attempt is not None and seconds(last) >= created_at(attempt, progress.updated_at):
-        sample = (progress.updated_at - seconds(last)) / (progress.step - int(row.get("step") or 0))
+    if last is not None and attempt is not None and seconds(last) >= created_at(attempt, reported_at):
+        sample = (reported_at - seconds(last)) / (progress.step - int(row.get("step") or 0))
         mean = (row.get("stepSeconds", sample) * (SMOOTHING - 1) + sample) / SMOOTHING
         result["stepSeconds"] = max(1, round(max(sample, mean)))
     return result
@@ -114,7 +114,7 @@ def _due(job: AgenticRLJob, observed: ObservedJob) -> float | None:
         return None
     if job_finished_at(running) is not None or is_true(running, "FailureTarget"):
         return None
-    return progress.updated_at + _limit(job, observed, progress)
+    return observed.reported_at(progress) + _limit(job, observed, progress)
 
 
 def _limit(job: AgenticRLJob, observed: ObservedJob, progress: Progress) -> float:
@@ -130,6 +130,6 @@ def _message(job: AgenticRLJob, observed: ObservedJob) -> str:
     step = "its usual step time is unknown" if usual is None else f"a step usually takes {usual} s"
     return (
         f"attempt {progress.attempt} of stage {progress.stage} has made no progress since "
-        f"{timestamp(progress.updated_at)} (phase {progress.phase}, step {progress.step}); {step}, and the limit is "
-        f"{round(_limit(job, observed, progress))} s"
+        f"{timestamp(observed.reported_at(progress))} (phase {progress.phase}, step {progress.step}); {step}, and the "
+        f"limit is {round(_limit(job, observed, progress))} s"
     )

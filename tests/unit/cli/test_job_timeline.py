@@ -78,7 +78,7 @@ def test_timeline_has_an_action_in_each_phase() -> None:
 
 def test_duration_is_short() -> None:
     """A duration has two units at most."""
-    assert [duration(each) for each in (None, 59, 3_600, 90_000)] == ["", "1m", "1h00m", "1d1h"]
+    assert [duration(each) for each in (None, 59, 61, 3_600, 90_000)] == ["", "<1m", "1m", "1h00m", "1d1h"]
 
 
 def test_checkpoints_and_events_are_rows() -> None:

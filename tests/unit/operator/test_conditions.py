@@ -271,12 +271,29 @@ def test_timers_end_with_the_job() -> None:
 
 
 def test_invalid_spec_leaves_a_finished_job_alone() -> None:
-    """Nothing reads the spec of a finished job, so its conditions stay."""
+    """Nothing reads the spec of a finished job: its conditions stay, and SpecIgnored is added."""
     cluster = succeeded()
     before = copy.deepcopy(cluster.job["status"])
     cluster.job["metadata"]["generation"] = 2
     status = invalid_status(cluster.observed(), "error: spec", now=cluster.now + 9, running=False)
+    kept, own = status.pop("conditions")[:-1], before.pop("conditions")
+    assert [{**each, "observedGeneration": 1} for each in kept] == own
     assert status == before | {"observedGeneration": 2}
+
+
+def test_spec_changed_after_the_end_is_ignored() -> None:
+    """observedGeneration advances; the end keeps its own, and SpecIgnored has the remedy, valid spec or not."""
+    cluster = succeeded()
+    assert not [each for each in cluster.job["status"]["conditions"] if each["type"] == "SpecIgnored"]
+    cluster.job["metadata"]["generation"] = 2
+    for _ in range(2):
+        cluster.round()
+        status = cluster.job["status"]
+        by_type = {each["type"]: each for each in status["conditions"]}
+        assert status["observedGeneration"] == 2 and by_type["Succeeded"]["observedGeneration"] == 1
+        assert by_type["SpecIgnored"]["status"] == "True" and by_type["Succeeded"]["status"] == "True"
+    invalid = invalid_status(cluster.observed(), "error: spec", now=cluster.now + 9, running=False)
+    assert [each["type"] for each in invalid["conditions"]].count("SpecIgnored") == 1
 
 
 def test_invalid_spec_suspended_stops_the_active_deadline() -> None:

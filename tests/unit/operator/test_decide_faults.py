@@ -144,7 +144,7 @@ def test_failure_policy_rejected_attempt_is_not_counted() -> None:
     for _ in range(3):
         decision = cluster.round()
         assert (decision.phase, decision.reason) == ("Pending", "ApplyRejected")
-    assert "Job/demo-g0-2: ApplyRejected: Forbidden: exceeded quota: q. Fix the field" in degraded(cluster)
+    assert "Job/demo-g0-2: ApplyRejected: Forbidden: exceeded quota: q. Correct the field" in degraded(cluster)
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["stages"][0]["attempts"]) == (0, 1)
     before = cluster.writes
     cluster.round()

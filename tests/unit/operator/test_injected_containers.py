@@ -39,6 +39,7 @@ def later(cluster: SimulatedCluster, seconds: float = 200.0) -> None:
     for _ in range(3):
         cluster.round()
         cluster.terminate()
+    cluster.now += 6  # the backoff
     cluster.round()
 
 

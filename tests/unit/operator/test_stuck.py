@@ -85,6 +85,8 @@ def test_stuck_restart_counts() -> None:
     assert ("Job", "demo-g0-1") not in cluster.children
     cluster.finish_job("demo-g0-1", 137)
     cluster.round()
+    cluster.now += 6
+    cluster.round()
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 1
     cluster.terminate()
     cluster.now += 7000

@@ -1,0 +1,119 @@
+"""The advice about a problem: by its message, by the rejected kind of object, or by its reason. Pure.
+
+`diagnostics.py` adds the advice to the text of each problem. `{pod}` and `{node}` stand for their names.
+"""
+
+from __future__ import annotations
+
+import re
+
+JUDGE_UNREACHABLE = "JudgeUnreachable"
+_IMAGE = "Check the image name, its tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)."
+_OTHER_CLAIM = (
+    "spec.storage cannot change: delete the job, which deletes the claim {pod} too while it has no volume, and "
+    "create it again with another spec.storage."
+)
+APPLY_REJECTED = "ApplyRejected"
+_REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
+ADVICE = {
+    "ImagePullBackOff": _IMAGE,
+    "InvalidImageName": _IMAGE,
+    "ErrImageNeverPull": "Load the image onto the node, or let the kubelet pull it (image.pullPolicy of the chart).",
+    "StartError": "Wrong image for this role? The entrypoint is missing.",
+    "CreateContainerConfigError": "A ConfigMap or Secret of the pod is missing, or is another object of that name.",
+    "CrashLoopBackOff": "Read the container's log: kubectl logs {pod} --previous",
+    "FailedCreatePodSandBox": "For an executor: install the gVisor shim of spec.executor.runtimeClassName on the node.",
+    "FailedMount": "Check the volume, ConfigMap or Secret that the message names.",
+    "FailedAttachVolume": "Check the volume and its storage driver.",
+    "FailedCreate": _REJECTED_PODS,
+    "ReplicaFailure": _REJECTED_PODS,
+    "ProvisioningFailed": f"Check storageClassName, accessModes and size. {_OTHER_CLAIM}",
+    "FailedBinding": f"Create a matching volume, or check storageClassName. {_OTHER_CLAIM}",
+    APPLY_REJECTED: "Change the quota or the admission policy that the message names; the operator retries.",
+    "InvalidProgressReport": "Version mismatch or manual edit: set spec.trainer.image to the operator's version, and "
+    "delete the key from the ConfigMap. The orchestrator writes it again.",
+    "PodStuckTerminating": "The node is unreachable. If it is permanently lost, run: kubectl taint nodes {node} "
+    "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node). No new attempt starts before.",
+    "NodeNotReady": "If the node does not return, set spec.nodeLoss.afterSeconds, or run: kubectl "
+    "taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node).",
+    "NodeUnhealthy": "Check the node. A new attempt leaves it only if it is cordoned: kubectl cordon {node}. With "
+    "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
+    "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix. To restart such attempts "
+    "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
+    JUDGE_UNREACHABLE: "Its pods are ready, so check NetworkPolicies of other owners, DNS, and the endpoints of the "
+    "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
+    "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
+    "the volumes of the pod: kubectl describe pod {pod}",
+    "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
+    "batch.kubernetes.io/job-name={pod} --prefix",
+}
+"""Reason -> what to do."""
+_REJECTED_WORKLOAD = (
+    "Correct the field, quota or admission policy that the message names; the operator retries. To change an immutable "
+    "field, suspend and resume the job."
+)
+REJECTED_ADVICE = {
+    **dict.fromkeys(("Deployment", "StatefulSet", "Job"), _REJECTED_WORKLOAD),
+    "PersistentVolumeClaim": "A claim may only grow, and only if its StorageClass has allowVolumeExpansion. If the "
+    "message names a quota, free or increase it. A claim {pod} of an earlier job with another class can be deleted if "
+    "its data is not needed: kubectl delete pvc {pod}",
+    "Workload": "Check the LocalQueue of spec.queueName and the priority class; the operator retries.",
+    "AgenticRLJob": "An admission policy rejects the operator's finalizer or the deletion of the job; exempt the "
+    "operator's ServiceAccount.",
+    **dict.fromkeys(
+        ("Role", "RoleBinding"),
+        "The operator may grant only rights that it has: upgrade the chart's RBAC, or check "
+        "the admission policy that the message names.",
+    ),
+}
+"""Kind of an object that the API server rejects -> what to do."""
+RESOURCE_FIELDS = {
+    "trainer": "spec.trainer.resources",
+    "rollout": "spec.rollout.resources",
+    "redis": "spec.redis.resources",
+    "environment": "spec.environments[0].resources",
+    "executor": "spec.executor.cpu and spec.judge.limits.memory",
+}
+"""Role -> fields with the requests and limits of its pods; others have runtimePatches."""
+LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per (Container|Pod)|limit to request ratio per")
+"""The admission plugin LimitRanger about a pod."""
+
+
+def advice_about(reason: str, kind: str, message: str, role: str) -> str:
+    """Return what to do about a problem; empty if the message is enough. `kind`: of the object that has it."""
+    if by_message := _message_advice(message, role):
+        return by_message
+    if reason == APPLY_REJECTED:
+        return REJECTED_ADVICE.get(kind, ADVICE[APPLY_REJECTED])
+    return ADVICE.get(reason) or _scheduling_advice(message)
+
+
+def _message_advice(message: str, role: str) -> str:
+    """Return what to do about a message that names its cause more exactly than the reason."""
+    if LIMIT_RANGE.search(message):
+        field = RESOURCE_FIELDS.get(role, "spec.runtimePatches[].resources")
+        return f"A LimitRange of the namespace forbids these amounts: change {field}, or the LimitRange."
+    if "error looking up service account" in message:
+        return "Create the ServiceAccount, or name an existing one: spec.runtimePatches[].serviceAccountName."
+    if "persistentvolumeclaim" in message and "is being deleted" in message:
+        fields = "spec.storage.claimName, or a pvc:// source"
+        return (
+            f"Suspend the job, so that the claim can be deleted; then create it again, or name another one ({fields})."
+        )
+    return ""
+
+
+def _scheduling_advice(message: str) -> str:
+    if "persistentvolumeclaim" in message and "not found" in message:
+        fields = "spec.storage.claimName, a pvc:// source, or a volume of spec.runtimePatches"
+        return f"Create the claim, or name an existing one ({fields})."
+    if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
+        return "Check the claim: its StorageClass must exist and be able to provide a volume."
+    if "Insufficient" in message:
+        return (
+            "Free or add nodes with the missing resource, or request less (replicas, resources) and then suspend and "
+            "resume the job."
+        )
+    if "taint" in message:
+        return "Add tolerations by spec.runtimePatches."
+    return ""

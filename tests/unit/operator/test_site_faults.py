@@ -1,0 +1,184 @@
+"""Faults by others: quota taken back, clocks and nodes that are wrong, restarts without an end, late edits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from rstar2_operator.cached_object import strip_fields
+from rstar2_operator.node_health import NodeFault
+from rstar2_operator.observed import seconds, timestamp
+from rstar2_operator.status_writer import is_urgent
+from rstar2_train.api.contracts import PROGRESS_KEY, Progress
+from tests.support.fake_kube_api import Operator
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
+
+ENGINE = {"rstar2.dev/job": "demo", "rstar2.dev/role": "rollout", "batch.kubernetes.io/job-name": ""}
+
+
+def crash_engine(cluster: SimulatedCluster) -> None:
+    """Act as an engine that is killed for its memory."""
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": timestamp(cluster.now)}
+    status = {"phase": "Running", "containerStatuses": [{"name": "engine", "lastState": {"terminated": ended}}]}
+    meta = {"name": "demo-rollout-x", "labels": ENGINE, "creationTimestamp": timestamp(0)}
+    cluster.pods["demo-rollout-x"] = {"kind": "Pod", "metadata": meta, "spec": {"nodeName": "node-1"}, "status": status}
+
+
+def test_role_rule_restarts_back_off() -> None:
+    """An engine that is killed in every attempt does not restart the stage every few seconds, also if not counted."""
+    rule = {"roles": ["rollout"], "onReasons": ["OOMKilled"], "action": "RestartStage", "countsTowardsMax": False}
+    cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+    end, reasons = cluster.now + 600, set()
+    while cluster.now < end:
+        crash_engine(cluster)
+        for _ in range(3):
+            reasons.add(cluster.reconcile().reason)
+            cluster.settle()
+            cluster.terminate()
+        cluster.now += 5
+    attempts = cluster.job["status"]["stages"][0]["attempts"]
+    assert 4 <= attempts <= 9 and {"RoleFailed", "BackOff"} <= reasons
+    assert cluster.job["status"]["stages"][0]["ended"]["failures"] >= 3
+
+
+def test_stuck_uses_the_clock_of_the_api_server() -> None:
+    """A node whose clock is three hours behind does not make each report an old one."""
+    cluster = at_first_stage("g", stuck={"action": "Restart"})
+    report = Progress(stage="g0", attempt=1, phase="Training", step=1, total_steps=4, updated_at=cluster.now - 10_800)
+    cluster.patch_progress(PROGRESS_KEY, report.model_dump(mode="json", exclude_none=True))
+    config = cluster.children["ConfigMap", "demo-progress"]
+    fields = [{"manager": "launcher", "time": timestamp(cluster.now)}]
+    body = {**config, "metadata": {**config["metadata"], "managedFields": fields}}
+    cluster.children["ConfigMap", "demo-progress"] = strip_fields("ConfigMap", body)
+    cluster.now += 60
+    assert cluster.round().reason == "Running"
+    assert seconds(cluster.job["status"]["stages"][0]["lastStepTime"]) == cluster.now - 60
+    cluster.now += 7200
+    assert cluster.reconcile().reason == "Stuck"
+
+
+def test_kueue_deleted_workload_queues_after_the_checkpoint() -> None:
+    """Engines stay until the orchestrator has written its checkpoint; another Workload queues when no pod is left."""
+    cluster = at_first_stage("g", queueName="team")
+    (name,) = kinds(cluster, "Workload")
+    true = [{"type": kind, "status": "True", "reason": "x", "message": "", "lastTransitionTime": timestamp(0)}
+            for kind in ("QuotaReserved", "Admitted")]  # fmt: skip
+    cluster.children["Workload", name]["status"] = {"conditions": true}
+    cluster.round()
+    assert cluster.running() == ["demo-g0-1"]
+    del cluster.children["Workload", name]
+    decision = cluster.round()
+    assert decision.phase == "Suspending" and "no Workload" in decision.message
+    assert kinds(cluster, "Workload") == [] and "demo-rollout" in kinds(cluster, "Deployment")
+    cluster.terminate()
+    decision = cluster.round()
+    assert decision.reason == "Queued" and kinds(cluster, "Workload") == [name] and kinds(cluster, "Deployment") == []
+
+
+def test_node_loss_each_faulty_node_has_its_own_timer() -> None:
+    """A node that becomes faulty while another one is does not inherit the start of the other."""
+    cluster = at_first_stage("g", nodeLoss={"afterSeconds": 600})
+    cluster.pods["demo-g0-1-1"]["spec"]["nodeName"] = "node-2"
+    cluster.node_faults = {"node-1": NodeFault(("label x",), closed=True)}
+    cluster.round()
+    cluster.now += 500
+    cluster.node_faults["node-2"] = NodeFault(("label x",), closed=True)
+    cluster.round()
+    del cluster.node_faults["node-1"]  # repaired
+    cluster.now += 200
+    assert cluster.round().reason == "Running"
+    assert [each["name"] for each in cluster.job["status"]["faultyNodes"]] == ["node-2"]
+    cluster.now += 400
+    assert cluster.reconcile().reason == "NodeLost"
+
+
+async def test_node_loss_removes_pods_of_a_deleted_invalid_job() -> None:
+    """A deleted job whose spec is invalid does not wait for a node that is gone."""
+    operator = Operator(manifest("g", nodeLoss={"afterSeconds": 30}))
+    await operator.start_stage("g0")
+    operator.run_orchestrator("g0")
+    operator.change(stages=[{"name": "g0", "type": "GRPO"}])
+    await operator.until(lambda: operator.status["reason"] == "InvalidSpec", seconds=30)
+    operator.delete()
+    past = timestamp(time.time() - 120)
+    lost = {"type": "Ready", "status": "False", "reason": "NodeLost", "lastTransitionTime": past}
+    states = [{"name": "trainer", "ready": True, "state": {"running": {"startedAt": past}}}]
+    pod = operator.api.objects["Pod", "orchestrator"]
+    operator.api.edit(
+        "Pod",
+        "orchestrator",
+        metadata={**pod["metadata"], "deletionTimestamp": past},
+        status={"phase": "Running", "conditions": [lost], "containerStatuses": states},
+    )
+    await operator.until(lambda: operator.names("AgenticRLJob") == [], seconds=30)
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Bound"])
+async def test_deletion_takes_a_claim_without_volume_along(phase: str) -> None:
+    """A retained claim that never had a volume would keep a wrong class for the next job of the name; data stays."""
+    operator = Operator(manifest("g"))
+    await operator.run()
+    operator.api.edit("PersistentVolumeClaim", "demo-state", status={"phase": phase})
+    operator.delete()
+    await operator.until(lambda: operator.names("AgenticRLJob") == [], seconds=60)
+    owners = operator.api.objects["PersistentVolumeClaim", "demo-state"]["metadata"].get("ownerReferences")
+    assert bool(owners) == (phase == "Pending")
+
+
+def test_status_with_a_new_attempt_is_urgent() -> None:
+    """Another attempt must not have its number, so the number is written immediately, without another change."""
+    condition = {"type": "Ready", "status": "True", "reason": "Running"}
+    row = {"name": "g0", "attempts": 1}
+    old: dict[str, Any] = {"phase": "Running", "stage": "g0", "stages": [row], "conditions": [condition]}
+    assert is_urgent(old, {**old, "stages": [{**row, "attempts": 2}]})
+    assert not is_urgent(old, {**old, "stages": [{**row, "step": 2}]})
+
+
+def test_step_does_not_fall_after_a_resume() -> None:
+    """Steps that an attempt repeats after its checkpoint, and its first report, do not decrease STEP and PROGRESS."""
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 3)
+    cluster.round()
+    before = cluster.job["status"]
+    cluster.finish_job("demo-g0-1", 137)
+    cluster.now += 60
+    cluster.round()
+    cluster.progress("g0", 2, 0, phase="Starting")
+    cluster.round()
+    after = cluster.job["status"]
+    assert (after["step"], after["progressPercentage"]) == (before["step"], before["progressPercentage"]) == (3, 75)
+    cluster.progress("g0", 2, 4)
+    cluster.round()
+    assert cluster.job["status"]["step"] == 4
+
+
+def test_remaining_time_is_that_of_the_running_attempt() -> None:
+    """The last stage's 0 seconds are not those of the stage that starts."""
+    cluster = at_first_stage("ss")
+    report = Progress(stage="s0", attempt=1, phase="Finished", step=4, total_steps=4, estimated_remaining_seconds=0.0)
+    for left, expected in ((90.0, 90), (0.0, None)):
+        report = report.model_copy(update={"estimated_remaining_seconds": left})
+        cluster.patch_progress(PROGRESS_KEY, report.model_dump(mode="json", exclude_none=True))
+        cluster.round()
+        assert cluster.job["status"].get("estimatedRemainingSeconds") == expected
+    report = report.model_copy(update={"estimated_remaining_seconds": 90.0})
+    cluster.patch_progress(PROGRESS_KEY, report.model_dump(mode="json", exclude_none=True))
+    cluster.finish_stage("s0")
+    cluster.round()
+    assert cluster.running() == ["demo-s1-1"] and "estimatedRemainingSeconds" not in cluster.job["status"]
+
+
+def test_preparation_failure_has_the_cause_of_its_pods() -> None:
+    """The Job knows only that its retries are used up; the container knows why."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    cluster.finish_job("demo-prepare", 128)
+    text = 'exec: "python": executable file not found in $PATH'
+    (pod,) = cluster.pods.values()
+    ended = {"exitCode": 128, "reason": "StartError", "message": text}
+    pod["status"]["containerStatuses"] = [{"name": "prepare", "state": {"terminated": ended}}]
+    decision = cluster.round()
+    assert decision.reason == "PrepareFailed"
+    assert f"StartError: Pod/demo-prepare-0: {text} (exit code 128)" in decision.message
