@@ -18,6 +18,10 @@ REASONS = {
 }
 """Field -> why other types do not have it."""
 NEEDS_SOURCE = "source is required if type is Custom, and only allowed then"
+TRUSTED = (
+    "the file runs in the processes of the trainer, without the sandbox of tools, and reads the job's storage and "
+    "secrets; use only code that you trust"
+)
 NO_SHAPING = (
     "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
     "to 0 or below"
@@ -47,5 +51,7 @@ def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
         yield Issue(f"{at}.{ObjectiveSpec.model_fields[name].alias}", message, getattr(spec, name))
     if spec.type == "Custom" and spec.source is None:
         yield Issue(f"{at}.source", NEEDS_SOURCE)
+    elif spec.type == "Custom":
+        yield Issue(f"{at}.source", TRUSTED, spec.source, warning=True)
     if spec.type == "MaxRL" and spec.overlong_buffer_ratio:
         yield Issue(f"{at}.overlongBufferRatio", NO_SHAPING, spec.overlong_buffer_ratio)

@@ -34,7 +34,7 @@ class SourceField:
     attribute: str
     field: str
     """Path of the field in the manifest, such as `spec.model.source`."""
-    holds: Literal["model", "template", "problems", "conversations", "tool", "checker"]
+    holds: Literal["model", "template", "problems", "conversations", "tool", "checker", "objective"]
     """Content of the file or directory."""
 
     @property
@@ -80,6 +80,8 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
         yield SourceField(spec.validation, "data", "spec.validation.data", "problems")
     if spec.grpo.data:
         yield SourceField(spec.grpo, "data", "spec.grpo.data", "problems")
+    if spec.grpo.objective and spec.grpo.objective.source:
+        yield SourceField(spec.grpo.objective, "source", "spec.grpo.objective.source", "objective")
     for index, stage in enumerate(spec.stages):
         at = f"spec.stages[{index}].{stage.type.lower()}"
         if stage.evaluate:
@@ -88,6 +90,8 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
         for member in (stage.sft, stage.grpo, stage.filter):
             if member is not None and member.data:
                 yield SourceField(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
+        if stage.grpo and stage.grpo.objective and stage.grpo.objective.source:
+            yield SourceField(stage.grpo.objective, "source", f"{at}.objective.source", "objective")
 
 
 def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[AgenticRLJob, tuple[str, ...]]:

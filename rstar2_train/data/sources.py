@@ -77,6 +77,9 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
                 load_tool(source.owner)
             if source.holds == "checker":
                 check_function(path, "score")
+            if source.holds == "objective":
+                check_function(path, "advantages")
+                check_function(path, "loss")
         except (DataError, SourceError) as error:
             errors[source.field] = str(error)
     return errors

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rstar2_train.grpo_roc.custom_objective import custom_functions
 from rstar2_train.grpo_roc.tokens import GroupRewards, Terms, Tokens
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class ObjectiveFunctions:
 
 
 def functions_of(objective: Objective) -> ObjectiveFunctions:
-    """Return the functions of a stage's objective."""
+    """Return the functions of a stage's objective. Raises ObjectiveFailed for an unusable file of the user."""
+    if objective.type == "Custom":
+        return ObjectiveFunctions(*custom_functions(objective.source))
     module = importlib.import_module(f"{__name__}.{objective.type.lower()}")
     return ObjectiveFunctions(module.advantages, module.loss)

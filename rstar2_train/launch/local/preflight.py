@@ -34,6 +34,7 @@ from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.rollout.template_check import find_template_errors
+from rstar2_train.trainer.objective_check import find_objective_errors
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -79,7 +80,7 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             missing[source.field] = str(error)
             continue
         source.put(str(path.resolve()))
-    errors = find_template_errors(job) | find_invalid_files(job) | missing
+    errors = find_template_errors(job) | find_objective_errors(job) | find_invalid_files(job) | missing
     if obstacles := model_obstacles(job, Path(job.spec.model.source)):
         errors["spec.model.source"] = f"{job.spec.model.source}/config.json: {'; '.join(obstacles)}"
     _raise_all([f"{field}: {message}" for field, message in errors.items()] + _missing_programs(job))

@@ -1,0 +1,101 @@
+"""An objective in a file of the user: its two functions, and errors that name the line of the file.
+
+The file is trusted code: the orchestrator (advantages) and each rank of the trainer (loss) import it, unsandboxed.
+`trainer.objective_check` tries both functions before the job starts. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.grpo_roc.tokens import GroupRewards, Terms, Tokens
+
+if TYPE_CHECKING:
+    from rstar2_train.api.stages import GRPOSettings
+
+FUNCTIONS = ("advantages", "loss")
+"""Names of the two functions; each has two positional parameters."""
+
+
+class ObjectiveFailed(StageFailed):
+    """A file of the user failed, or its result cannot be used. The message has the file, the line and the fix."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("BadConfiguration", message, retryable=False)
+
+
+@functools.cache
+def custom_functions(
+    source: str,
+) -> tuple[Callable[[GroupRewards, GRPOSettings], list[float]], Callable[[Tokens, GRPOSettings], Terms]]:
+    """Return the functions of a file, which is imported once per process. They raise ObjectiveFailed for any error."""
+    path, name = Path(source), module_name(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ObjectiveFailed(f"{path}: not a Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _call(path, "the import", spec.loader.exec_module, module)
+    missing = [each for each in FUNCTIONS if not callable(getattr(module, each, None))]
+    if missing:
+        raise ObjectiveFailed(f"{path}: no function {missing[0]!r}; define {missing[0]}(...) at the top level")
+
+    def advantages(group: GroupRewards, settings: GRPOSettings) -> list[float]:
+        values = _call(path, "advantages", module.advantages, group, settings)
+        at, size = line_of(path, module.advantages), len(group.rewards)
+        if not isinstance(values, list) or len(values) != size:
+            raise ObjectiveFailed(f"{at}: advantages must return a list of {size} numbers, one per rollout")
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+            raise ObjectiveFailed(f"{at}: advantages must return finite numbers, not {values}")
+        return [float(value) for value in values]
+
+    def loss(tokens: Tokens, settings: GRPOSettings) -> Terms:
+        terms = _call(path, "loss", module.loss, tokens, settings)
+        at, expected = line_of(path, module.loss), tuple(tokens.logprobs.shape)
+        if not isinstance(terms, Terms):
+            message = "loss must return rstar2_train.grpo_roc.tokens.Terms"
+            raise ObjectiveFailed(f"{at}: {message}, not {type(terms).__name__}")
+        for field in ("objective", "weights", "clipped"):
+            value = getattr(terms, field)
+            if value is None and field == "clipped":
+                continue
+            shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
+            if shape != expected:
+                raise ObjectiveFailed(f"{at}: Terms.{field} must be a tensor of the shape {expected}, not {shape}")
+        return terms
+
+    return advantages, loss
+
+
+def module_name(source: str) -> str:
+    """Return the name of the module of a file."""
+    return "rstar2_objective_" + re.sub(r"\W", "_", source)
+
+
+def line_of(path: Path, function: Any) -> str:
+    """Return FILE:LINE of the definition of a function."""
+    code = getattr(function, "__code__", None)
+    return str(path) if code is None else f"{path}:{code.co_firstlineno}"
+
+
+def _call(path: Path, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:
+        raise ObjectiveFailed(f"{_last_line(path, error)}: {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _last_line(path: Path, error: Exception) -> str:
+    """Return FILE:LINE of the last statement of the file that ran."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)

@@ -1,0 +1,139 @@
+"""Objectives in files of a user: checked on a drawn update before the job starts; each fault names its line."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from rstar2_train.api.objectives import ObjectiveSpec
+from rstar2_train.api.validation import check
+from rstar2_train.grpo_roc.custom_objective import ObjectiveFailed
+from rstar2_train.trainer.objective_check import check_objective, find_objective_errors
+from tests.support.drawn_updates import draw_update, parts_of, settings_of
+from tests.support.manifests import changed
+
+ADVANTAGES = """
+def advantages(group, settings):
+    mean = sum(group.rewards) / len(group.rewards)
+    return [reward - mean for reward in group.rewards]
+"""
+GOOD = f"""\
+from rstar2_train.grpo_roc.tokens import Terms
+{ADVANTAGES}
+def loss(tokens, settings):
+    cap = settings.objective.parameters["cap"]
+    ratio = tokens.sequence_mean(tokens.log_ratio).exp().clamp(max=cap)
+    return Terms(ratio * tokens.advantages, tokens.weights("SequenceMean"), ratio_of="sequence")
+"""
+HEAD = f"from rstar2_train.grpo_roc.tokens import Terms\n{ADVANTAGES}\n"
+LOSS = HEAD + "def loss(tokens, settings):\n    "
+FAULTS = {
+    "syntax": ("def loss(:\n", ":1: the import failed: SyntaxError"),
+    "import": ("import nothing_here\n", ":1: the import failed: ModuleNotFoundError"),
+    "no loss": (HEAD, "no function 'loss'"),
+    "parameters": (HEAD + "def loss(tokens):\n    return None\n", ":7: loss must have two parameters"),
+    "exception": (LOSS + "x = 1\n    return tokens.nothing\n", ":9: loss failed: AttributeError"),
+    "no terms": (LOSS + "return tokens.ratio\n", ":7: loss must return rstar2_train.grpo_roc.tokens.Terms, not Tensor"),
+    "shape": (
+        LOSS + "return Terms(tokens.ratio.sum(), tokens.weights('TokenMean'))\n",
+        ":7: Terms.objective must be a tensor of the shape (43,), not ()",
+    ),
+    "not finite": (
+        LOSS + "return Terms(tokens.ratio / (tokens.ratio - tokens.ratio), tokens.weights('TokenMean'))\n",
+        "objective and weights must be finite",
+    ),
+    "no gradient": (
+        LOSS + "return Terms(tokens.ratio.detach() * tokens.advantages, tokens.weights('TokenMean'))\n",
+        ":7: loss has no gradient",
+    ),
+    "random": (
+        "import random\n" + LOSS + "return Terms(tokens.ratio * random.random(), tokens.weights('TokenMean'))\n",
+        ":8: loss must have the same gradient for the same input",
+    ),
+    "mean of the micro-batch": (
+        LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.trained / tokens.trained.sum())\n",
+        ":7: loss depends on the packing",
+    ),
+    "ratios of the micro-batch": (
+        LOSS
+        + "return Terms(tokens.ratio * (tokens.advantages - tokens.advantages.mean()), tokens.weights('TokenMean'))\n",
+        ":7: loss depends on the packing",
+    ),
+    "changes its input": (
+        LOSS + "tokens.advantages.mul_(2)\n    return Terms(tokens.ratio, tokens.weights('TokenMean'))\n",
+        ":7: loss must not change tokens.advantages in place",
+    ),
+    "too few advantages": (
+        GOOD.replace("for reward in group.rewards]", "for reward in group.rewards[1:]]"),
+        ":3: advantages must return a list of 4 numbers",
+    ),
+    "infinite advantage": (
+        GOOD.replace("reward - mean for", "float('inf') for"),
+        ":3: advantages must return finite numbers",
+    ),
+    "unknown parameter": (
+        GOOD.replace("parameters[", "parameters[1, "),
+        ":8: loss failed: KeyError",
+    ),
+}
+
+
+def write(folder: Path, text: str) -> ObjectiveSpec:
+    file = folder / "objective.py"
+    file.write_text(text)
+    return ObjectiveSpec(type="Custom", source=str(file), parameters={"cap": 1.5})
+
+
+def test_check_objective_accepts_a_sequence_level_file(tmp_path: Path) -> None:
+    """A file with both functions passes, and its loss is that of its equation for any distribution."""
+    spec = write(tmp_path, GOOD)
+    settings = settings_of("Custom", source=spec.source, parameters=spec.parameters)
+    check_objective(settings)
+    update = draw_update(0, settings)
+    _, gradient = parts_of(update)
+    expected = []
+    for rollout in update.rollouts:
+        mean = (rollout.new.double() - rollout.old.double()).mean().exp()
+        slope = -mean * rollout.advantage / len(rollout.new) / len(update.rollouts)
+        expected.append((slope * (mean < 1.5)).expand(len(rollout.new)))
+    torch.testing.assert_close(gradient.double(), torch.cat(expected), rtol=1e-6, atol=1e-12)
+    _, distributed = parts_of(update, ranks=4, budget=64, packed=False, order=1)
+    torch.testing.assert_close(distributed, gradient, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_check_objective_fault_names_the_line(tmp_path: Path, name: str) -> None:
+    """Each fault of a file is an error with the line and the reason."""
+    text, message = FAULTS[name]
+    spec = write(tmp_path, text)
+    with pytest.raises(ObjectiveFailed) as caught:
+        check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters))
+    assert str(caught.value).startswith(str(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_find_objective_errors_runs_the_file_in_a_child(tmp_path: Path) -> None:
+    """The fault of a stage's file has the field of the stage; a file that ends the process is a fault too."""
+    job, issues = check(changed("spec.stages.1.grpo.objective", {"type": "Custom", "source": str(tmp_path / "o.py")}))
+    assert job is not None
+    warnings = [str(issue) for issue in issues if issue.warning and "objective" in issue.field]
+    assert any("without the sandbox of tools" in warning for warning in warnings)
+    (tmp_path / "o.py").write_text("import os\nos._exit(9)\n")
+    assert list(find_objective_errors(job)) == ["spec.stages[1].grpo.objective.source"]
+    assert "exit code 9" in find_objective_errors(job)["spec.stages[1].grpo.objective.source"]
+
+
+def test_objective_failure_crosses_processes() -> None:
+    """The error of a rank reaches the orchestrator as it is: a fault of the configuration, not retryable."""
+    error = pickle.loads(pickle.dumps(ObjectiveFailed("o.py:3: loss failed")))
+    assert (str(error), error.reason, error.retryable) == ("o.py:3: loss failed", "BadConfiguration", False)
+
+
+def test_check_objective_accepts_the_example_of_the_docs(tmp_path: Path) -> None:
+    """The file of docs/objectives.md is valid, with the parameters of its manifest."""
+    page = (Path(__file__).parents[3] / "docs" / "objectives.md").read_text(encoding="utf-8")
+    spec = write(tmp_path, page.partition("```python\n")[2].partition("```")[0])
+    check_objective(settings_of("Custom", source=spec.source, parameters={"baseline": 0.5, "cap": 2.0}))
