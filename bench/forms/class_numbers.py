@@ -697,7 +697,7 @@ def _complex(rng: random.Random) -> Pairs:
         f"{a + c}",
     ]
     other = [text for text in other if text != gold]
-    return Pairs(gold, same, [*other, f"{a}{sign}{b}j"])
+    return Pairs(gold, same, [*other, f"{a}{sign}{b}x"])
 
 
 @answer_class("rounded exact value")

@@ -21,6 +21,9 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
     phrases = [_text_names(side) for side in (known, answer)]
     if phrases[0] != phrases[1]:
         known, answer = (mapped(side, lambda node: _joined(node, phrases[0] | phrases[1])) for side in (known, answer))
+    known, answer = _without_functions(known, answer)
+    answer = _engineering(answer, known)
+    known = _engineering(known, answer)
     answer = _sympy_constants(answer, answer_text, known)
     known = _sympy_constants(known, known_text, answer)
     figures = [{name for name in names(side) if name.startswith(("angle ", "triangle "))} for side in (known, answer)]
@@ -39,6 +42,28 @@ def _sympy_constants(node: Node, text: str, other: Node) -> Node:
     return substituted(
         node, {name: Node("constant", text=name.lower()) for name in letters if name not in names(other)}
     )
+
+
+def _without_functions(*sides: Node) -> list[Node]:
+    """Return both values with products for `h(1-x)`, if the letter is a factor and no function in one of them."""
+    factors = [{part.text for part in nodes(side) if part.kind == "name"} for side in sides]
+    functions = [{part.text for part in nodes(side) if part.kind == "apply"} for side in sides]
+    letters = (functions[0] & factors[1] - functions[1]) | (functions[1] & factors[0] - functions[0])
+
+    def product(node: Node) -> Node | None:
+        if node.kind != "apply" or node.text not in letters or len(node.parts) != 1:
+            return None
+        return Node("mul", (Node("name", text=node.text), mapped(node.parts[0], product)))
+
+    return [mapped(side, product) for side in sides] if letters else list(sides)
+
+
+def _engineering(node: Node, other: Node) -> Node:
+    """Return a tree with the imaginary unit for `j`, if the other one has the unit and no such letter."""
+    units = [any(part == Node("constant", text="i") for part in nodes(side)) for side in (node, other)]
+    if units != [False, True] or "j" not in names(node) or "j" in names(other):
+        return node
+    return substituted(node, {"j": Node("constant", text="i")})
 
 
 def _figure(node: Node, *, short: bool, bare: bool) -> Node | None:

@@ -10,18 +10,21 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from .exact import exact
+from .expressions import KNOWN_DIGITS, decimal, rounded, significant
 from .tree import Node, NotExact, Undefined, integer, mapped, nodes
 from .units import Unit, same_unit, scale, unit_of, written
 
 Same = Callable[[Node, Node], bool]
 _PI = Node("constant", text="pi")
 _THOUSANDS = {"k": 1000, "K": 1000, "M": 10**6}
+_MONEY = ("dollar", "cent", "euro", "yen", "rupee", "yuan", "pound_sterling", "pound")
 _INVERSES = ("arcsin", "arccos", "arctan", "arccot")
 _ORDERED = (
     "year month week day h min s",
     "yd ft in",
     "mi ft",
     "lb oz",
+    "pound oz",
     "km m cm mm",
     "kg g",
     "gal qt pint cup",
@@ -122,6 +125,8 @@ def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
     assert share is not None
     if plain.kind in ("quantity", "relation", "list", "tuple", "set", "noted"):
         return None
+    if plain.kind == "degree":
+        return False
     hundredth = Node("div", (share, integer(100)))
     if same(hundredth, plain) or same(plain, hundredth):
         return True
@@ -143,7 +148,8 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
         return same(first, second)
     if all(units):
         if same_unit(*units):
-            return same(first, second)
+            money = len(units[0]) == 1 and units[0][0][0] in _MONEY and decimal(first) and decimal(second)
+            return exact(first) == exact(second) if money else same(first, second)
         angles = [_angle(node, unit) for node, unit in ((first, units[0]), (second, units[1]))]
         if all(angles):
             return same(in_radians(angles[0]), in_radians(angles[1]))  # type: ignore[arg-type]
@@ -181,12 +187,50 @@ def _angle(node: Node, unit: Unit) -> Node | None:
 def _same_sizes(first: Node, unit: Unit, second: Node, other: Unit, same: Same) -> bool:
     """Return whether two amounts in different units of one dimension are equal."""
     (dimensions, size), (theirs, known_size) = scale(unit), scale(other)
-    if dimensions != theirs or not dimensions or "celsius" in dict(dimensions) or "fahrenheit" in dict(dimensions):
+    if len(unit) == len(other) == 1 and unit[0][0] in _TEMPERATURES and other[0][0] in _TEMPERATURES:
+        return _same_temperatures(first, unit[0][0], second, other[0][0])
+    if dimensions != theirs or not dimensions:
         return False
-    if not (isinstance(size, Fraction) and isinstance(known_size, Fraction)):
+    ratio = Fraction(size) / Fraction(known_size)
+    return same(Node("mul", (first, Node("number", number=ratio))), second) or _converted(first, second, ratio)
+
+
+_TEMPERATURES: dict[str, Callable[[Fraction], Fraction]] = {
+    "K": lambda value: value,
+    "celsius": lambda value: value + Fraction(27315, 100),
+    "C": lambda value: value + Fraction(27315, 100),
+    "fahrenheit": lambda value: (value - 32) * 5 / 9 + Fraction(27315, 100),
+    "F": lambda value: (value - 32) * 5 / 9 + Fraction(27315, 100),
+}
+"""Symbol of a temperature -> its conversion into kelvins."""
+
+
+def _same_temperatures(first: Node, unit: str, second: Node, other: str) -> bool:
+    """Return whether two temperatures are the same, rounded to whole degrees if one of them is whole."""
+    sides = [_written(node) for node in (first, second)]
+    if sides[0] is None or sides[1] is None:
         return False
-    ratio = size / known_size
-    return same(Node("mul", (first, Node("number", number=ratio))), second)
+    (given, decimals), (known, places) = sides
+    kelvins = _TEMPERATURES[unit](given), _TEMPERATURES[other](known)
+    step = Fraction(1, 10 ** max(min(decimals, places), 0)) / 2
+    return kelvins[0] == kelvins[1] or abs(kelvins[0] - kelvins[1]) < step
+
+
+def _written(node: Node) -> tuple[Fraction, int] | None:
+    """Return the value and the decimals of a number as it is written."""
+    try:
+        return decimal(node) or (exact(node), 0)
+    except (NotExact, Undefined):
+        return None
+
+
+def _converted(given: Node, known: Node, ratio: Fraction) -> bool:
+    """Return whether one amount is the other one in its unit, rounded to at least three significant digits."""
+    sides = [_written(node) for node in (given, known)]
+    if sides[0] is None or sides[1] is None:
+        return False
+    pairs = ((sides[0], sides[1][0] / ratio), (sides[1], sides[0][0] * ratio))
+    return any(significant(side) >= KNOWN_DIGITS and rounded(value, side[1]) == side[0] for side, value in pairs)
 
 
 # Amounts of two units

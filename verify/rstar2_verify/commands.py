@@ -347,6 +347,8 @@ def _bracketed(opening: str, node: Node, closing: str) -> Node:
         return node
     if opening == "(" and closing == ")":
         return Node("tuple", node.parts)
+    if all(part.kind == "tuple" and len(part.parts) == 2 for part in node.parts):
+        return Node("list", node.parts, node.text)  # a list of points as Python prints it
     if len(node.parts) == 2:
         return Node("interval", node.parts, ("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
     if opening == "[" and closing == "]":

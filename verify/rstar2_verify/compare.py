@@ -182,6 +182,10 @@ def _same_numerals(given: Node, known: Node) -> bool:
         return given.text == known.text
     numeral, other = (given, known) if given.kind == "based" else (known, given)
     digits, base = numeral.text.split("|")
+    if numeral.number:
+        return other.kind == "number" and other.number == numeral.number
+    if not digits.isdigit():
+        return False
     if numeral is given and base != "10":
         return False
     return other.kind == "number" and other.number == Fraction(int(digits))

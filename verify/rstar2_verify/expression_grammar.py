@@ -32,6 +32,7 @@ RELATIONS = frozenset(
 )
 _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "difference"}
 
+HOURS = (("h", 1),)
 MAX_SIGNS = 20
 """Most signs in front of one value."""
 
@@ -102,6 +103,9 @@ class ExpressionParser(CommandParser):
                 parts.append(self.sum())
             if len(parts) == 2 and self._is_meridiem():
                 return Node("clock", tuple(parts), self.take().text.lower())
+            if len(written) == 2 and len(written[1]) == 2 and parts[1].kind == "quantity" and parts[1].unit == HOURS:
+                minutes = Node("quantity", parts[1].parts, unit=(("min", 1),))
+                return Node("list", (Node("quantity", parts[:1], unit=HOURS), minutes), "and")  # `1:45 hours`
             return Node("ratio", tuple(parts), "clock" if len(written) == 2 and len(written[1]) == 2 else "")
         if node.kind == "text" and node.text in ("noon", "midnight"):
             return Node("clock", (integer(12), integer(0)), "pm" if node.text == "noon" else "am")

@@ -18,6 +18,8 @@ from .values import DIGITS, equal_values, real_value
 
 ROUNDED_DIGITS = 6
 """Decimals, and significant digits, that a rounded decimal must have to stand for an exact value."""
+KNOWN_DIGITS = 3
+"""Significant digits from which a known decimal may be a rounded value."""
 FLOAT_DIGITS = 14
 """Significant digits that must agree when a decimal has more than these: the output of floating-point programs."""
 
@@ -81,12 +83,14 @@ def same_expressions(given: Node, known: Node) -> bool:
     if texts(given) != texts(known):
         return False
     ours, theirs = decimal(given), decimal(known)
-    if (ours is None) != (theirs is None):
-        rounded = is_rounded(ours, known) if ours else is_rounded(theirs, given) if theirs else False
-        if rounded:
+    if ours is None and theirs is not None and is_rounded(theirs, given, KNOWN_DIGITS):
+        return True
+    if ours is not None and theirs is None and is_rounded(ours, known):
+        return True
+    if ours is not None and theirs is not None:
+        if max(ours[1], theirs[1]) > FLOAT_DIGITS and abs(ours[0] - theirs[0]) <= abs(theirs[0]) / 10**FLOAT_DIGITS:
             return True
-    if ours is not None and theirs is not None and max(ours[1], theirs[1]) > FLOAT_DIGITS:
-        return abs(ours[0] - theirs[0]) <= abs(theirs[0]) / 10**FLOAT_DIGITS
+        return ours[0] == theirs[0] or _is_more_precise(ours, theirs) or _is_rounded_float(ours, theirs)
     binds = [any(node.kind == "bind" for node in nodes(side)) for side in (given, known)]
     if binds[0] != binds[1] and len(names(given) | names(known)) <= 1:
         return same_numerically(given, known) or equal_values(given, known)
@@ -121,14 +125,44 @@ def _power_of_ten(node: Node) -> int | None:
     return exponent.numerator if exponent.denominator == 1 and abs(exponent) <= 400 else None
 
 
-def is_rounded(rounded: tuple[Fraction, int], value: Node) -> bool:
-    """Return whether a decimal is the real value of a tree, rounded to its digits."""
+def significant(value: tuple[Fraction, int]) -> int:
+    """Return the number of significant digits of a decimal."""
+    return len(str(abs(value[0]) // Fraction(10) ** -value[1]))
+
+
+def rounded(value: Fraction, decimals: int) -> Fraction:
+    """Return a number with this many decimals; half a unit is rounded away from zero."""
+    unit = Fraction(10) ** -decimals
+    size = (abs(value) / unit + Fraction(1, 2)).__floor__() * unit
+    return size if value > 0 else -size
+
+
+def _is_more_precise(given: tuple[Fraction, int], known: tuple[Fraction, int]) -> bool:
+    """Return whether a known decimal is the answer with fewer digits: `3.1416` for `3.14`, `0.15866` for `0.1587`.
+
+    One more digit is no evidence of rounding, unless the last digit of the known answer changes by it.
+    """
+    (number, decimals), (other, places) = given, known
+    if decimals <= places or significant(known) < KNOWN_DIGITS or rounded(number, places) != other:
+        return False
+    unit = Fraction(10) ** -places
+    return decimals - places > 1 or abs(number) // unit * unit != abs(other)
+
+
+def _is_rounded_float(given: tuple[Fraction, int], known: tuple[Fraction, int]) -> bool:
+    """Return whether an answer is the output of a floating-point program with fewer digits."""
+    enough = significant(known) > FLOAT_DIGITS and min(given[1], significant(given)) >= ROUNDED_DIGITS
+    return enough and rounded(known[0], given[1]) == given[0]
+
+
+def is_rounded(rounded: tuple[Fraction, int], value: Node, least: int = ROUNDED_DIGITS) -> bool:
+    """Return whether a decimal with at least `least` digits is the real value of a tree, rounded to its digits."""
     number, decimals = rounded
     if number == 0:
         return False
     unit = Fraction(10) ** -decimals
-    digits = len(str(abs(number) // unit))
-    if decimals < ROUNDED_DIGITS or digits < ROUNDED_DIGITS:
+    digits = significant(rounded)
+    if digits < least or (least == ROUNDED_DIGITS and decimals < least):
         return False
     tolerance = unit / 2
     if digits > FLOAT_DIGITS:

@@ -46,6 +46,29 @@ _DOUBLED = re.compile(
 _SINGLE = re.compile(r"(?<!\\)\\(?![\\])[a-zA-Z]")
 
 
+_CALLS = re.compile(
+    r"(?:np|numpy|mpmath|mp|decimal)\.(?:float\d*|int\d*|uint\d*|mpf|Decimal|str_|bool_?)\(\s*['\"]?([^()'\"]*)['\"]?\s*\)"
+)
+_COMPLEX = re.compile(r"\bcomplex\(\s*([-+.\de]+)\s*,\s*([-+.\de]+)\s*\)")
+_COLLECTION = re.compile(
+    r"(?:np\.|numpy\.)?(?:array|set|frozenset|list|tuple|deque|dict_values|dict_keys)\((.*)\)", re.DOTALL
+)
+_QUOTED_CALL = re.compile(r"(?:float|int|Decimal|mpf|str)\(\s*['\"]?([^()'\"]*)['\"]?\s*\)")
+_DICTIONARY = re.compile(r"\{\s*(?:['\"]?[A-Za-z]\w*['\"]?\s*:[^:{}]*)+\}")
+_KEY = re.compile(r"['\"]?([A-Za-z]\w*)['\"]?\s*:")
+
+
+def _unprinted(text: str) -> str:
+    """Return a value that Python prints without its type: `np.float64(7.0)`, `set([1, 2])`, `{'x': 1}`."""
+    if "\\" in text or len(text) > 2_000 or not text.endswith((")", "]", "}")):
+        return text
+    text = _COMPLEX.sub(r"\1+(\2)i", _CALLS.sub(r"\1", text))
+    for call in (_COLLECTION, _QUOTED_CALL):
+        match = call.fullmatch(text)
+        text = match[1].strip() if match else text
+    return _KEY.sub(r"\1 =", text[1:-1]) if _DICTIONARY.fullmatch(text) else text
+
+
 def final_answer(text: str) -> str:
     r"""Return the answer of a text without what is around it: `\boxed{5}`, `**Answer:** $5$`, `#### 5`, `["5"]`."""
     text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text).strip(" \n")
@@ -63,6 +86,7 @@ def final_answer(text: str) -> str:
         for wrapper in _WRAPPERS:
             match = wrapper.fullmatch(text)
             text = match[1].strip(" \n") if match and match[1].strip() else text
+        text = _unprinted(text)
         if text == before:
             break
     return text

@@ -44,7 +44,7 @@ def _is_name(node: Node) -> bool:
         if node.text != "()":
             return False
         return _is_name(function) or all(part.kind == "name" for part in function.parts)
-    return node.kind == "call" and node.text == "abs" and _is_name(node.parts[0])
+    return node.kind == "call" and node.text in ("abs", "det") and _is_name(node.parts[0])
 
 
 def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:

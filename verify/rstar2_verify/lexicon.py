@@ -163,7 +163,9 @@ SYNONYMS = {
 
 PHRASES: tuple[tuple[str, str], ...] = (
     ("less than or equal to", "<="), ("greater than or equal to", ">="), ("at least or equal to", ">="),
-    ("greater than", ">"), ("less than", "<"), ("is equal to", "="), ("plus or minus", "\\pm"),
+    ("greater than", ">"), ("less than", "<"), ("is equal to", "="), ("is greater than", ">"), ("is less than", "<"),
+    ("is greater than or equal to", ">="), ("is less than or equal to", "<="), ("is at least", ">="),
+    ("is at most", "<="), ("is not equal to", "!="), ("is more than", ">"), ("plus or minus", "\\pm"),
     ("out of", "/"), ("in every", "/"), ("divided by", "/"), ("does not exist", "word:undefined"),
     ("not defined", "word:undefined"), ("no solution", "empty"), ("no solutions", "empty"),
     ("no real solution", "empty"), ("no real solutions", "empty"), ("there are no solutions", "empty"),

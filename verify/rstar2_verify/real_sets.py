@@ -30,6 +30,8 @@ class RealInterval(NamedTuple):
     high_closed: bool
 
 
+_MAX_MEMBERS = 1000
+"""Most members of a set of integers that is compared with a list."""
 _REALS = [RealInterval(-mp.inf, False, mp.inf, False)]
 
 
@@ -86,6 +88,8 @@ def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:
             element, condition = node.parts
             inner = intervals(condition)
             if element.kind == "relation" and element.text == "\\in":
+                if element.parts[1].text in ("\\mathbbN", "\\mathbbZ", "\\mathbbZ^+"):
+                    return _whole_numbers(inner, positive=element.parts[1].text != "\\mathbbZ")
                 return _intersection(inner, intervals(element.parts[1]))
             return inner
         case "relation":
@@ -119,6 +123,16 @@ def _integers(parts: list[RealInterval]) -> Iterator[RealInterval]:
         last = mp.floor(high) if high_closed or high != mp.ceil(high) else high - 1
         if first <= last:
             yield RealInterval(first - 0.5, True, last + 0.5, True)
+
+
+def _whole_numbers(parts: list[RealInterval], *, positive: bool) -> list[RealInterval]:
+    """Return the integers of a bounded set as points."""
+    points = []
+    for low, high in ((max(part.low, mp.mpf(0.5)) if positive else part.low, part.high) for part in _integers(parts)):
+        if not (mp.isfinite(low) and mp.isfinite(high)) or high - low > _MAX_MEMBERS:
+            raise Unknown("a set without end")
+        points += [RealInterval(mp.mpf(at), True, mp.mpf(at), True) for at in range(int(mp.ceil(low)), int(high) + 1)]
+    return points
 
 
 def _bound(node: Node) -> Any:

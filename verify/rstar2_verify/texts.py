@@ -14,8 +14,9 @@ from .tokens import Token
 from .tree import Node
 from .units import unit_of
 
-_SENTENCE = word_set("function functions graph series sequence figure shape matrix triangle's sum lies no-one person")
-MONTHS = word_set("january february march april may june july august september october november december")
+_SENTENCE = word_set(
+    "geometry molecular function functions graph series sequence figure shape matrix triangle's sum lies no-one person"
+)
 _GROUPED = DIRECTIONS | frozenset(word for group in GROUPS for members in group for word in members)
 _IGNORED_SIGNS = frozenset(":;()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
 _ROMAN = frozenset(["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"])
@@ -88,9 +89,6 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
         kept.pop()
     kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] == ["and"])]
     kept = ["and" if word == "," else word for word in kept]
-    date = [word for word in kept if word != "and"]
-    if 2 <= len(date) <= 3 and sum(word in MONTHS for word in date) == sum(not word.isdigit() for word in date) == 1:
-        return sorted(date[:2], key=str.isdigit) + date[2:]
     return kept
 
 
@@ -123,6 +121,8 @@ def choice(tokens: Sequence[Token]) -> tuple[str, list[Token]] | None:
         body = body[1:]
         if body and body[0].text == ":":
             body = body[1:]
+    if [token.text for token in body[:2]] == ["{", "("] and len(body) > 4 and body[4].text == "}":
+        body = [*body[1:4], *body[5:]]
     texts = [token.text for token in body[:4]]
     if texts[:1] == ["("] and len(texts) > 2 and _is_letter(body[1]) and texts[2] == ")":
         return texts[1].upper(), _content(body[3:])
@@ -191,10 +191,17 @@ def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
     return listed, joined
 
 
+def _has_direction(node: Node) -> bool:
+    """Return whether a list is a value and its direction: `8 m/s, east`."""
+    if node.kind != "list" or [part.kind for part in node.parts[1:]] != ["text"] or node.text != ",":
+        return False
+    return DIRECTIONS | {"to", "the", "due"} >= set(node.parts[1].text.lower().split())
+
+
 def unnoted(node: Node) -> tuple[Node, str]:
     """Return a value without the words around it, and the words."""
     notes = []
-    while node.kind == "noted":
-        notes.append(node.text)
+    while node.kind == "noted" or _has_direction(node):
+        notes.append(node.text if node.kind == "noted" else node.parts[1].text)
         node = node.parts[0]
     return node, " ".join(notes)

@@ -64,6 +64,8 @@ _REPEATED = re.compile(
     r"\s*\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))(?:(\d*)\\dot\s*(?:\{\s*(\d)\s*\}|(\d)))?|\((\d+)\)(?=\s*$)"
 )
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\\(?:ldots|dots|cdots)(?![a-zA-Z]))")
+_LITERAL = re.compile(r"0([xX](?=[0-9a-fA-F]{1,64}\b)|[bB](?=[01]{1,64}\b)|[oO](?=[0-7]{1,64}\b))([0-9a-fA-F]+)")
+_NUMERAL = re.compile(r"([0-9]{0,32}[A-F][0-9A-F]{0,32})_(?:16|\{\s*(?:\\text\s*\{)?\s*(?:16|hex|sixteen)\s*\}?\s*\})")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _BARE = sorted(FUNCTIONS - {"arg", "Re", "Im", "det", "lg", "sgn", "cis", "gcd", "lcm", "max", "min"}, key=len)[::-1]
 
@@ -121,6 +123,12 @@ class Lexer:
                 return self._command_named(name, at + 1 + match.end())
         if character == "\\":
             return self._command(at)
+        if self.text[at : at + 3] in ("{:}", "{=}", "{+}", "{-}", "{<}", "{>}"):
+            self._sign(self.text[at + 1])
+            return at + 3
+        numeral = _LITERAL.match(self.text, at) or _NUMERAL.match(self.text, at)
+        if numeral:
+            return self._numeral(numeral)
         if re.match(r"\.?[0-9]", self.text[at : at + 2]):
             return self._number(at)
         if self.text.startswith("...", at):
@@ -344,6 +352,14 @@ class Lexer:
         self._add("number", text, Node("number", number=value, decimals=decimals))
         return end
 
+    def _numeral(self, match: re.Match[str]) -> int:
+        """Read `0x2A`, whose value counts, or `2A_{16}`."""
+        base = {"x": 16, "b": 2, "o": 8}[match[1].lower()] if match.re is _LITERAL else 16
+        digits = (match[2] if match.re is _LITERAL else match[1]).upper().lstrip("0") or "0"
+        value = Fraction(int(digits, base)) if match.re is _LITERAL else Fraction(0)
+        self._add("number", match[0], Node("based", text=f"{digits}|{base}", number=value))
+        return match.end()
+
     def _letters(self, at: int) -> int:
         """Read a run of letters: words, known functions, names of the other answer, else single letters."""
         match = _LETTERS.match(self.text, at)
@@ -359,6 +375,13 @@ class Lexer:
         spaced = alone and (self.gap > 0 or not self.tokens or self.tokens[-1].kind == "sign")
         if run in self.compounds:
             self._add("word", run)
+        elif run == "mg" and not (self.roman or any(token.kind == "number" for token in self.tokens)):
+            self._split(run)  # mass times acceleration
+        elif run in _ACIDITY:
+            self._add("letter", run[: 2 if run[1] == "K" else 3])
+            if run[1] == "K":
+                self._sign("_")
+                self._add("letter", run[2:])
         elif lower in ("or", "and"):
             self._sign(lower)
         elif run in _MODULES and re.match(r"\.[a-zA-Z]", self.text[end : end + 2]):
@@ -412,4 +435,5 @@ def _is_plain(mark: str) -> bool:
     return not (mark in SUPERSCRIPTS or mark in SUBSCRIPTS or mark in UNICODE_COMMANDS or mark in UNICODE)
 
 
+_ACIDITY = frozenset(["pH", "pOH", "pKa", "pKb", "pKw"])
 _MODULES = frozenset(["math", "np", "numpy", "sympy", "sp", "S", "cmath", "mp", "mpmath"])

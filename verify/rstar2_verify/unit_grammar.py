@@ -64,7 +64,10 @@ class UnitParser(Cursor):
         token = self.token
         if token.kind == "end" or node.kind in ("relation", "list", "set"):
             return None
-        inverse = token.text == "/" and self.ahead().kind == "word"
+        inverse = token.text == "/" and (
+            self.ahead().kind == "word"
+            or (self.units and token.gap and self.ahead().kind == "letter" and self.ahead(2).kind == "end")
+        )
         if token.kind == "sign" and token.text != "{" and not inverse:
             return None
         start, self.weak = self.at, False

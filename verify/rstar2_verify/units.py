@@ -27,7 +27,7 @@ _BASES: dict[str, tuple[str, Fraction | float, str]] = {
     "Pa": ("kg m-1 s-2", 1, "pascal"), "Hz": ("s-1", 1, "hertz"), "C": ("A s", 1, "coulomb"),
     "V": ("kg m2 s-3 A-1", 1, "volt"), "ohm": ("kg m2 s-3 A-2", 1, "ohm"), "F": ("A2 s4 kg-1 m-2", 1, "farad"),
     "H": ("kg m2 s-2 A-2", 1, "henry henrie"), "T": ("kg s-2 A-1", 1, "tesla"), "Wb": ("kg m2 s-2 A-1", 1, "weber"),
-    "L": ("m3", Fraction(1, 1000), "liter litre"), "eV": ("kg m2 s-2", 1.602176634e-19, "electronvolt"),
+    "L": ("m3", Fraction(1, 1000), "liter litre"), "eV": ("kg m2 s-2", Fraction(1602176634, 10**28), "electronvolt"),
     "cal": ("kg m2 s-2", Fraction(4184, 1000), "calorie"), "Wh": ("kg m2 s-2", 3600, "watthour"),
     "Ah": ("A s", 3600, "amperehour"), "bar": ("kg m-1 s-2", 100000, "bar"), "pc": ("m", 3.0856775814913673e16, "parsec"),
     "Da": ("kg", 1.66053906892e-27, "dalton"), "B": ("bit", 8, "byte"), "bit": ("bit", 1, "bit"),
@@ -35,14 +35,14 @@ _BASES: dict[str, tuple[str, Fraction | float, str]] = {
     "yr": ("s", 31557600, "year"), "Bq": ("s-1 decay", 1, "becquerel"), "Sv": ("m2 s-2 dose", 1, "sievert"),
     "Gy": ("m2 s-2", 1, "gray"), "S": ("A2 s3 kg-1 m-2", 1, "siemens"), "lm": ("cd", 1, "lumen"), "lx": ("cd m-2", 1, "lux"),
     "t": ("kg", 1000, "tonne ton"), "M": ("mol m-3", 1000, "molar"), "dB": ("dB", 1, "decibel"), "rad": ("rad", 1, "radian"),
-    "Torr": ("kg m-1 s-2", 133.322368421, "torr"),
+    "Torr": ("kg m-1 s-2", Fraction(101325, 760), "torr"),
 }  # fmt: skip
 _OTHERS: dict[str, tuple[str, Fraction | float, str]] = {
     "min": ("s", 60, "minute min"), "h": ("s", 3600, "hour hr"), "day": ("s", 86400, "day"),
     "week": ("s", 604800, "week"), "month": ("month", 1, "month"), "decade": ("decade", 1, "decade"),
     "century": ("century", 1, "century centurie"), "in": ("m", Fraction(254, 10000), "inch inche"),
     "ft": ("m", Fraction(3048, 10000), "foot feet ft"), "yd": ("m", Fraction(9144, 10000), "yard yd"),
-    "mi": ("m", Fraction(1609344, 1000), "mile mi"), "lb": ("kg", Fraction(45359237, 10**8), "pound lb"),
+    "mi": ("m", Fraction(1609344, 1000), "mile mi"), "lb": ("kg", Fraction(45359237, 10**8), "lb"), "pound": ("kg", Fraction(45359237, 10**8), "pound"),
     "oz": ("kg", Fraction(45359237, 16 * 10**8), "ounce oz"), "gal": ("m3", Fraction(3785411784, 10**12), "gallon gal"),
     "qt": ("m3", Fraction(3785411784, 4 * 10**12), "quart qt"), "pint": ("m3", Fraction(3785411784, 8 * 10**12), "pint"),
     "cup": ("m3", Fraction(3785411784, 16 * 10**12), "cup"), "acre": ("m2", Fraction(40468564224, 10**7), "acre"),
@@ -50,7 +50,7 @@ _OTHERS: dict[str, tuple[str, Fraction | float, str]] = {
     "cent": ("dollar", Fraction(1, 100), "cent"), "euro": ("euro", 1, "euro eur"), "yen": ("yen", 1, "yen"),
     "rupee": ("rupee", 1, "rupee"), "yuan": ("yuan", 1, "yuan 元"), "pound_sterling": ("pound_sterling", 1, "sterling"),
     "degree": ("degree", 1, "degree deg"), "atm": ("kg m-1 s-2", 101325, "atm atmosphere"),
-    "psi": ("kg m-1 s-2", 6894.757293168, "psi"), "mmHg": ("kg m-1 s-2", 133.322387415, "mmhg"),
+    "psi": ("kg m-1 s-2", 6894.757293168, "psi"), "mmHg": ("kg m-1 s-2", Fraction(101325, 760), "mmhg"),
     "hp": ("kg m2 s-3", 745.69987158, "horsepower hp"), "knot": ("m s-1", Fraction(1852, 3600), "knot kn"),
     "ly": ("m", 9460730472580800, "lightyear ly light-year"), "AU": ("m", 149597870700, "astronomicalunit"),
     "Å": ("m", Fraction(1, 10**10), "angstrom"), "cc": ("m3", Fraction(1, 10**6), "cc"),
@@ -91,6 +91,7 @@ def _symbols() -> dict[str, tuple[str, Fraction | float]]:
                 )
     for symbols in (_OTHERS, _BASES):
         table |= {symbol: (dimension, size) for symbol, (dimension, size, _) in symbols.items()}
+    table |= {f"{prefix}M": ("mol m-3", Fraction(10) ** (_PREFIXES[prefix] + 3)) for prefix in "mun"}
     return table
 
 
@@ -159,7 +160,9 @@ def scale(unit: Unit) -> tuple[tuple[tuple[str, int], ...], Fraction | float]:
     return tuple(sorted((base, power) for base, power in powers.items() if power)), size
 
 
-_ALIKE = ({"celsius", "C"}, {"fahrenheit", "F"}, {"degree", "celsius"}, {"degree", "fahrenheit"}, {"kcal", "cal"})
+_ALIKE = (
+    {"celsius", "C"}, {"fahrenheit", "F"}, {"degree", "celsius"}, {"degree", "fahrenheit"}, {"pound", "pound_sterling"},
+)  # fmt: skip
 
 
 def same_unit(first: Unit, second: Unit) -> bool:
@@ -167,7 +170,7 @@ def same_unit(first: Unit, second: Unit) -> bool:
     if first == second:
         return True
     symbols = {symbol for symbol, _ in (*first, *second)}
-    if len(first) == len(second) == 1 and any(symbols == pair for pair in _ALIKE[:4]):
+    if len(first) == len(second) == 1 and any(symbols == pair for pair in _ALIKE):
         return True
     return scale(first) == scale(second)
 

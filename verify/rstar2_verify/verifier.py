@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
 from .compare import same_answer
+from .dates import dates, same_dates
 from .extract import final_answer
 from .grammar import Reading, parse, tokenized
 from .lexicon import GREEK, KNOWN_WORDS, MATH_WORDS, SCALES
+from .sentences import statements
 from .shapes import as_tuple
-from .texts import MONTHS, choice, choices, names_another_choice, same_sentences, sentence
+from .texts import choice, choices, names_another_choice, same_sentences, sentence
 from .tokens import Token
 from .tree import Node, ParseError, Undecided, integer
 from .words import is_number_word
@@ -31,7 +33,6 @@ _NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 _DIVISION = re.compile(r"/\s*[\w\\]")
-_COMPLEX = re.compile(r"\(\s*[-+]?[\d.]+\s*[-+]\s*[\d.]+j\s*\)|[-+]?[\d.]+j")
 _FONT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
 _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\$")
 
@@ -60,8 +61,15 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
     if _NUMBER.fullmatch(known) and _NUMBER.fullmatch(answer):
         equal = _digits(known) == _digits(answer)
         return Verdict("equal" if equal else "different", "both are integers")
-    if _COMPLEX.fullmatch(answer):
-        answer = answer.replace("j", "i")
+    verdict = _compared(known, answer, kind)
+    if verdict.outcome == "equal":
+        return verdict
+    stated = (_compared(known, final_answer(part), kind) for part in statements(answer))
+    return next((other for other in stated if other.outcome == "equal"), verdict)
+
+
+def _compared(known: str, answer: str, kind: str | None) -> Verdict:
+    """Return the verdict on two answers, within the limits of a comparison."""
     try:
         return Comparison(known, answer).verdict(kind)
     except (Undecided, RecursionError, MemoryError, OverflowError):
@@ -92,6 +100,9 @@ class Comparison:
 
     def verdict(self, kind: str | None) -> Verdict:
         """Return the decision of the first reading in which both are equal."""
+        if kind is None and dates(self.known):
+            equal = bool(same_dates(self.known, self.answer))
+            return Verdict("equal" if equal else "different", "dates")
         sides = [self.tokens(text) for text in (self.known, self.answer)]
         if None in sides:
             return self._unread()
@@ -105,7 +116,7 @@ class Comparison:
         if is_text(known) or kind == "text":
             if same_sentences(sentences[1], sentences[0]):
                 return Verdict("equal", "the words are the same")
-            if kind == "text" or {token.text.lower() for token in known} & MONTHS - {"may"}:
+            if kind == "text":
                 return Verdict("different", "the words differ")
         from .chemistry import same_formulas
 
@@ -150,6 +161,8 @@ class Comparison:
             run = not ours[1] and not any(token.text == "(" for token in answer)
             if not sorted_known and not (any(token.text == "and" for token in known)):
                 return ours[0] == listed[0]
+            if listed[1] and ours[1] and sorted(ours[0]) == sorted(listed[0]):
+                return True
             if ours[0] == listed[0]:
                 return True if ours[1] or listed[1] or run else None
             if not listed[1]:
@@ -215,6 +228,8 @@ class Comparison:
         if (known, answer) in self.compared:
             return False
         self.compared.append((known, answer))
+        if not reading.units and (known.kind == "quantity") != (answer.kind == "quantity"):
+            return False  # a missing unit, and letters that may be one
         if not reading.commas:
             known, answer = as_tuple(known), as_tuple(answer)
         known, answer = self._alike(known, answer)
@@ -271,7 +286,7 @@ def is_text(tokens: list[Token]) -> bool:
         token.kind in ("word", "end")
         or (token.kind == "letter" and (token.roman or len(texts) > 0))
         or (token.kind == "sign" and token.text in (",", "and", "or", "-", "'", ":", "(", ")"))
-        or (token.kind == "number" and (len(texts) > 1 or (texts[:1] and texts[0].text.lower() in MONTHS)))
+        or (token.kind == "number" and len(texts) > 1)
         or token.text == "emptyset"
         for token in tokens
     )

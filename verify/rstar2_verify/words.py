@@ -40,7 +40,12 @@ def phrased(tokens: Sequence[Token]) -> list[Token]:
             at += 1
             continue
         following = tokens[at + 1] if at + 1 < len(tokens) else token
-        if token.text in ("a", "A") and token.kind == "letter" and following.kind == "word" and following.text in PARTS:
+        if (
+            token.text in ("a", "A")
+            and token.kind == "letter"
+            and following.kind == "word"
+            and (following.text in PARTS or following.text in SCALES)
+        ):
             result.append(Token("word", "one", token.gap, None, token.roman))
             at += 1
             continue
