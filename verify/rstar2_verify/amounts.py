@@ -19,17 +19,8 @@ _PI = Node("constant", text="pi")
 _THOUSANDS = {"k": 1000, "K": 1000, "M": 10**6}
 _MONEY = ("dollar", "cent", "euro", "yen", "rupee", "yuan", "pound_sterling", "pound")
 _INVERSES = ("arcsin", "arccos", "arctan", "arccot")
-_ORDERED = (
-    "year month week day h min s",
-    "yd ft in",
-    "mi ft",
-    "lb oz",
-    "pound oz",
-    "km m cm mm",
-    "kg g",
-    "gal qt pint cup",
-    "dollar cent",
-)
+_ORDERED = ("year month week day h min s", "yd ft in", "mi ft", "lb oz", "pound oz", "km m cm mm", "kg g",
+            "gal qt pint cup", "dollar cent")  # fmt: skip
 
 
 def same_amounts(given: Node, known: Node, same: Same) -> bool | None:
@@ -207,10 +198,10 @@ _TEMPERATURES: dict[str, Callable[[Fraction], Fraction]] = {
 
 def _same_temperatures(first: Node, unit: str, second: Node, other: str) -> bool:
     """Return whether two temperatures are the same, rounded to whole degrees if one of them is whole."""
-    sides = [_written(node) for node in (first, second)]
-    if sides[0] is None or sides[1] is None:
+    mine, theirs = _written(first), _written(second)
+    if mine is None or theirs is None:
         return False
-    (given, decimals), (known, places) = sides
+    (given, decimals), (known, places) = mine, theirs
     kelvins = _TEMPERATURES[unit](given), _TEMPERATURES[other](known)
     step = Fraction(1, 10 ** max(min(decimals, places), 0)) / 2
     return kelvins[0] == kelvins[1] or abs(kelvins[0] - kelvins[1]) < step
@@ -226,10 +217,10 @@ def _written(node: Node) -> tuple[Fraction, int] | None:
 
 def _converted(given: Node, known: Node, ratio: Fraction) -> bool:
     """Return whether one amount is the other one in its unit, rounded to at least three significant digits."""
-    sides = [_written(node) for node in (given, known)]
-    if sides[0] is None or sides[1] is None:
+    first, second = _written(given), _written(known)
+    if first is None or second is None:
         return False
-    pairs = ((sides[0], sides[1][0] / ratio), (sides[1], sides[0][0] * ratio))
+    pairs = ((first, second[0] / ratio), (second, first[0] * ratio))
     return any(significant(side) >= KNOWN_DIGITS and rounded(value, side[1]) == side[0] for side, value in pairs)
 
 

@@ -27,7 +27,7 @@ _SHELL = re.compile(r"(\d[spdf])\^(\d{1,2}?)(?=\d[spdf]|$)")
 
 
 _ELEMENT_NAMES: dict[str, str] = dict(
-    pair.split("=")  # type: ignore[misc]
+    pair.split("=")
     for pair in word_set(
         "hydrogen=H helium=He lithium=Li beryllium=Be boron=B carbon=C nitrogen=N oxygen=O fluorine=F neon=Ne",
         "sodium=Na magnesium=Mg aluminum=Al aluminium=Al silicon=Si phosphorus=P sulfur=S chlorine=Cl argon=Ar",

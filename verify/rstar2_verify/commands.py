@@ -19,6 +19,7 @@ _ACCENTS = word_set(
 FRACTIONS = frozenset(["frac", "dfrac", "tfrac", "cfrac"])
 _BINOMIALS = frozenset(["binom", "dbinom", "tbinom"])
 _SETS = frozenset(["mathbb", "Bbb"])
+_CALLED = word_set("Matrix Poly binomial permutations factorial Integer sympyroot")
 
 
 class CommandParser(FunctionParser):
@@ -116,8 +117,6 @@ class CommandParser(FunctionParser):
         node = self.over(self.sequence())
         self.expect(closing)
         self.bars = bars
-        if node.kind == "ratio" and len(node.parts) == 2 and node.parts[0].kind == "name":
-            return Node("relation", node.parts, "=")  # `{x: 2}`
         return node._replace(kind="set") if node.kind == "list" and closing == "}" else node
 
     def operand(self) -> Node:
@@ -213,9 +212,11 @@ class CommandParser(FunctionParser):
         if opening == "#":
             return self.name("#" + self.take().text)
         if opening == "<":
-            node = self.sequence()
+            parts = [self.sum()]
+            while self.skip(","):
+                parts.append(self.sum())
             self.expect(">")
-            return Node("tuple", node.parts if node.kind == "list" else (node,))
+            return Node("tuple", tuple(parts))
         if opening not in ("(", "[", "]"):
             raise ParseError(f"unexpected {opening!r}")
         bars, self.bars = self.bars, 0
@@ -250,8 +251,6 @@ class CommandParser(FunctionParser):
             condition = self.sequence()
             self.expect("\\}")
             self.bars = bars
-            if node.kind == "name" and condition.kind == "number":
-                return Node("relation", (node, condition), "=")  # `{x: 2}`
             return Node("builder", (node, condition))
         self.expect("\\}")
         self.bars = bars
@@ -305,20 +304,10 @@ class CommandParser(FunctionParser):
             if self.take().text != ("rfloor" if name == "lfloor" else "rceil"):
                 raise ParseError(f"\\{name} without its end")
             return Node("call", (node,), "floor" if name == "lfloor" else "ceil")
-        if name in PYTHON or name in (
-            "Matrix",
-            "Poly",
-            "binomial",
-            "permutations",
-            "factorial",
-            "Integer",
-            "sympyroot",
-        ):
+        if name in PYTHON or name in _CALLED:
             return self._python(name)
         if name == "top":
             return Node("name", text="T")
-        if name in ("square", "blacksquare"):
-            return self.operand()
         if name[:-1] in FUNCTIONS or name[:-1] in GREEK or name[:-1] == "pi":
             self.tokens.insert(self.at, Token("letter", name[-1]))  # `\sinx`
             return self.command(name[:-1])

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from .commands import CommandParser
+from .lexicon import word_set
 from .tree import Node, ParseError, integer
 
-RELATIONS = frozenset(
-    [
-        "=",
-        "<",
-        ">",
-        "<=",
-        ">=",
-        "!=",
-        "~",
-        "\\in",
-        "\\notin",
-        "\\equiv",
-        "\\nequiv",
-        "\\to",
-        "\\iff",
-        "\\sim",
-        "\\cong",
-        "\\subset",
-        "\\subseteq",
-        "\\parallel",
-        "\\perp",
-        "\\propto",
-        "\\rightleftharpoons",
-    ]
+RELATIONS = word_set(
+    "= < > <= >= != ~ \\in \\notin \\equiv \\nequiv \\to \\iff \\sim \\cong \\subset \\subseteq \\parallel \\perp",
+    "\\propto \\rightleftharpoons",
 )
 _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "difference"}
 
@@ -105,10 +85,8 @@ class ExpressionParser(CommandParser):
                 return Node("clock", tuple(parts), self.take().text.lower())
             if len(written) == 2 and len(written[1]) == 2 and parts[1].kind == "quantity" and parts[1].unit == HOURS:
                 minutes = Node("quantity", parts[1].parts, unit=(("min", 1),))
-                return Node("list", (Node("quantity", parts[:1], unit=HOURS), minutes), "and")  # `1:45 hours`
+                return Node("list", (Node("quantity", (parts[0],), unit=HOURS), minutes), "and")  # `1:45 hours`
             return Node("ratio", tuple(parts), "clock" if len(written) == 2 and len(written[1]) == 2 else "")
-        if node.kind == "text" and node.text in ("noon", "midnight"):
-            return Node("clock", (integer(12), integer(0)), "pm" if node.text == "noon" else "am")
         if self._is_meridiem() and node.kind == "number":
             return Node("clock", (node, integer(0)), self.take().text.lower())
         return node
@@ -172,16 +150,6 @@ class ExpressionParser(CommandParser):
                 while self.tight and self.starts_factor():
                     divisor = Node("mul", (divisor, self.mixed_number()[0]))
                 node, plain = Node("div", (node, divisor)), False
-            elif self.token.text == "x" and self.token.gap and node.kind == "number" and self.ahead().text == "10":
-                self.take()
-                node = Node("mul", (node, self._signed()))
-            elif self.is_sign("\\oplus", "\\otimes"):
-                sign = self.take().text
-                node = (
-                    Node("mul", (node, self._signed()))
-                    if sign == "\\oplus" and _is_group(node)
-                    else Node("apply", (node, self._signed()), sign)
-                )
             elif self.is_sign("\\circ") and self.tokens[self.at + 1].kind == "letter":
                 self.take()
                 node = Node("apply", (node, self.factor()), "compose")
@@ -206,9 +174,6 @@ class ExpressionParser(CommandParser):
         """Parse a factor that may have a sign."""
         if self.skip("-"):
             return _negative(self._signed())
-        if self.is_sign("\\pm", "\\mp"):
-            sign = self.take().text[1:]
-            return Node("pm", (self._signed(),), sign)
         self.skip("+")
         return self.mixed_number()[0]
 
@@ -275,13 +240,9 @@ class ExpressionParser(CommandParser):
             self.at += 1 + braced
             if braced and not self.skip("}"):
                 if self.token.text in ("C", "F"):
-                    self.tokens.insert(self.at + 1, self.token)
-                    self.at += 1
-                    self.tokens[self.at], self.tokens[self.at + 1] = self.tokens[self.at + 1], self.tokens[self.at]
-                    letter = self.tokens[self.at].text
-                    self.at += 1
+                    node = self.temperature(base)
                     self.expect("}")
-                    return Node("quantity", (base,), unit=(({"C": "celsius", "F": "fahrenheit"}[letter], 1),))
+                    return node
                 raise ParseError("a degree sign in an exponent")
             if base.kind == "name" and self.token.kind == "sign" and self.token.text in (*RELATIONS, "_"):
                 return self.name(base.text + "°")

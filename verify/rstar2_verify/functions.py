@@ -28,8 +28,6 @@ class FunctionParser(NameParser):
         base: Node | None = None
         if name in ("sqrt", "cbrt"):
             return self._root(integer(2 if name == "sqrt" else 3))
-        if name == "exp" and self.is_sign("{"):
-            return Node("call", (self.argument(),), name)
         while self.is_sign("^", "_"):
             if self.take().text == "^":
                 exponent = self.argument(whole_number=True)
@@ -83,8 +81,6 @@ class FunctionParser(NameParser):
             self.expect("]")
         plain = self.token.kind == "number"
         inner = self.operand() if self.is_sign("(") else self.argument(whole_number=plain)
-        if inner.kind == "tuple" and len(inner.parts) == 2:
-            inner, index = inner.parts
         return Node("root", (inner, index))
 
     def _binder(self, kind: str) -> Node:

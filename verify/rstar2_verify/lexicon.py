@@ -41,64 +41,26 @@ MATH_WORDS = {
 
 # Numbers
 
-CARDINALS = {
-    word: number
-    for number, word in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-        ]
-    )
-}
-CARDINALS |= {
-    word: 10 * number
-    for number, word in enumerate(
-        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2
-    )
-}
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
+
+
+def numbered(text: str, start: int = 0, step: int = 1) -> dict[str, int]:
+    """Return the number of each word in a text."""
+    return {word: start + step * at for at, word in enumerate(text.split())}
+
+
+CARDINALS = numbered(_SMALL) | numbered(_TENS, 20, 10)
 SCALES = {
     "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "lakh": 10**5,
     "crore": 10**7, "dozen": 12, "gross": 144, "score": 20,
 }  # fmt: skip
 SCALES |= {f"{word}s": value for word, value in SCALES.items() if word != "gross"}
-ORDINALS = {
-    word: number
-    for number, word in enumerate(
-        [
-            "first",
-            "second",
-            "third",
-            "fourth",
-            "fifth",
-            "sixth",
-            "seventh",
-            "eighth",
-            "ninth",
-            "tenth",
-            "eleventh",
-            "twelfth",
-        ],
-        start=1,
-    )
-}
+ORDINALS = numbered(_ORDINALS, 1)
 PARTS = {word: number for word, number in ORDINALS.items() if number > 2}
 PARTS |= {"half": 2, "halve": 2, "quarter": 4, "twentieth": 20, "hundredth": 100, "thousandth": 1000}
 PARTS |= {f"{word}s": number for word, number in PARTS.items()}

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
+from .lexicon import word_set
+
 VARIANTS = {"varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho", "varsigma": "sigma"}
-SKIPPED = frozenset(
-    [
-        "left",
-        "right",
-        "middle",
-        "big",
-        "Big",
-        "bigg",
-        "Bigg",
-        "bigl",
-        "bigr",
-        "Bigl",
-        "Bigr",
-        "biggl",
-        "biggr",
-        "Biggl",
-        "Biggr",
-        "displaystyle",
-        "textstyle",
-        "scriptstyle",
-        "limits",
-        "nolimits",
-        "therefore",
-        "because",
-        "mathstrut",
-        "strut",
-        "rm",
-        "bf",
-        "it",
-        "hfill",
-        "tiny",
-        "small",
-        "large",
-        "Large",
-        "LARGE",
-        "huge",
-        "Huge",
-        "normalsize",
-        "checkmark",
-        "!",
-        "(",
-        ")",
-        "[",
-        "]",
-        "$",
-        "nonumber",
-        "notag",
-    ]
+SKIPPED = word_set(
+    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle",
+    "scriptstyle limits nolimits therefore because mathstrut strut rm bf it hfill tiny small large Large LARGE huge",
+    "Huge normalsize checkmark ! ( ) [ ] $ nonumber notag",
 )
 SPACES = {",": 2, ";": 2, ":": 2, " ": 2, "quad": 2, "qquad": 2, "thinspace": 2, "enspace": 2, "hspace": 2, "~": 1}
-FONTS = frozenset(
-    ["mathrm", "mathbf", "mathit", "mathsf", "mathtt", "mathnormal", "boldsymbol", "bm", "pmb", "operatorname", "bold"]
+FONTS = word_set(
+    "mathrm mathbf mathit mathsf mathtt mathnormal boldsymbol bm pmb operatorname bold",
 )
-TEXTS = frozenset(
-    ["text", "textbf", "textit", "textrm", "textsf", "textnormal", "mbox", "hbox", "texttt", "ce", "textup"]
+TEXTS = word_set(
+    "text textbf textit textrm textsf textnormal mbox hbox texttt ce textup",
 )
 SIGNS = {
     "cdot": "*", "times": "\\times", "ast": "*", "bullet": "*", "div": "/", "slash": "/", "pm": "\\pm", "mp": "\\mp",
@@ -81,7 +39,7 @@ UNICODE = {
     "∼": "\\sim", "∈": "\\in", "∉": "\\notin", "∪": "\\cup", "∩": "\\cap", "±": "\\pm", "∓": "\\mp", "°": "\\degree",
     "˚": "\\degree", "º": "\\degree", "…": "...", "→": "\\to", "⟶": "\\to", "⇒": "\\to", "↦": "\\to", "⇌":
     "\\rightleftharpoons", "′": "'", "’": "'", "″": "''", "∖": "\\setminus", "≡": "\\equiv", "∥": "\\parallel",
-    "⊥": "\\perp", "⟨": "\\langle", "⟩": "\\rangle", "∣": "|", "∧": "and", "∨": "or", "⊂": "\\subset", "⊆":
+    "⊥": "\\perp", "⟨": "\\langle", "⟩": "\\rangle", "∣": "|", "│": "|", "∧": "and", "∨": "or", "⊂": "\\subset", "⊆":
     "\\subseteq", "ˆ": "^", "“": '"', "”": '"', "，": ",", "；": ";", "：": ":", "（": "(", "）": ")", "、": ",",
     "％": "%", "∝": "\\propto", "⇔": "\\iff", "＝": "=", "＋": "+", "⊕": "\\oplus", "⊗": "\\otimes",
 }  # fmt: skip
@@ -90,7 +48,7 @@ UNICODE_COMMANDS = {
     "∫": "int", "∑": "sum", "∏": "prod", "∂": "partial", "∇": "nabla", "ℏ": "hbar", "⌊": "lfloor", "⌋": "rfloor",
     "⌈": "lceil", "⌉": "rceil", "ℝ": "R", "ℤ": "Z", "ℕ": "N", "ℚ": "Q", "ℂ": "C", "Ω": "Omega", "ℓ": "ell", "∀": "forall",
     **{letter: name for letter, name in zip("αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ", ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi", "Psi", "Omega"], strict=True)},
-    "µ": "mu", "ϕ": "phi", "ϵ": "epsilon",
+    "µ": "mu", "ⅈ": "imath", "ϕ": "phi", "ϵ": "epsilon",
 }  # fmt: skip
 SUPERSCRIPTS = {**dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵏᵗᵃᵇᵐ", "0123456789+-()nixyktabm", strict=True))}
 SUBSCRIPTS = {**dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₐₑₓₙᵢⱼₖₘₜₙ", "0123456789+-()aexnijkmtn", strict=True))}

@@ -59,14 +59,8 @@ _OTHERS: dict[str, tuple[str, Fraction | float, str]] = {
     "arcmin": ("arcmin", 1, "arcminute arcmin"), "u": ("kg", 1.66053906892e-27, "amu"), "micron": ("m", Fraction(1, 10**6), "micron"),
     "rpm": ("rev s-1", Fraction(1, 60), "rpm"), "unit": ("unit", 1, "unit"),
 }  # fmt: skip
-_SPEEDS = {
-    "mph": ("mi", "h"),
-    "kph": ("km", "h"),
-    "kmph": ("km", "h"),
-    "kmh": ("km", "h"),
-    "fps": ("ft", "s"),
-    "mps": ("m", "s"),
-}
+_SPEEDS = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmph": ("km", "h"), "kmh": ("km", "h"), "fps": ("ft", "s"),
+           "mps": ("m", "s")}  # fmt: skip
 _LOWER = {"hz": "Hz", "khz": "kHz", "mhz": "MHz", "ghz": "GHz", "l": "L", "ml": "mL", "kb": "kB", "mb": "MB", "gb": "GB",
           "tb": "TB", "kpa": "kPa", "sec": "s", "hr": "h", "hrs": "h", "lbs": "lb", "yrs": "yr", "kgs": "kg", "cms": "cm",
           "kms": "km", "dl": "dL", "cl": "cL", "kwh": "kWh", "kw": "kW", "db": "dB", "km": "km", "kg": "kg", "cm": "cm",

@@ -20,6 +20,10 @@ from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, names
 
 DIGITS = 120
 """Digits that must agree; the second evaluation has twice as many."""
+_AGREEING = 100
+"""Digits that agree after points at which twice as many were computed."""
+_TWICE = 2
+"""Points at which values that agree are computed with twice as many digits."""
 MAX_DIGITS = 4000
 """Digits above which a comparison is undecided."""
 _MAX_SCALE = 1e6
@@ -29,15 +33,30 @@ _STEPS = 199
 """Integers at which expressions with steps are compared, plus one; a prime number."""
 
 
+Values = list[tuple[Any, float]]
+"""The values of two trees at a point, with the spreads of their sums."""
+
+
 def _agree(
-    first: Node, second: Node, point: int, scale: float, integers: Mapping[str, int] | None = None
+    first: Node,
+    second: Node,
+    point: int,
+    scale: float,
+    integers: Mapping[str, int] | None = None,
+    *,
+    values: Values | None = None,
+    twice: bool = True,
 ) -> bool | None:
-    """Return whether the values at a point are equal; None if one is not real where a name is negative."""
+    """Return whether the values at a point are equal; None if one is not real where a name is negative.
+
+    `values`: the values with DIGITS digits. `twice`: whether values that agree are computed with twice as many digits.
+    """
     digits = DIGITS
     while True:
-        (a, spread_a), (b, spread_b) = (
+        (a, spread_a), (b, spread_b) = values or [
             evaluate(node, point, digits, scale=scale, integers=integers) for node in (first, second)
-        )
+        ]
+        values = None
         if mp.isinf(a) or mp.isinf(b):
             return bool(a == b)
         needed = max(spread_a, spread_b) + DIGITS / 2
@@ -52,6 +71,8 @@ def _agree(
         rounding = mpmath.mpf(10) ** -(digits // 2)
         small = mpmath.mpf(10) ** -30
         sure = abs(a) > small and abs(b) > small and abs(a - b) > small * max(abs(a), abs(b))
+        if not (sure or twice) and abs(a - b) <= mpmath.mpf(10) ** -_AGREEING * max(abs(a), abs(b)):
+            return True
         if not sure:
             c, d = (evaluate(node, point, 2 * digits, scale=scale, integers=integers)[0] for node in (first, second))
             zero = [abs(new) <= abs(old) * rounding for old, new in ((a, c), (b, d))]
@@ -102,24 +123,24 @@ def _equal_at_points(first: Node, second: Node) -> bool:
     scale = _scale(first, second)
     compared = undefined = 0
     for point in range(POINTS if letters else 1):
-        defined = []
+        values: Values = []
+        missing = 0
         for side in (first, second):
             try:
-                evaluate(side, point, 20, scale=scale)
-                defined.append(True)
+                values.append(evaluate(side, point, DIGITS, scale=scale))
             except Undefined:
-                defined.append(False)
+                missing += 1
             except TooLarge:
                 if point < FIRST_LARGE:
                     raise
-        if len(defined) < 2:
+        if len(values) + missing < 2:
             continue
-        if not all(defined):
-            if any(defined):
+        if missing:
+            if values:
                 return False
             undefined += 1
             continue
-        agree = _agree(first, second, point, scale)
+        agree = _agree(first, second, point, scale, values=values, twice=compared < _TWICE)
         if agree is None and complex_:
             agree = False
         if agree is False and point >= FIRST_NEGATIVE and compared and _are_roots_of_quantities(first, second, letters):
