@@ -111,24 +111,6 @@ FLOODS = [
 ]
 
 BOMBS = [
-    hostile(
-        "file-attributes",
-        "stores data in extended attributes, which no limit of memory counts",
-        "open('/tmp/a', 'w').close()\n"
-        "attempt('setxattr', lambda: os.setxattr('/tmp/a', 'user.a', bytes(4096)))\n"
-        "attempt('fsetxattr', lambda: os.setxattr(os.open('/tmp/a', os.O_RDWR), 'user.a', b'a'))\n"
-        "call('lsetxattr', 189, b'/tmp/a', b'user.a', b'a', 1, 0)",
-        "ok",
-    ),
-    hostile(
-        "kernel-queues",
-        "stores data in kernel objects without a descriptor: queues, shared memory, timers, I/O contexts",
-        "call('shmget', 29, 0, 1 << 20, 0o1600)\ncall('semget', 64, 0, 100, 0o1600)\n"
-        "call('msgget', 68, 0, 0o1600)\ncall('mq_open', 240, b'queue', 0o100 | os.O_RDWR, 0o600, 0)\n"
-        "call('io_setup', 206, 100, ctypes.create_string_buffer(8))\n"
-        "call('timer_create', 222, 1, 0, ctypes.create_string_buffer(8))\ncall('unshare', 272, 0x10000000)",
-        "ok",
-    ),
     hostile("fork-bomb", "forks without end", "while True: os.fork()", limits={"wall_seconds": 2}),
     hostile(
         "fork-limit",
