@@ -21,6 +21,7 @@ from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile
 from rstar2_train.analysis.viewer import ViewerData
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.rollout.chat_template import tool_parser
 from rstar2_train.tracking.traces import Decode
 from rstar2_train.utils.numbers import mean
 
@@ -64,14 +65,17 @@ def analyse(state: JobState, request: AnalysisRequest, start_progress: StartProg
     scored = sources.file_to_score(files, request.model) if request.model else None
     rows = [(file, sources.read_rows(file)) for file in files]
     selection = sources.select_samples(rows, limit=request.limit, scored=scored, sample=request.sample)
-    decode = load_decoder(request.tokenizer or find_tokenizer(state, job))
+    tokenizer = request.tokenizer or find_tokenizer(state, job)
+    decode, parser = load_decoder(tokenizer), tool_parser(tokenizer, job.spec.model)
     scorer = None
     if scored is not None:
         model = find_model(state, job, request.model)
         # Greedy sampling (temperature 0) has no distribution, so the model's own distribution is used.
         scorer = Scorer(model, cache=state.entropies, temperature=sampling_temperature(job, scored) or 1.0)
     with atomic_folder(request.out) as folder:
-        reader = FileReader(selection=selection, decode=decode, scorer=scorer, data=ViewerData(folder / "data"))
+        reader = FileReader(
+            selection=selection, decode=decode, parser=parser, scorer=scorer, data=ViewerData(folder / "data")
+        )
         advance = start_progress(sum(len(members) for _, members in rows))
         for file in files:
             reader.read(file, on_row=advance)

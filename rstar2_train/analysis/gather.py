@@ -16,6 +16,7 @@ from rstar2_train.analysis.sources import SampleSelection, TrajectoryFile
 from rstar2_train.analysis.study import Study
 from rstar2_train.analysis.tokens import annotate
 from rstar2_train.analysis.viewer import ViewerData
+from rstar2_train.api.roles import ToolParser
 from rstar2_train.evaluation.scores import group_by
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
@@ -44,6 +45,8 @@ class FileReader:
 
     selection: SampleSelection
     decode: Decode
+    parser: ToolParser
+    """Form of the calls of the job's model."""
     scorer: Scorer | None
     """Computes entropies of the selected trajectories; None: no entropies."""
     data: ViewerData
@@ -74,7 +77,7 @@ class FileReader:
             logprobs, scored = self.scorer.score(trajectory)
             self.figures.logprob_gaps.append(logprob_gap(trajectory, logprobs.tolist()))
             entropies = scored.tolist()
-        turns = annotate(trajectory, self.decode, entropies)
+        turns = annotate(trajectory, self.decode, entropies, parser=self.parser)
         if not trajectory.failed:
             self.figures.surprisal.setdefault(file.stage, Study("surprisal")).add(turns)
             self.figures.entropy.add(turns)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rstar2_train.api.roles import ToolParser
 from rstar2_train.rollout.trajectory import SegmentKind, Trajectory
 from rstar2_train.tools.parser import call_spans
 from rstar2_train.tracking.traces import Decode
@@ -88,11 +89,17 @@ class AnnotatedTurn:
         return self.surprisal if measure == "surprisal" else self.entropy
 
 
-def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] | None = None) -> list[AnnotatedTurn]:
+def annotate(
+    trajectory: Trajectory,
+    decode: Decode,
+    entropies: Sequence[float] | None = None,
+    *,
+    parser: ToolParser = "hermes",
+) -> list[AnnotatedTurn]:
     """Return the annotated turns of a trajectory.
 
-    `entropies`: one per model token, in order, from `score.Scorer`. Raises ValueError if their number differs from the
-    number of model tokens.
+    `entropies`: one per model token, in order, from `score.Scorer`. `parser`: the form of its calls. Raises ValueError
+    if the number of entropies differs from the number of model tokens.
     """
     sampled = sum(len(segment.token_ids) for segment in trajectory.segments if segment.kind == "model")
     if entropies is not None and len(entropies) != sampled:
@@ -108,7 +115,7 @@ def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] 
             turns.append(AnnotatedTurn("tool", texts, seconds=segment.seconds))
             continue
         after_tool = bool(turns) and turns[-1].kind == "tool"
-        regions = token_regions(texts, after_tool=after_tool)
+        regions = token_regions(texts, after_tool=after_tool, parser=parser)
         turns.append(
             AnnotatedTurn(
                 "model",
@@ -148,8 +155,8 @@ def token_texts(token_ids: Sequence[int], decode: Decode) -> list[str]:
     return texts
 
 
-def token_regions(texts: Sequence[str], *, after_tool: bool) -> list[Region]:
-    """Return the region of each token of a model turn.
+def token_regions(texts: Sequence[str], *, after_tool: bool, parser: ToolParser = "hermes") -> list[Region]:
+    """Return the region of each token of a model turn. `parser`: the form of its calls.
 
     - code: a tool call with its tags, "coding tool call tokens themselves, which include Python code and code
       comments" (rStar2-Agent §5.4);
@@ -162,7 +169,7 @@ def token_regions(texts: Sequence[str], *, after_tool: bool) -> list[Region]:
     A token belongs to the region of its first character.
     """
     text = "".join(texts)
-    calls = call_spans(text)
+    calls = call_spans(text, parser)
     answers = [match.span() for match in _ANSWER.finditer(text) if not _inside(match.start(), calls)]
     first = min((start for start, _ in calls + answers), default=len(text))
     regions: list[Region] = []

@@ -7,12 +7,14 @@ derived from renderings with marks, so that any template is followed to the char
 from __future__ import annotations
 
 import datetime
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rstar2_train.api.roles import ToolParser
+from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.tools.call_form import parser_of_template
 from rstar2_train.tools.parser import write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
@@ -29,6 +31,21 @@ _MARKS: Mapping[ToolParser, str] = {"hermes": CALL_OPEN, "mistral": "[TOOL_CALLS
 """Form of calls -> text that no other form has."""
 _DATE = "strftime_now"
 """Function of chat templates that returns the current date."""
+
+
+def tool_parser(folder: Path, source: ModelSource) -> ToolParser:
+    """Return the form of calls of a job's model. Reads no tokenizer. `folder`: a folder with the model's template."""
+    return source.tool_parser or parser_of_template(_template_text(folder, source))
+
+
+def _template_text(folder: Path, source: ModelSource) -> str:
+    """Return the chat template of a model folder, or the job's own; empty if it has none."""
+    file = Path(source.chat_template) if source.chat_template else folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    config = folder / "tokenizer_config.json"
+    template = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
+    return template if isinstance(template, str) else ""
 
 
 class ChatFormatError(ValueError):

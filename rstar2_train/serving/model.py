@@ -6,7 +6,6 @@ because a model that was trained with one prompt does poorly with another.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
 from rstar2_train.launch.model_folder import ModelNotFound, context_length, read_config
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.tools.call_form import parser_of_template
+from rstar2_train.rollout.chat_template import tool_parser
 from rstar2_train.tools.toolset import load_toolset
 
 MAX_DEFAULT_CONTEXT = 32768
@@ -60,7 +59,7 @@ class ServingModel:
         """Return the command line of its engine, which also parses calls of a client's own tools. Raises ValueError."""
         source = self.source
         if source.tool_parser is None:
-            parser = parser_of_template(_template_text(self.folder, source))
+            parser = tool_parser(self.folder, source)
             source = source.model_copy(update={"tool_parser": parser})
         arguments = self.rollout.engine_args | tool_call_arguments(source) | {"max-model-len": self.context}
         return engine_command(
@@ -163,13 +162,3 @@ def _from_folder(folder: Path) -> ServingModel:
         config=config,
         context=context,
     )
-
-
-def _template_text(folder: Path, source: ModelSource) -> str:
-    """Return the chat template of a model folder, or the job's own; empty if it has none. Reads no tokenizer."""
-    file = Path(source.chat_template) if source.chat_template else folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    config = folder / "tokenizer_config.json"
-    template = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
-    return template if isinstance(template, str) else ""

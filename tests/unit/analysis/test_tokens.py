@@ -1,10 +1,14 @@
 """The annotation of tokens: text, region, forking words, and the most uncertain tokens."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.analysis.tokens import annotate, forking_tokens, mark_highest, token_regions, token_texts
+from rstar2_train.api.roles import ToolParser
+from rstar2_train.tools.parser import write_calls
 
 from .conftest import CALL, ChatFormat, Rollout
 
@@ -62,6 +66,16 @@ def test_token_regions_of_tags_within_code() -> None:
     """Tags within a program are code."""
     call = '<tool_call>{"name": "f", "arguments": {"code": "\'<answer>1</answer></tool_call>\'"}}</tool_call>'
     assert by_letters(call) == {"code": call}
+
+
+@pytest.mark.parametrize("parser", get_args(ToolParser))
+def test_token_regions_of_each_form_of_calls(parser: ToolParser) -> None:
+    """The code of a call is no reasoning, in the form of each family."""
+    call = write_calls([("run", {"code": "print(1)  # check"})], parser)
+    texts = list(f"Wait.\n{call}\n")
+    regions = token_regions(texts, after_tool=False, parser=parser)
+    assert "".join(text for text, region in zip(texts, regions, strict=True) if region == "code").strip() == call
+    assert regions[:6] == ["reasoning"] * 6
 
 
 def test_token_regions_uses_first_character() -> None:
