@@ -1,11 +1,12 @@
 """Checks before a job starts that the chat template of its model renders its prompts and demonstrations.
 
-One row is rendered per form: the roles and fields of the messages. The SFT stage encodes every row.
+One row is rendered per form: the roles and fields of the messages, and the marks in their texts. The SFT stage encodes
+every row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 
 MOST_FORMS = 256
 """Forms of demonstrations that are rendered per file: about a second."""
-_FIELDS = ("tool_calls", "reasoning_content")
-_TAGS = ("<think>", "</think>", "<tool_call>")
+_TAGS = ("<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "```tool_code", "<|python_tag|>", '{"name"')
 
 
 def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -51,7 +51,7 @@ def check_demonstrations(path: Path, chat_format: ChatFormat) -> None:
     """Render the first demonstration of each form. Raises ChatFormatError, which names file and line, and DataError."""
     seen = set[tuple[Any, ...]]()
     for row in read_demonstrations(path):
-        form = _form(row.messages)
+        form = tuple(_form(message, chat_format) for message in row.messages)
         if form in seen:
             continue
         seen.add(form)
@@ -63,8 +63,16 @@ def check_demonstrations(path: Path, chat_format: ChatFormat) -> None:
             raise ChatFormatError(f"{row.where}: {error}") from error
 
 
-def _form(messages: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
-    return tuple(
-        (message["role"], *(field in message for field in _FIELDS), *(tag in message["content"] for tag in _TAGS))
-        for message in messages
+def _form(message: Mapping[str, Any], chat_format: ChatFormat) -> tuple[Any, ...]:
+    """Return what decides whether a template renders a message, besides its words."""
+    text, calls = str(message["content"]), message.get("tool_calls", ())
+    return (
+        message["role"],
+        bool(text.strip()),
+        message.get("weight"),
+        "reasoning_content" in message,
+        len(calls) > 1,
+        *(call["function"]["name"].isidentifier() for call in calls[:1]),
+        *(min(2, text.count(tag)) for tag in _TAGS),
+        message["role"] != "tool" and chat_format.escape_markers(text) != text,
     )

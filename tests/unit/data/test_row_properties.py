@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import string
 from pathlib import Path
@@ -17,8 +18,10 @@ from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, convert_row, identify_row, prepare
 from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError
-from rstar2_train.rollout.chat_format import ChatFormat
-from tests.support.chat_templates import CHATML, QWEN3
+from rstar2_train.orchestrator.token_cache import load_tokens
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.rollout.template_check import check_demonstrations
+from tests.support.chat_templates import CHATML, QWEN3, QWEN35
 from tests.support.model_fixtures import chat_format, model_folder
 
 __all__ = ["chat_format", "model_folder"]
@@ -35,6 +38,7 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
 )
 FIELDS = ("id", "problem", "answer", "slice", "hard", "tools", "reward", "files", "data", "functions", "instructions")
+READ_FIELDS = ("role", "content", "weight", "reasoning_content", "tool_calls", "tool_call_id", "name")
 ARGUMENTS = st.dictionaries(
     st.sampled_from("ab"), st.integers() | TEXTS | st.lists(st.integers(), max_size=2), max_size=2
 )
@@ -152,6 +156,53 @@ def test_read_conversations_are_trained_whole(
                 assert message.get("reasoning_content", "").strip() in trained
                 for call in message.get("tool_calls", ()):
                     assert json.dumps(call["function"]["arguments"], ensure_ascii=False) in trained
+
+
+@QUICK
+@given(rows=st.lists(messages(), min_size=1, max_size=3), template=st.sampled_from([CHATML, QWEN3, QWEN35]))
+def test_validate_accepts_what_the_stage_trains(
+    tmp_path_factory: pytest.TempPathFactory, chat_format: ChatFormat, rows: list[list[dict[str, Any]]], template: str
+) -> None:
+    """A file that `rstar2 validate` accepts is trained, each token of it, and one that it refuses is not; so is a file
+    that `rstar2 data prepare` wrote.
+    """
+    folder = tmp_path_factory.mktemp("rows")
+    own = ChatFormat(chat_format.tokenizer, system_prompt="", prompt_prefix="", chat_template=template)
+    files = [_write(folder, *({"messages": drawn} for drawn in rows))]
+    with contextlib.suppress(DataError):
+        files.append(prepare([DatasetSource(LAYOUTS["conversations"], (files[0],))], out=folder / "out").file)
+    for file in files:
+        try:
+            check_demonstrations(file, own)
+        except (DataError, ChatFormatError) as error:
+            assert str(error).startswith(f"{file}:")
+            with pytest.raises(DataError):
+                load_tokens(folder / "tokens", file, own)
+            continue
+        cache = load_tokens(folder / "tokens", file, own)
+        read = list(read_demonstrations(file))
+        assert len(cache.ends) == len(read)
+        for index, row in enumerate(read):
+            encoded, stored = own.encode_demonstration(row.messages), cache.example(index)
+            assert stored.ids.tolist() == encoded.token_ids and stored.mask.tolist() == list(map(bool, encoded.mask))
+
+
+@QUICK
+@given(
+    drawn=messages(),
+    name=st.text(string.ascii_lowercase + "_", min_size=1, max_size=12).filter(lambda name: name not in READ_FIELDS),
+    value=VALUES.filter(lambda value: value is not None),
+    data=st.data(),
+)
+def test_unknown_field_of_a_message_is_always_refused(
+    tmp_path: Path, drawn: list[dict[str, Any]], name: str, value: Any, data: st.DataObject
+) -> None:
+    """No field of a message of any role is dropped, whatever its name and value."""
+    data.draw(st.sampled_from(drawn))[name] = value
+    with pytest.raises(DataError, match=r"data\.jsonl:1: "):
+        list(read_demonstrations(_write(tmp_path, {"messages": drawn})))
+    with pytest.raises(DataError):
+        prepare([DatasetSource(LAYOUTS["conversations"], (tmp_path / "data.jsonl",))], out=tmp_path / "out")
 
 
 def _trained(own: ChatFormat, row: Demonstration) -> list[str]:

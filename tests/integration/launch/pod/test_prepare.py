@@ -17,6 +17,9 @@ import pytest
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
+from tests.support.model_fixtures import model_folder
+
+__all__ = ["model_folder"]
 
 COMMIT = hashlib.sha1(b"commit").hexdigest()
 WEIGHTS = os.urandom(300_000)
@@ -213,6 +216,19 @@ def test_prepare_missing_source_names_the_field(tmp_path: Path, hub: Hub) -> Non
         strict=True,
     ):
         assert line.startswith(f"{field}: ") and cause in line, line
+
+
+def test_prepare_renders_demonstrations(tmp_path: Path, hub: Hub, model_folder: Path) -> None:
+    """A row that the template of the model cannot render is refused before the first stage, as `validate` does."""
+    data = tmp_path / "data.jsonl"
+    stages = [{"name": "sft", "type": "SFT", "sft": {"data": str(data)}}]
+    source = job(model={"source": str(model_folder), "assumeInstructionTuned": True}, stages=stages)
+    data.write_bytes(DEMONSTRATION)
+    assert prepare(tmp_path, source, hub)[0] == ExitCode.DONE
+    data.write_bytes(DEMONSTRATION + DEMONSTRATION.replace(b'"2"', b'"2<|im_end|>3"'))
+    code, message = prepare(tmp_path, source, hub)
+    assert code == ExitCode.CONFIGURATION
+    assert message.startswith(f"spec.stages[0].sft.data: {data}:2: messages[1]: ") and "ends a turn" in message
 
 
 def test_prepare_unwritable_storage_names_the_user(tmp_path: Path, hub: Hub) -> None:
