@@ -20,6 +20,7 @@ from rstar2_train.serving.completion import ServerContext
 from rstar2_train.serving.engine_client import StreamingEngine
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.utils.dns import join_address
+from rstar2_train.utils.event_loop import shorten_collections
 from rstar2_train.utils.listening import bind
 from rstar2_train.utils.loop_watch import watch_loop
 
@@ -64,6 +65,7 @@ async def server_context(
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
         JudgeClient(urls.judge, urls.judge_token, patience_seconds=endpoint.judge_patience) as judge,
     ):
+        shorten_collections()
         with watch_loop():
             yield ServerContext(
                 model=model,

@@ -21,14 +21,19 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def run_with_uvloop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, as `asyncio.run` does, in uvloop if it is installed.
+def shorten_collections() -> None:
+    """Keep the garbage collector from holding a loop; call it once, when the lasting objects exist.
 
-    Objects that exist already, such as modules, leave the garbage collector: to scan them holds the loop for 50 ms. Its
-    usual thresholds are for short scripts; a loop creates thousands of objects in a moment, and most end by themselves.
+    Existing objects, such as modules, leave the collector: to scan them takes 50 to 100 ms. Its usual thresholds are
+    for short scripts; a loop creates thousands of objects in a moment, and most end by themselves.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def run_with_uvloop(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, as `asyncio.run` does, in uvloop if it is installed."""
+    shorten_collections()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)

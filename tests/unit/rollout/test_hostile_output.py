@@ -11,10 +11,12 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
+from rstar2_train.data.problems import Problem
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import tokenise_prompts
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME
@@ -139,6 +141,18 @@ def test_run_huge_hostile_turns_leave_the_loop_free(chat_format: ChatFormat, mon
     asyncio.run(hostile_agent(chat_format, budget=14_000).run(trajectory, generate=policy, executor=Spaces()))
     assert len(trajectory.calls) == 1 + 2 * MAX_CALLS
     assert trajectory.response_tokens == 14_000
+    assert threads and threading.get_ident() not in threads
+
+
+async def test_prompts_are_tokenised_outside_of_the_loop(
+    chat_format: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data set of 42,000 prompts takes half a minute."""
+    threads: set[int] = set()
+    monkeypatch.setattr(chat_format, "problem_ids", recorded(chat_format.problem_ids, threads))
+    problems = [Problem(str(number), "q", "1") for number in range(3)]
+    prompts = await tokenise_prompts(problems, chat_format)
+    assert prompts == dict.fromkeys("012", token_array(chat_format.prompt_ids("q")))
     assert threads and threading.get_ident() not in threads
 
 
