@@ -10,6 +10,7 @@ from rstar2_train.cli import (
     analyse,
     chat,
     data,
+    doctor,
     env,
     eval,
     filter,
@@ -22,21 +23,27 @@ from rstar2_train.cli import (
     simulate,
     track,
     validate,
+    verify,
 )
 from rstar2_train.cli.common import HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
-COMMANDS = (validate, plan, run, report, track, analyse, eval, filter, serve, chat, data, env, init, judge, simulate)
+COMMANDS = (
+    *(doctor, validate, plan, run, report, track, analyse, eval, filter, verify),
+    *(serve, chat, data, env, init, judge, simulate),
+)
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
+  rstar2 doctor                          what this machine lacks, with remedies; --cluster: what a cluster lacks
   rstar2 validate examples/tiny.yaml     check a manifest; print all its errors
   rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts
   rstar2 run examples/tiny.yaml          run the curriculum on this machine; Ctrl-C suspends, run again to resume
   rstar2 report tiny                     held-out results before and after each stage
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, entropy, a viewer
   rstar2 eval --help                     measure a model on benchmark files: pass@1, pass@k, length, tool use
+  rstar2 verify --known 1/2 --answer .5  repeat and explain one verdict; also of a stored rollout
   rstar2 filter --help                   select the problems that a model does not always solve
   rstar2 chat --model tiny               chat with the trained model, which uses its tool
   rstar2 serve tiny                      serve it behind an OpenAI-compatible endpoint

@@ -2,6 +2,7 @@
 
 - `local`: `rstar2 run`: a whole job on one machine, and the child processes that the others share.
 - `evaluation`: `rstar2 eval` and `filter`, which run a job of one stage, and `rstar2 env check`.
+- `doctor`: `rstar2 doctor`, the checks of a machine and of a cluster.
 - `running_services`: engines and judges that run already.
 - `model_folder`: checks of a model folder.
 - `pod`: the programs in a job's pods, which the operator starts.

@@ -1,0 +1,90 @@
+"""`rstar2 doctor`: what this machine, or a cluster, has and lacks, each line with the remedy."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
+
+if TYPE_CHECKING:
+    from rstar2_train.launch.doctor.findings import Finding
+
+NAME = "doctor"
+DESCRIPTION = "Show what this machine has and lacks for jobs of `rstar2 run`, each line with the remedy."
+EPILOG = """examples:
+  rstar2 doctor               this machine
+  rstar2 doctor --cluster     the cluster of kubectl's current context
+  rstar2 doctor --json        the same for scripts
+
+The exit code is 1 if something is missing without which no job runs, else 0. A note concerns some jobs only."""
+MARKS = {"ok": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
+
+
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    help = "show what this machine or a cluster has and lacks, with remedies"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("--cluster", action="store_true", help="the cluster of kubectl's current context instead")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_state_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the findings; return 1 if something is missing."""
+    try:
+        findings = _cluster() if args.cluster else _machine(args.state)
+    except KubectlUnusable as error:
+        return fail(NAME, str(error))
+    if args.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    else:
+        print_findings(findings)
+    return int(any(finding.state == "missing" for finding in findings))
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """Print a table, and a line that sums it up."""
+    table = Table("", "", "found", "remedy", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(MARKS[finding.state], finding.subject, escape(finding.found), escape(finding.remedy), style=None)
+    console = table_console()
+    console.print(table)
+    missing = [finding.subject for finding in findings if finding.state == "missing"]
+    console.print(f"\nmissing: {', '.join(missing)}" if missing else "\nnothing is missing")
+
+
+class KubectlUnusable(Exception):
+    """kubectl is missing, or reaches no cluster."""
+
+
+def _machine(state: Path) -> list[Finding]:
+    from rstar2_train.launch.doctor.machine import examine
+
+    return examine(state)
+
+
+def _cluster() -> list[Finding]:
+    from rstar2_train.cli.kubectl_plugin import Kubectl, KubectlFailed
+    from rstar2_train.launch.doctor.cluster import examine
+
+    kubectl = Kubectl(["--request-timeout=10s"])
+    try:
+        kubectl.text("version")
+    except KubectlFailed as error:
+        raise KubectlUnusable(str(error)) from error
+
+    def get(kind: str) -> list[dict[str, Any]] | None:
+        try:
+            found: list[dict[str, Any]] = kubectl.get(kind, "-A")
+        except KubectlFailed:
+            return None
+        return found
+
+    return examine(get)

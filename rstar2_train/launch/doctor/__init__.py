@@ -1,0 +1,8 @@
+"""`rstar2 doctor`: what a machine or a cluster has and lacks, each line with the remedy.
+
+- `findings`: one line of the report.
+- `machine`: packages, sandbox, queue, memory, accelerators and network of this machine.
+- `cluster`: what jobs need of a Kubernetes cluster, from the answers of kubectl. Pure.
+
+    cli.doctor -> machine.examine(), cluster.examine(get) -> findings
+"""
