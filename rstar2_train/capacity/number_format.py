@@ -38,7 +38,7 @@ def cpu_has_bfloat16(file: Path = CPU_INFO) -> bool:
 def requested_format(spec: JobSpec) -> NumberFormat:
     """Return the format that a job asks for. Auto remains where the CPU of the rank decides.
 
-    On the CPU, trainer and engines have the same format unless the manifest says otherwise: their log-probabilities
+    On the CPU, trainer and engines have the same format unless the manifest sets another one: their log-probabilities
     differ least.
     """
     if spec.trainer.dtype != "Auto" or spec.accelerator.vendor != "None":

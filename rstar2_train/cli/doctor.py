@@ -1,4 +1,4 @@
-"""`rstar2 doctor`: what this machine, or a cluster, has and lacks, each line with the remedy."""
+"""`rstar2 doctor`: the equipment of this machine or of a cluster, each line with the remedy."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def main(args: argparse.Namespace) -> int:
 
 def print_findings(findings: list[Finding]) -> None:
     """Print a table, and a line that sums it up."""
-    table = Table("", "", "found", "remedy", box=None, pad_edge=False)
+    table = Table("", "", "detail", "remedy", box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(MARKS[finding.state], finding.subject, escape(finding.found), escape(finding.remedy), style=None)
+        table.add_row(MARKS[finding.state], finding.subject, escape(finding.detail), escape(finding.remedy), style=None)
     console = table_console()
     console.print(table)
     missing = [finding.subject for finding in findings if finding.state == "missing"]
@@ -82,9 +82,9 @@ def _cluster() -> list[Finding]:
 
     def get(kind: str) -> list[dict[str, Any]] | None:
         try:
-            found: list[dict[str, Any]] = kubectl.get(kind, "-A")
+            objects: list[dict[str, Any]] = kubectl.get(kind, "-A")
         except KubectlFailed:
             return None
-        return found
+        return objects
 
     return examine(get)

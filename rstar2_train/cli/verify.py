@@ -65,14 +65,14 @@ def _stored(root: Path, problem: str, sample: int | None) -> int:
     state = JobState(root)
     if not state.job_file.exists():
         return unknown_job(NAME, root)
-    code, found = 1, 0
+    code, count = 1, 0
     for stage in state.job().spec.stages:
         for step, file in trajectory_store.step_files(state.stage(stage.name).trajectories):
             for row in trajectory_store.read(file):
                 if row.prompt_id == problem and sample in (None, row.sample):
                     print(f"stage {stage.name}, file {step}, sample {row.sample}: {_recorded(row)}")
-                    code, found = _repeated(row), found + 1
-    if not found:
+                    code, count = _repeated(row), count + 1
+    if not count:
         which = f" with sample {sample}" if sample is not None else ""
         return fail(NAME, f"{root}: no stored rollout of problem {problem!r}{which}")
     return code

@@ -70,17 +70,17 @@ class JudgeWatch:
                 silent = time.monotonic() - answered
                 if silent >= self._unreachable and not reported:
                     log.warning("the judge has not answered for %.0f s, so rollouts wait: %s", silent, error)
-                    self._tell(str(error))
+                    self._report_safely(str(error))
                     reported = True
             else:
                 if reported:
                     log.info("the judge answers again, after %.0f s", time.monotonic() - answered)
-                    self._tell(None)
+                    self._report_safely(None)
                 answered, reported = time.monotonic(), False
             await asyncio.sleep(self._period)
 
-    def _tell(self, error: str | None) -> None:
-        """Report an outage or its end; a full disk must not end the watch."""
+    def _report_safely(self, error: str | None) -> None:
+        """Report an outage or its end; a full disk does not end the watch."""
         try:
             self._report(error)
         except OSError as failure:

@@ -34,7 +34,7 @@ from rstar2_train.orchestrator.rollout_session import RolloutSession
 log = logging.getLogger(__name__)
 
 SO_FAR = "correct_so_far"
-"""Figure of the progress report during an evaluation; those of the last training step stay beside it."""
+"""Figure of the progress report during an evaluation; those of the last training step stay next to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,11 +81,11 @@ def requested_packages() -> tuple[list[str], list[Path]]:
     Raises SetupError for a quotation that does not end.
     """
     text = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "")
-    words = shlex.shlex(text, posix=True, punctuation_chars=False)
-    words.whitespace += ","
-    words.whitespace_split, words.commenters = True, ""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace += ","
+    lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        entries = list(words)
+        entries = list(lexer)
     except ValueError as error:
         raise SetupError(f"RSTAR2_SANDBOX_PACKAGES: {error} in {text!r}: quote a name that has a quote") from error
     return [entry for entry in entries if "/" not in entry], [Path(entry) for entry in entries if "/" in entry]

@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster has for jobs. Pure: it reads the lists that kubectl prints as JSON.
+"""The parts of a Kubernetes cluster that jobs need. Pure: it reads the lists that kubectl prints as JSON.
 
 A kind that the user may not list, or that the cluster does not know, is None.
 """
@@ -36,7 +36,7 @@ def examine(get: Get) -> list[Finding]:
 
 
 def _names(objects: Sequence[dict[str, Any]]) -> list[str]:
-    return [str(each["metadata"]["name"]) for each in objects]
+    return [str(item["metadata"]["name"]) for item in objects]
 
 
 def _definition(get: Get) -> Finding:
@@ -52,14 +52,14 @@ def _operator(get: Get) -> Finding:
     deployments = get("deployments")
     if deployments is None:
         return Finding("operator", "note", "not known: no right to list Deployments", "ask an administrator")
-    found = [
-        (f"{each['metadata']['namespace']}/{each['metadata']['name']}", (each.get("status") or {}).get("readyReplicas"))
-        for each in deployments
-        if (each["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == "rstar2-operator"
+    detail = [
+        (f"{item['metadata']['namespace']}/{item['metadata']['name']}", (item.get("status") or {}).get("readyReplicas"))
+        for item in deployments
+        if (item["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == "rstar2-operator"
     ]
-    if not found:
+    if not detail:
         return Finding("operator", "missing", "no Deployment", "install the operator: docs/installation.md")
-    name, ready = found[0]
+    name, ready = detail[0]
     if ready:
         return ok("operator", f"{name}, {ready} ready")
     remedy = f"kubectl describe deployment {name.partition('/')[2]} -n {name.partition('/')[0]}"
@@ -69,16 +69,16 @@ def _operator(get: Get) -> Finding:
 def _nodes(nodes: list[dict[str, Any]] | None) -> Finding:
     if nodes is None:
         return Finding("nodes", "note", "not known: no right to list nodes", "the operator then sees no node faults")
-    ready = [each for each in nodes if _is_ready(each)]
-    found = f"{len(ready)} of {len(nodes)} ready"
+    ready = [item for item in nodes if _is_ready(item)]
+    detail = f"{len(ready)} of {len(nodes)} ready"
     if ready:
-        return ok("nodes", found)
-    return Finding("nodes", "missing", found, "kubectl describe nodes names the cause")
+        return ok("nodes", detail)
+    return Finding("nodes", "missing", detail, "kubectl describe nodes names the cause")
 
 
 def _is_ready(node: dict[str, Any]) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
 def _accelerators(nodes: list[dict[str, Any]] | None) -> Finding:
@@ -86,9 +86,9 @@ def _accelerators(nodes: list[dict[str, Any]] | None) -> Finding:
         name: sum(int((node.get("status") or {}).get("allocatable", {}).get(name, 0)) for node in nodes or ())
         for name in GPU_RESOURCES.values()
     }
-    found = ", ".join(f"{count} {name}" for name, count in amounts.items() if count)
-    if found:
-        return ok("accelerators", found)
+    detail = ", ".join(f"{count} {name}" for name, count in amounts.items() if count)
+    if detail:
+        return ok("accelerators", detail)
     remedy = "install the device plugin of AMD or NVIDIA, or set accelerator.vendor: None"
     return Finding("accelerators", "note", "no node offers any", remedy)
 
@@ -97,20 +97,20 @@ def _sandbox(get: Get) -> Finding:
     classes = get("runtimeclasses")
     if classes is None:
         return Finding("gVisor", "note", "not known: no right to list RuntimeClasses", "ask an administrator")
-    handlers = {str(each.get("handler")): str(each["metadata"]["name"]) for each in classes}
+    handlers = {str(item.get("handler")): str(item["metadata"]["name"]) for item in classes}
     for handler in ("runsc", "gvisor"):
         if handler in handlers:
             return ok("gVisor", f"RuntimeClass {handlers[handler]}")
-    found = f"no RuntimeClass with the handler runsc (found: {', '.join(handlers) or 'none'})"
-    return Finding("gVisor", "missing", found, "install gVisor on the nodes of the executors: docs/installation.md")
+    detail = f"no RuntimeClass with the handler runsc (present: {', '.join(handlers) or 'none'})"
+    return Finding("gVisor", "missing", detail, "install gVisor on the nodes of the executors: docs/installation.md")
 
 
 def _storage(get: Get) -> Finding:
     classes = get("storageclasses") or []
     shared = [
-        str(each["metadata"]["name"])
-        for each in classes
-        if any(part in str(each.get("provisioner", "")).lower() for part in SHARED)
+        str(item["metadata"]["name"])
+        for item in classes
+        if any(part in str(item.get("provisioner", "")).lower() for part in SHARED)
     ]
     if shared:
         return ok("storage", f"for many nodes: {', '.join(shared)}")
@@ -122,9 +122,9 @@ def _policies(get: Get) -> Finding:
     pods = get("pods")
     if pods is None:
         return Finding("NetworkPolicy", "note", "not known: no right to list pods", "ask an administrator")
-    found = sorted({part for part in ENFORCING for name in _names(pods) if part in name})
-    if found:
-        return ok("NetworkPolicy", f"enforced by {', '.join(found)}")
+    detail = sorted({part for part in ENFORCING for name in _names(pods) if part in name})
+    if detail:
+        return ok("NetworkPolicy", f"enforced by {', '.join(detail)}")
     remedy = "use a network plug-in that enforces NetworkPolicies (Calico, Cilium, Antrea): executors need it"
     return Finding("NetworkPolicy", "note", "no known plug-in enforces it", remedy)
 
@@ -133,7 +133,7 @@ def _kueue(get: Get) -> Finding:
     queues = get("localqueues.kueue.x-k8s.io")
     if queues is None:
         return ok("Kueue", "not installed; spec.queueName needs it")
-    names = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in queues]
+    names = [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in queues]
     if names:
         return ok("Kueue", f"queues: {', '.join(names[:8])}")
     return Finding("Kueue", "note", "installed, without a LocalQueue", "create one for each namespace with jobs")

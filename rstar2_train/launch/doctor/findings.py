@@ -11,14 +11,14 @@ State = Literal["ok", "missing", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, what was found, and what to do."""
+    """A part, its state, a detail, and what to do."""
 
     subject: str
     state: State
-    found: str
+    detail: str
     remedy: str = ""
 
 
-def ok(subject: str, found: str) -> Finding:
+def ok(subject: str, detail: str) -> Finding:
     """Return a finding that needs nothing."""
-    return Finding(subject, "ok", found)
+    return Finding(subject, "ok", detail)

@@ -1,4 +1,4 @@
-"""What this machine has for a job of `rstar2 run`, and for the Code Judge.
+"""The parts of this machine that `rstar2 run` and the Code Judge need.
 
 Each check reads files or asks a program; none starts a service or changes anything.
 """
@@ -96,19 +96,19 @@ def _compiler() -> Finding:
 def _memory() -> Finding:
     free = _meminfo("MemAvailable")
     limit = _cgroup_limit()
-    found = f"{free / GIB:.1f} GiB free" + (f", limit of this container {limit / GIB:.1f} GiB" if limit else "")
+    detail = f"{free / GIB:.1f} GiB free" + (f", limit of this container {limit / GIB:.1f} GiB" if limit else "")
     if min(free, limit or free) >= MEMORY:
-        return ok("memory", found)
-    return Finding("memory", "note", found, f"the demo needs about {MEMORY // GIB} GiB: close programs, or add memory")
+        return ok("memory", detail)
+    return Finding("memory", "note", detail, f"the demo needs about {MEMORY // GIB} GiB: close programs, or add memory")
 
 
 def _disk(folder: Path) -> Finding:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    found = f"{free / GIB:.1f} GiB free under {existing}"
+    detail = f"{free / GIB:.1f} GiB free under {existing}"
     if free >= DISK:
-        return ok("disk", found)
-    return Finding("disk", "note", found, f"free {DISK // GIB} GiB, or choose another folder with --state")
+        return ok("disk", detail)
+    return Finding("disk", "note", detail, f"free {DISK // GIB} GiB, or choose another folder with --state")
 
 
 def _shared_memory() -> Finding:
@@ -116,11 +116,11 @@ def _shared_memory() -> Finding:
         size = shutil.disk_usage("/dev/shm").total
     except OSError:
         size = 0
-    found = f"/dev/shm has {size / GIB:.2f} GiB"
+    detail = f"/dev/shm has {size / GIB:.2f} GiB"
     if size >= SHARED_MEMORY:
-        return ok("shared memory", found)
+        return ok("shared memory", detail)
     remedy = "start the container with --shm-size=2g: Ray keeps objects there, and is slow without it"
-    return Finding("shared memory", "note", found, remedy)
+    return Finding("shared memory", "note", detail, remedy)
 
 
 def _open_files() -> Finding:

@@ -62,13 +62,13 @@ def test_trainer_format(
     """On the CPU, Auto follows the engines; BFloat16 without instructions is refused before the run."""
     monkeypatch.setattr(number_format, "cpu_has_bfloat16", lambda: instructions)
     spec = job(vendor, dtype, engine).spec
-    asked = TrainConfig.from_spec(spec).dtype
+    requested = TrainConfig.from_spec(spec).dtype
     wide = expected == "float32" or (expected == "as the CPU" and not instructions)
     assert trainer_value_bytes(job(vendor, dtype, engine)) == (4 if wide else 2)
     if expected == "bfloat16 or refused" and not instructions:
         with pytest.raises(RuntimeError, match=r"spec\.trainer\.dtype: BFloat16 needs a CPU .* set Float32 or Auto"):
-            is_bfloat16(asked, spec.accelerator.vendor)
+            is_bfloat16(requested, spec.accelerator.vendor)
         with pytest.raises(preflight.PreflightError, match=r"spec\.trainer\.dtype"):
             preflight.assign_devices(job(vendor, dtype, engine))
     else:
-        assert is_bfloat16(asked, spec.accelerator.vendor) is not wide
+        assert is_bfloat16(requested, spec.accelerator.vendor) is not wide

@@ -59,10 +59,10 @@ def test_validate_accepts_a_proven_family(tmp_path: Path, capsys: pytest.Capture
 def test_validate_needs_no_trainer(
     local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An installation without the trainer's packages checks the manifest, and says which check is missing."""
+    """An installation without the trainer's packages checks the manifest, and reports which check is missing."""
     file = write_job(tmp_path, {"model_type": "qwen3"})
     if not local:
-        (tmp_path / "model").rename(tmp_path / "elsewhere")
+        (tmp_path / "model").rename(tmp_path / "other")
     for name in ("data.known_answers", "data.sources", "rollout.template_check"):
         monkeypatch.setitem(sys.modules, f"rstar2_train.{name}", None)
     assert main(["validate", str(file)]) == 0

@@ -1,4 +1,4 @@
-"""`rstar2 doctor` and `rstar2 verify`: what is missing is named, with the remedy."""
+"""`rstar2 doctor` and `rstar2 verify`: missing parts are named, with the remedy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rstar2_train.launch.doctor.findings import Finding
 
 
 def state_of(findings: list[Finding], subject: str) -> str:
-    (finding,) = [each for each in findings if each.subject == subject]
-    assert finding.found and (finding.remedy or finding.state == "ok")
+    (finding,) = [item for item in findings if item.subject == subject]
+    assert finding.detail and (finding.remedy or finding.state == "ok")
     return finding.state
 
 
@@ -52,14 +52,14 @@ def test_doctor_finds_a_proxy_for_requests_to_this_machine(environ: dict[str, st
     assert machine._proxy(environ).state == state
 
 
-def test_doctor_command_prints_json_and_fails_if_something_is_missing(
+def test_doctor_prints_json_and_fails_if_a_part_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit code is for scripts."""
     monkeypatch.setenv("RSTAR2_RUNSC", str(tmp_path / "none"))
     assert main(["doctor", "--json", "--state", str(tmp_path)]) == 1
     rows = json.loads(capsys.readouterr().out)
-    assert {"subject", "state", "found", "remedy"} == set(rows[0])
+    assert {"subject", "state", "detail", "remedy"} == set(rows[0])
     assert main(["doctor", "--state", str(tmp_path)]) == 1
     assert "missing: gVisor" in capsys.readouterr().out
 
@@ -82,10 +82,10 @@ COMPLETE: dict[str, list[dict[str, Any]] | None] = {
 
 
 def test_doctor_of_a_complete_cluster_finds_nothing_missing() -> None:
-    """Each line says what was found."""
+    """Each line has a detail."""
     findings = cluster.examine(COMPLETE.get)
     assert {finding.state for finding in findings} == {"ok"}
-    assert "8 amd.com/gpu" in " ".join(finding.found for finding in findings)
+    assert "8 amd.com/gpu" in " ".join(finding.detail for finding in findings)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_doctor_of_a_complete_cluster_finds_nothing_missing() -> None:
     ],
 )
 def test_doctor_of_an_incomplete_cluster(kind: str, objects: Any, subject: str, state: str) -> None:
-    """What lacks, and what cannot be listed, is named with the remedy."""
+    """A missing part, and one that cannot be listed, is named with the remedy."""
     assert state_of(cluster.examine({**COMPLETE, kind: objects}.get), subject) == state
 
 
-@pytest.mark.parametrize(("answer", "code", "said"), [("0.5", 0, "equal"), ("0.6", 1, "different")])
-def test_verify_explains_a_verdict(answer: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("answer", "code", "outcome"), [("0.5", 0, "equal"), ("0.6", 1, "different")])
+def test_verify_explains_a_verdict(answer: str, code: int, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The verdict, its reason and what both texts were read as."""
     assert main(["verify", "--known", r"\frac{1}{2}", "--answer", answer]) == code
     printed = capsys.readouterr().out
-    assert printed.startswith(f"{said}: ") and "number 1, number 2" in printed
+    assert printed.startswith(f"{outcome}: ") and "number 1, number 2" in printed
     assert main(["verify", "--known", "1"]) == 1

@@ -284,7 +284,7 @@ def test_kueue_request_ignores_what_needs_no_quota() -> None:
     assert request(base.spec(), stage) == request(same.spec(), stage) != request(other.spec(), stage)
 
 
-def test_kueue_download_of_an_added_source_keeps_quota_and_engines() -> None:
+def test_kueue_download_of_added_source_keeps_quota_and_engines() -> None:
     """A job whose data changed does not return to the queue, and its engines stay."""
     cluster = queued("g")
     admit(cluster)

@@ -44,7 +44,7 @@ class FakeRollouts:
 
 
 async def test_validation_keeps_the_figures_of_the_last_step(new_attempt: NewAttempt, tmp_path: Path) -> None:
-    """The reward of a stage stays in its report, beside pass@1; the share so far ends with the evaluation."""
+    """The reward of a stage stays in its report, next to pass@1; the share so far ends with the evaluation."""
     (tmp_path / "base").mkdir(exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "base" / name).write_text("{}")
