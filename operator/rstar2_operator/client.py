@@ -132,6 +132,10 @@ class KubeClient:
         """Return one object. Status 404 if it does not exist."""
         return await self._call("GET", _path(kind, namespace, name), None, [])
 
+    async def openapi(self) -> Body:
+        """Return the OpenAPI document of the version of AgenticRLJob. Status 404 if the cluster has no definition."""
+        return await self._call("GET", f"/openapi/v3/apis/{names.GROUP}/{names.VERSION}", None, [])
+
     async def find(self, kind: str, namespace: str, name: str) -> Body | None:
         """Return one object, None if it does not exist."""
         try:

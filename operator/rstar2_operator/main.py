@@ -20,6 +20,7 @@ from kubernetes.aio import config as aio_config
 
 from rstar2_operator.cache import Key, WatchCache
 from rstar2_operator.client import KubeClient, connection
+from rstar2_operator.definition import wait_until_current
 from rstar2_operator.informer import children, informers
 from rstar2_operator.lease import LeaderLease
 from rstar2_operator.logs import configure_logging
@@ -81,7 +82,9 @@ class Operator:
                 "%s is waiting for the Lease %s/%s", settings.identity, settings.lease_namespace, settings.lease_name
             )
             code = 0
-            if await _first(asyncio.create_task(lease.acquire()), stopping, watching):
+            current = asyncio.create_task(wait_until_current(self._client, report=self._metrics.report_definition))
+            ready = await _first(current, stopping, watching)
+            if ready and await _first(asyncio.create_task(lease.acquire()), stopping, watching):
                 held = asyncio.create_task(lease.hold())
                 leading = asyncio.create_task(self._lead(watching))
                 code = await lead_while_held(leading, held, stopping, stop=self._stop)

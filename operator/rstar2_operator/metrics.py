@@ -147,6 +147,8 @@ class Metrics:
         self.leading = False
         self.stale_watch = ""
         """An existing object that no watch has delivered; empty if there is none."""
+        self.outdated_definition = ""
+        """Why the cluster's definition of AgenticRLJob cannot be used; empty if it can."""
         self._lag_since = time.monotonic()
         own = self.registry
         self._seconds = Histogram(
@@ -181,6 +183,10 @@ class Metrics:
             ["namespace"], registry=own,
         )  # fmt: skip
         self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
+
+    def report_definition(self, outdated: str) -> None:
+        """Record why the definition of AgenticRLJob cannot be used; empty if it can."""
+        self.outdated_definition = outdated
 
     @contextmanager
     def reconciling(self) -> Iterator[None]:
@@ -259,6 +265,8 @@ def application(metrics: Metrics) -> web.Application:
         return web.Response(text=failure or "ok\n", status=500 if failure else 200)
 
     async def ready(_: web.Request) -> web.Response:
+        if metrics.outdated_definition:
+            return web.Response(text=f"{metrics.outdated_definition}\n", status=503)
         # The standby is ready: it can take over at any time.
         return web.Response(text="leader\n" if metrics.leading else "standby\n")
 
