@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.cached_object import CachedObject, bodies, strip_event, to_cached, uid_of, version_of
-from rstar2_operator.node_health import NodeFault, node_fault, not_ready_since
+from rstar2_operator.node_health import FaultIndicator, NodeFault, node_fault, not_ready_since
 from rstar2_operator.observed import Object, ObservedJob, belongs, condition, is_true, labels, seconds
 
 Key = tuple[str, str]
@@ -43,7 +44,9 @@ class _Node:
 class WatchCache:
     """Jobs and their children as last delivered or written."""
 
-    def __init__(self) -> None:
+    def __init__(self, indicators: Sequence[FaultIndicator] = ()) -> None:
+        """`indicators`: additional ones of faulty nodes."""
+        self._indicators = tuple(indicators)
         self._jobs: dict[Key, CachedObject] = {}
         self._children: defaultdict[Key, dict[tuple[str, str], CachedObject]] = defaultdict(dict)
         self._pods: defaultdict[Key, dict[str, CachedObject]] = defaultdict(dict)
@@ -175,7 +178,7 @@ class WatchCache:
         self._snapshot, self._sees_nodes = None, True
         name, since = body["metadata"]["name"], not_ready_since(body)
         before = self._nodes.pop(name, None)
-        node = _Node(uid_of(body), node_fault(body), None if since is None else seconds(since))
+        node = _Node(uid_of(body), node_fault(body, self._indicators), None if since is None else seconds(since))
         now = None if gone or (node.fault is None and node.lost_since is None) else node
         if now is not None:
             self._nodes[name] = now

@@ -47,7 +47,7 @@ class Operator:
         self._settings = settings
         self._metrics = Metrics()
         self._client = KubeClient(api, count=self._metrics.requested)
-        self._cache = WatchCache()
+        self._cache = WatchCache(settings.fault_indicators)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._metrics.measure_queue(self._queue)
         health = WatchHealth(self._metrics.watches_failing)

@@ -6,7 +6,7 @@ faulty nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -48,8 +48,16 @@ FAULT_INDICATORS = (
             *("KubeletUnhealthy", "ContainerRuntimeUnhealthy"),
         )
     ),
+    # aws/eks-node-monitoring-agent.
+    *(
+        FaultIndicator("condition", name, ("False",))
+        for name in (
+            *("AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady"),
+            *("NetworkingReady", "StorageReady"),
+        )
+    ),
 )
-"""Every indicator of a faulty node."""
+"""Indicators of a faulty node; a site adds its own (operator.faultIndicators of the chart)."""
 MESSAGE_LENGTH = 200
 """Characters of a condition's message that are kept."""
 
@@ -64,13 +72,25 @@ class NodeFault:
     """Whether the node takes no new pods: it is cordoned, or has a taint of `FAULT_INDICATORS`."""
 
 
-def node_fault(node: Mapping[str, Any]) -> NodeFault | None:
-    """Return the fault of a node; None if nothing reports a fault."""
+def parse_indicators(values: Any) -> tuple[FaultIndicator, ...]:
+    """Return the indicators of plain data: entries `{kind, name, values}`. Raises ValueError."""
+    if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+        raise ValueError("must be a list of {kind, name, values}")
+    for each in values:
+        texts = each.get("values")
+        complete = each.keys() == {"kind", "name", "values"} and isinstance(each["name"], str) and each["name"]
+        if not complete or each["kind"] not in ("label", "taint", "condition") or not isinstance(texts, list):
+            raise ValueError(f"{each} must have kind (label, taint or condition), name, and values (a list)")
+    return tuple(FaultIndicator(each["kind"], each["name"], tuple(map(str, each["values"]))) for each in values)
+
+
+def node_fault(node: Mapping[str, Any], additional: Sequence[FaultIndicator] = ()) -> NodeFault | None:
+    """Return the fault of a node; None if nothing reports a fault. `additional`: indicators of the site."""
     causes, closed = list[str](), bool((node.get("spec") or {}).get("unschedulable"))
     for kind, name, value, text in _reports(node):
         if any(
             indicator.kind == kind and fnmatchcase(name, indicator.name) and value in indicator.values
-            for indicator in FAULT_INDICATORS
+            for indicator in (*FAULT_INDICATORS, *additional)
         ):
             causes.append(f"{kind} {text}")
             closed = closed or kind == "taint"

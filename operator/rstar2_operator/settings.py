@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import get_args
 
+from rstar2_operator.node_health import FaultIndicator, parse_indicators
 from rstar2_train.api import pod_rules
 from rstar2_train.api.job import CONTROLLER
 from rstar2_train.api.roles import Role, RuntimePatch
@@ -48,6 +49,8 @@ class OperatorSettings:
     """User and group of all pods of jobs, and group of their volumes; 0: the platform chooses them (OpenShift)."""
     gpu_groups: tuple[int, ...] = (44, 109, 992)
     """Group ids of video and render on AMD GPU nodes, comma-separated; non-root pods need them."""
+    fault_indicators: tuple[FaultIndicator, ...] = ()
+    """Additional labels, taints and conditions of faulty nodes, as JSON."""
     kueue: bool = False
     """Whether jobs may set spec.queueName; Kueue must be installed."""
     workers: int = 4
@@ -88,6 +91,8 @@ def _parse(text: str, kind: str) -> object:
         return int(text)
     if kind == "RuntimePatch | None":
         return _site_patch(text) if text else None
+    if kind == "tuple[FaultIndicator, ...]":
+        return parse_indicators(json.loads(text)) if text else ()
     if kind == "tuple[int, ...]":
         return tuple(int(item) for item in items)
     return tuple(items) if kind == "tuple[str, ...]" else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from redis.exceptions import RedisError
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError
 from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
+from rstar2_train.utils.auth import ALIVE_FILE
 from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.options import count, port, seconds
@@ -129,6 +131,7 @@ def run_worker(options: argparse.Namespace) -> None:
         prefix=options.prefix,
         session_idle_seconds=options.session_idle,
         lanes=tuple(options.lanes) if options.lanes else None,
+        alive_file=Path(alive) if (alive := os.environ.get(ALIVE_FILE)) else None,
     )
     run_with_uvloop(worker.serve(settings))
 

@@ -22,6 +22,8 @@ SERVE_TOKEN: Final = "RSTAR2_SERVE_TOKEN"
 """Token of the endpoint of `rstar2 serve`."""
 AGENT_TOKEN: Final = "RSTAR2_AGENT_TOKEN"
 """Token of the pods that run an agent's programs."""
+ALIVE_FILE: Final = "RSTAR2_ALIVE_FILE"
+"""File that a judge worker touches while it works, for a probe."""
 REDIS_PASSWORD: Final = "RSTAR2_REDIS_PASSWORD"
 """Password of the judge's Redis."""
 

@@ -21,12 +21,16 @@ from rstar2_operator.builders.pod import (
 )
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.utils.auth import JUDGE_TOKEN, REDIS_PASSWORD
+from rstar2_train.utils.auth import ALIVE_FILE, JUDGE_TOKEN, REDIS_PASSWORD
 from rstar2_train.utils.listening import EVERY_ADDRESS
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
 BOOT_SECONDS = 600
 """Seconds until a starting pod of the judge counts as failed."""
+ALIVE_PATH = "/tmp/worker-alive"
+ALIVE = f"test ! -e {ALIVE_PATH} || test $(($(date +%s) - $(stat -c %Y {ALIVE_PATH}))) -lt 60"
+"""Probe of a worker. An image without the file passes: images may be older than the operator."""
+ALIVE_PROBE: Manifest = {"exec": {"command": ["sh", "-c", ALIVE]}, "periodSeconds": 20, "failureThreshold": 6}
 EXECUTOR_BASE_MIB = 512
 """Memory of an executor without a call: gVisor and three warm interpreters."""
 PACKAGES_MIB = 256
@@ -56,7 +60,9 @@ def judge(context: BuildContext) -> list[Manifest]:
         command=["python", "-m", "rstar2_train.judge", "worker", "--redis", redis,
                  "--executors-at", f"{names.executor(context.name)}:{names.EXECUTOR_PORT}",
                  "--key-file", f"{names.WORKER_KEYS}/key", "--isolation", job.spec.executor.isolation_option],
+        env={ALIVE_FILE: ALIVE_PATH},
         secrets={REDIS_PASSWORD: "redis-password"},
+        probes={"livenessProbe": ALIVE_PROBE},
         mounts=[{"name": "worker-key", "mountPath": names.WORKER_KEYS, "readOnly": True}],
         resources=JUDGE_RESOURCES,
     )  # fmt: skip

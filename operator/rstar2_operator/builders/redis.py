@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from rstar2_operator import names
 from rstar2_operator.builders.pod import (
     BuildContext,
@@ -13,6 +15,7 @@ from rstar2_operator.builders.pod import (
     service,
     template,
 )
+from rstar2_train.api.base import amount
 from rstar2_train.api.roles import REDIS_DATA
 
 # Redis reads its password from standard input, because command lines are visible to every process of the node. With
@@ -26,9 +29,19 @@ appendonly yes
 appendfsync everysec
 save ""
 maxmemory-policy noeviction
-END
+{{maxmemory}}END
 """
+MEMORY_SHARE = Decimal("0.7")
+"""Share of the memory limit for data: the rest is for copies during the rewrite of the file, and for connections."""
 PROBE = f"REDISCLI_AUTH=$REDIS_PASSWORD redis-cli -p {names.REDIS_PORT} ping | grep -q PONG"
+
+
+def _maxmemory(context: BuildContext) -> str:
+    """Return the line with the limit of the data: above it Redis refuses writes, and is not killed with all calls."""
+    patches = [patch.resources for patch in context.job.spec.runtime_patches if "redis" in patch.roles]
+    limits = [each.limits.get("memory") for each in (context.job.spec.redis.resources, *filter(None, patches))]
+    limit = next((each for each in reversed(limits) if each is not None), None)
+    return "" if limit is None else f"maxmemory {int(amount(limit) * MEMORY_SHARE)}\n"
 
 
 def redis(context: BuildContext) -> list[Manifest]:
@@ -40,7 +53,7 @@ def redis(context: BuildContext) -> list[Manifest]:
     container = Container(
         name="redis",
         image=image(spec.image, context.settings.redis_image, context),
-        command=["sh", "-c", SCRIPT],
+        command=["sh", "-c", SCRIPT.format(maxmemory=_maxmemory(context))],
         secrets={"REDIS_PASSWORD": "redis-password"},
         ports={"redis": names.REDIS_PORT},
         mounts=[{"name": "data", "mountPath": REDIS_DATA}],

@@ -59,6 +59,8 @@ MAX_CLAIMS = 64
 EXPIRED = "The call expired in the queue: no worker was free before its deadline.\n"
 CRASHED = f"The call failed: its worker crashed in {MAX_DELIVERIES} deliveries.\n"
 """stderr of `internal` results."""
+ALIVE_SECONDS = 5.0
+"""Time between two touches of the file of a probe."""
 CLEAN_UP_EVERY = 150
 """Renewals between two removals of dead consumers."""
 
@@ -81,6 +83,8 @@ class WorkerSettings:
     prefix: str = PREFIX
     session_idle_seconds: float = SESSION_IDLE_SECONDS
     """Time without a cell after which a session is closed."""
+    alive_file: Path | None = None
+    """File that is touched while the event loop runs, for a probe."""
     lanes: tuple[str, ...] | None = None
     """Lanes of the sandboxes; None: all whose packages are installed."""
 
@@ -115,6 +119,8 @@ class Worker:
         """Run calls until drained. Raises PoolError if no sandbox can be started."""
         self._pool.start()
         loops = [asyncio.create_task(loop()) for loop in (self._push_results, self._renew_and_claim, self._heartbeat)]
+        if self.settings.alive_file is not None:
+            loops.append(asyncio.create_task(_touch(self.settings.alive_file)))
         pulling: asyncio.Future[Any] = asyncio.gather(self._pull(), self._pull_cells())
         try:
             watched: list[asyncio.Future[Any]] = [pulling, *loops, self._pool.supervisor.failed]
@@ -271,6 +277,14 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await changed.wait()
+
+
+async def _touch(file: Path) -> None:
+    """Touch a file every few seconds."""
+    while True:
+        os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.utime(file)
+        await asyncio.sleep(ALIVE_SECONDS)
 
 
 def _create_provider(settings: WorkerSettings, state: Path) -> SandboxProvider:

@@ -26,6 +26,7 @@ from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Reason,
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState, StageState, read_attempt
 from rstar2_train.launch.pod import ray_cluster
+from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
@@ -345,29 +346,6 @@ class _TrainerPod:
         return await asyncio.create_subprocess_exec(
             *command, env=env, stdin=asyncio.subprocess.DEVNULL, preexec_fn=die_with_parent, start_new_session=True
         )
-
-
-def acquire_attempt(file: Path, attempt: AttemptRecord) -> str:
-    """Make `attempt` the only one that may write. Returns an error message if a later attempt of the job exists."""
-    current = read_attempt(file)
-    if current is not None and current.uid == attempt.uid and current.attempt > attempt.attempt:
-        return f"StaleAttempt: attempt {attempt.attempt} is stale: the stage belongs to attempt {current.attempt}"
-    write_model(file, attempt)
-    return ""
-
-
-def write_outcome(folder: StageState, attempt: AttemptRecord, outcome: Outcome) -> str:
-    """Write the outcome of `attempt`. Returns an error message if another attempt may write by now.
-
-    The pods of an attempt that lost its node may finish long after the next attempt has started.
-    """
-    current = folder.attempt()
-    if current != attempt:
-        number = "none" if current is None else current.attempt
-        return f"StaleAttempt: attempt {attempt.attempt} is stale: the stage belongs to attempt {number}"
-    if folder.outcome() != outcome:  # the orchestrator has usually written it, and the disk may be full by now
-        write_model(folder.outcome_file, outcome)
-    return ""
 
 
 def _own_address() -> str:

@@ -11,6 +11,7 @@ from rstar2_operator.cache import NODE, WatchCache
 from rstar2_operator.decide.diagnostics import diagnoses
 from rstar2_operator.node_health import node_fault
 from rstar2_operator.observed import lost_since, timestamp
+from rstar2_operator.settings import OperatorSettings
 
 AMD = "metricsexporter.amd.com.gpu.3.state"
 NVIDIA = "dgxc.nvidia.com/nvsentinel-state"
@@ -106,3 +107,25 @@ def test_cache_lost_node_is_that_of_its_condition() -> None:
     assert cache.record_node(ready, gone=False) == [("team", "a")]
     observed = cache.observed(("team", "a"))
     assert observed is not None and lost_since(observed.pods[0], observed) is None
+
+
+def test_node_health_indicators_of_a_site() -> None:
+    """A site adds indicators as JSON; a wrong entry is refused with its value."""
+    settings = OperatorSettings.from_env(
+        {"RSTAR2_FAULT_INDICATORS": '[{"kind": "label", "name": "site/gpu", "values": ["bad"]}]'}
+    )
+    body = {"metadata": {"name": "n", "labels": {"site/gpu": "bad"}}}
+    assert node_fault(body) is None
+    fault = node_fault(body, settings.fault_indicators)
+    assert fault is not None and fault.causes == ("label site/gpu=bad",)
+    with pytest.raises(ValueError, match=r"RSTAR2_FAULT_INDICATORS.*must have kind"):
+        OperatorSettings.from_env({"RSTAR2_FAULT_INDICATORS": '[{"kind": "lable", "name": "a", "values": []}]'})
+
+
+@pytest.mark.parametrize("kind", ["AcceleratedHardwareReady", "KernelReady"])
+def test_node_health_eks_agent(kind: str) -> None:
+    """The agent of EKS reports a fault by a condition that is False."""
+    conditions = [{"type": kind, "status": "False", "message": "XID 79"}]
+    assert node_fault({"metadata": {"name": "n"}, "status": {"conditions": conditions}}) is not None
+    conditions[0]["status"] = "True"
+    assert node_fault({"metadata": {"name": "n"}, "status": {"conditions": conditions}}) is None

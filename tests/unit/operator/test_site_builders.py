@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,3 +76,33 @@ def test_stage_without_ranks_requests_by_its_workers() -> None:
     built = dict(templates(all_objects(manifest("e", **spec), "e0")))
     requests = built["demo-e0-1"]["spec"]["containers"][0]["resources"]["requests"]
     assert requests == {"cpu": "3000m", "memory": "6Gi"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "limit"),
+    [
+        ({}, "maxmemory 1503238553\n"),
+        ({"redis": {"resources": {"limits": {"cpu": 1}}}}, None),
+        ({"runtimePatches": [{"manager": "m", "roles": ["redis"], "resources": {"limits": {"memory": "4G"}}}]}, "28"),
+    ],
+)
+def test_redis_refuses_writes_before_its_limit(spec: dict[str, Any], limit: str | None) -> None:
+    """Above 70 % of the memory limit Redis refuses writes: killed by the kernel, it would load the same data again."""
+    script = pods(**spec)["redis"]["containers"][0]["command"][-1]
+    assert "{" not in script and script.endswith("END\n")
+    assert ("maxmemory " in script) == (limit is not None) and (limit is None or limit in script)
+
+
+def test_judge_worker_is_restarted_if_it_hangs() -> None:
+    """The file that the worker touches is read by a probe, which passes without the file: of an older image."""
+    worker = pods()["judge"]["containers"][1]
+    (file,) = (each["value"] for each in worker["env"] if each["name"] == "RSTAR2_ALIVE_FILE")
+    command = worker["livenessProbe"]["exec"]["command"]
+    path = Path(tempfile.mkdtemp()) / "alive"
+    probe = [*command[:2], command[2].replace(file, str(path))]
+    codes = [subprocess.run(probe, check=False).returncode]
+    for age in (5, 120):
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+        codes.append(subprocess.run(probe, check=False).returncode)
+    assert codes == [0, 0, 1]

@@ -6,13 +6,14 @@ import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rstar2_train.api.contracts import PROGRESS_KEY, AttemptRecord, Outcome, Progress, outcome_key, write_model
 from rstar2_train.api.state_dir import JobState, read_attempt
-from rstar2_train.launch.pod import progress_mirror
-from rstar2_train.launch.pod.attempt import acquire_attempt, write_outcome
+from rstar2_train.launch.pod import attempt_record, progress_mirror
+from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
 from rstar2_train.launch.pod.progress_config_map import ProgressNotWritten
 from rstar2_train.launch.pod.progress_mirror import due, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
@@ -114,6 +115,21 @@ def test_acquire_attempt(tmp_path: Path, current: AttemptRecord | None, attempt:
     error = acquire_attempt(file, attempt)
     assert (error == "") is acquired
     assert read_attempt(file) == (attempt if acquired else current)
+
+
+def test_acquire_attempt_that_is_delayed_restores_the_later_one(tmp_path: Path, monkeypatch: Any) -> None:
+    """An attempt that pauses between its check and its write, on a lost node, takes nothing from the next attempt."""
+    file, first, second = (tmp_path / "attempt.json", *(AttemptRecord(attempt=number, uid="a") for number in (1, 2)))
+    write = attempt_record.write_model
+
+    def delayed(path: Path, record: AttemptRecord) -> None:
+        monkeypatch.setattr(attempt_record, "write_model", write)
+        assert acquire_attempt(path, second) == ""
+        write(path, record)
+
+    monkeypatch.setattr(attempt_record, "write_model", delayed)
+    assert "belongs to attempt 2" in acquire_attempt(file, first)
+    assert read_attempt(file) == second
 
 
 @pytest.mark.parametrize("current", [AttemptRecord(attempt=2, uid="a"), AttemptRecord(attempt=1, uid="b"), None])
