@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := scripts/setup.py
 WORKERS ?= logical
+SHARED_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rstar2
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
-  format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
+  format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
-  bench-environments
+  bench-environments bench-week
 
 ##@ Start here
 help: ## Print this list
@@ -112,8 +113,12 @@ clean: ## Remove .venv, caches and builds; training results (.rstar2) are kept
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+clean-all: clean ## Remove also the caches that all clones share (~/.cache/rstar2): programs, images, Go's builds
+	@! ls -d "$(SHARED_CACHE)"/clusters/*/cluster.json 2>/dev/null || { echo "stop these clusters first: make cluster-down NAME=..."; exit 1; }
+	rm -rf "$(SHARED_CACHE)"
+
 ##@ A Kubernetes node on this machine (tests/kube_node/README.md)
-cluster-up: setup ## Boot it (root); the first boot builds its binaries, about ten minutes
+cluster-up: setup ## Boot it (root); the first boot builds its programs: 10 to 15 minutes on two cores
 	@$(CLUSTER) up
 
 cluster-down: setup ## Stop it and delete all that belongs to it
@@ -143,6 +148,9 @@ bench-rollout: setup ## Measure the scheduler's policies, simulated and on real 
 
 bench-operator: setup ## Measure the operator with 1,000 jobs on a real API server, next to a no-op operator (QUICK=1)
 	@$(BIN)/python -m bench.operator
+
+bench-week: setup ## Play a week of 200 jobs under faults of all kinds, in fake time on a real API server (short form: QUICK=1)
+	@$(BIN)/python -m bench.week
 
 bench-pipeline: setup ## Measure the training step as a pipeline: staleness, slow tools, weights (short form: QUICK=1)
 	@$(BIN)/python -m bench.pipeline
