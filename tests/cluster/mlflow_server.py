@@ -1,15 +1,26 @@
-"""An MLflow server in a pod of the test cluster, and the runs that it has stored."""
+"""An MLflow server in a pod of the test cluster, and the runs that it has stored.
+
+`python -m tests.cluster.mlflow_server [NAMESPACE]` starts one in the running cluster, and prints how jobs use it.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 
 from scripts.setup import VENV
-from tests.kube_node.cluster import Cluster
+from tests.kube_node.cluster import Cluster, CommandFailed, attach
 from tests.kube_node.pods import pod, service
+from tests.kube_node.requirements import ClusterUnavailable
 
 NAME = "mlflow"
 PORT = 5000
+NEXT = """\
+MLflow runs at {uri}, until its pod is deleted. All jobs that name no other server use it after the first command:
+
+  helm upgrade rstar2 helm/rstar2 --namespace rstar2 --reuse-values --set operator.mlflowUri={uri}
+  kubectl port-forward -n {namespace} service/{name} {port}     # its pages: http://localhost:{port}
+"""
 LIST_RUNS = f"""
 import json, urllib.request
 def post(path, body):
@@ -44,3 +55,21 @@ def runs(cluster: Cluster, namespace: str) -> dict[str, tuple[str, int]]:
     """Return run name -> (status, number of metrics)."""
     output = cluster.exec(namespace, NAME, "python3", "-c", LIST_RUNS).stdout
     return {name: (status, metrics) for name, (status, metrics) in json.loads(output).items()}
+
+
+def main(arguments: list[str]) -> int:
+    """Start a server in a namespace of the running cluster (default: `default`). Return 1 and the reason on failure."""
+    namespace = (*arguments, "default")[0]
+    try:
+        cluster = attach()
+        uri = start(cluster, namespace)
+        cluster.wait(namespace, f"pod/{NAME}", "condition=Ready")
+    except (ClusterUnavailable, CommandFailed) as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    print(NEXT.format(uri=uri, namespace=namespace, name=NAME, port=PORT), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

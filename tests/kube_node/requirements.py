@@ -6,13 +6,18 @@ features are listed in one message with the fix. The machine is not changed othe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.setup import CACHE, SetupFailed, SystemNeed, apt_install, step
 
+POLICY = Path("/usr/sbin/policy-rc.d")
+SERVICES = ("etcd.service", "containerd.service", "nftables.service", "conntrackd.service")
+"""Services of the packages; the cluster starts programs of its own."""
 CNI_PLUGINS = Path("/usr/lib/cni")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])
 
@@ -76,12 +81,43 @@ def missing_kernel_features() -> list[str]:
     return [done.stdout.strip()] if "<-" in done.stdout else []
 
 
+@contextlib.contextmanager
+def without_services(policy: Path = POLICY, root: Path = Path("/")) -> Iterator[None]:
+    """Keep the packages that are installed meanwhile from starting and enabling services of this machine.
+
+    Services that were enabled before stay so. `policy`: the file that Debian asks; `root`: of systemd's units.
+    """
+    before, is_ours = enabled_services(root), not policy.exists()
+    if is_ours:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        if is_ours:
+            policy.unlink(missing_ok=True)
+        if new := sorted(enabled_services(root) - before):
+            subprocess.run(["systemctl", f"--root={root}", "disable", *new], capture_output=True, check=False)
+
+
+def enabled_services(root: Path) -> set[str]:
+    """Return those of SERVICES that systemd starts at the next boot; none where there is no systemd."""
+    if find_command("systemctl") is None:
+        return set()
+    enabled = set()
+    for name in SERVICES:
+        command = ["systemctl", f"--root={root}", "is-enabled", name]
+        if subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == "enabled":
+            enabled.add(name)
+    return enabled
+
+
 def install(*needs: SystemNeed) -> None:
     """Install the missing packages, as root. Raises ClusterUnavailable with the command for the user."""
     missing = [need.package for need in needs if not need.present()]
     if missing:
         try:
-            with step(f"system packages: {' '.join(missing)}"):
+            with step(f"system packages: {' '.join(missing)}"), without_services():
                 apt_install(missing)
         except SetupFailed as problem:
             raise ClusterUnavailable(str(problem)) from None
