@@ -9,6 +9,7 @@ SETTINGS: Any = SimpleNamespace(
     objective=SimpleNamespace(type="GRPO", clip_low=0.2, clip_high=0.28, aggregation="GroupMean"),
     temperature=1.0,
     correction_cap=None,
+    reference_kl=None,
     importance_correction=SimpleNamespace(max_sequence_gap=None, drops_sequences=False),
 )
 """The fields of GRPOSettings that a step reads, with its defaults: the class itself needs pydantic."""

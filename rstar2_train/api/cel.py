@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rstar2_train.api.objective_rules import NEEDS_SOURCE, NO_SHAPING, only_for
+from rstar2_train.api.objective_rules import NEEDS_REFERENCE, NEEDS_SOURCE, NO_SHAPING, only_for
 from rstar2_train.api.objectives import ObjectiveSpec, types_with
 from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
@@ -172,7 +172,16 @@ def _of_objective(at: str) -> Iterator[Rule]:
     yield Rule(at=at, rule=rule, message=NO_SHAPING, field=".overlongBufferRatio")
 
 
-OBJECTIVES = (*_of_objective("spec.grpo.objective"), *_of_objective("spec.stages[].grpo.objective"))
+def _of_reference(at: str) -> Rule:
+    return Rule(at=at, rule="(self.model == 'Source') == has(self.source)", message=NEEDS_REFERENCE, field=".source")
+
+
+OBJECTIVES = (
+    *_of_objective("spec.grpo.objective"),
+    *_of_objective("spec.stages[].grpo.objective"),
+    _of_reference("spec.grpo.referenceKl"),
+    _of_reference("spec.stages[].grpo.referenceKl"),
+)
 
 ROLES = (
     Rule(

@@ -22,6 +22,7 @@ TRUSTED = (
     "the file runs in the processes of the trainer, without the sandbox of tools, and reads the job's storage and "
     "secrets; use only code that you trust"
 )
+NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
 NO_SHAPING = (
     "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
     "to 0 or below"
@@ -34,6 +35,16 @@ def only_for(name: str) -> str:
     reason = REASONS.get(name, "the other types have no such term")
     names = f"{', '.join(types[:-1])} or {types[-1]}" if types[1:] else types[0]
     return f"is only allowed if type is {names}: {reason}"
+
+
+def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the faults of spec.grpo.referenceKl and of those of stages."""
+    specs = [("spec.grpo", job.spec.grpo)]
+    specs += [(f"spec.stages[{n}].grpo", stage.grpo) for n, stage in enumerate(job.spec.stages) if stage.grpo]
+    for at, grpo in specs:
+        reference = grpo.reference_kl
+        if reference is not None and (reference.model == "Source") != (reference.source is not None):
+            yield Issue(f"{at}.referenceKl.source", NEEDS_REFERENCE, reference.source)
 
 
 def objectives(job: AgenticRLJob) -> Iterator[Issue]:

@@ -107,6 +107,20 @@ class Objective(ApiModel):
     truncated: Truncated = "Train"
 
 
+class ReferenceKL(ApiModel):
+    """KL term to a reference policy, which the ranks hold as a second sharded copy (docs/objectives.md)."""
+
+    weight: Positive = 0.001
+    """Weight of the KL term in the loss. The default is that of DeepSeek-R1 (arXiv 2501.12948)."""
+    estimator: Literal["K1", "K2", "K3"] = "K3"
+    """Estimate per token, of d = log p - log p_reference. K1: d. K2: d^2 / 2. K3: exp(-d) - 1 + d."""
+    model: Literal["Initial", "Stage", "Source"] = "Initial"
+    """Reference. Initial: spec.model.source. Stage: the policy at the start of the stage. Source: that of source."""
+    source: Text | None = None
+    """Model folder of the same architecture, shape and tokenizer; required if model is Source, and only allowed
+    then."""
+
+
 def fields_of(kind: str) -> set[str]:
     """Return the Python names of all fields of a type."""
     return {*SHARED, *OBJECTIVES[kind], *([PARAMETERS] if kind == "Custom" else [])}

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rstar2_train.api.base import BY_NAME, ApiModel, Name, Positive, Probability, Text
-from rstar2_train.api.objectives import Objective, ObjectiveSpec, set_fields
+from rstar2_train.api.objectives import Objective, ObjectiveSpec, ReferenceKL, set_fields
 
 
 class Sampling(ApiModel):
@@ -161,6 +161,8 @@ class GRPODefaults(ApiModel):
     """Maximum global gradient norm."""
     objective: ObjectiveSpec | None = None
     """Objective of the policy update, with the fields of its type (docs/objectives.md). Default: the paper's."""
+    reference_kl: ReferenceKL | None = None
+    """KL term to a reference policy. Default: none, as in the paper."""
     reset_optimizer: bool | None = None
     """Whether the stage starts with a new optimiser state (paper: for the hard problems)."""
     resample: ResampleSpec | None = None
@@ -194,6 +196,7 @@ class GRPOSettings(ApiModel):
     weight_decay: float = 0.01
     grad_clip: float = 1.0
     objective: Objective = ObjectiveSpec().settings()
+    reference_kl: ReferenceKL | None = None
     reset_optimizer: bool = False
     resample: ResampleSpec = ResampleSpec()
     importance_correction: ImportanceCorrection = ImportanceCorrection()

@@ -102,6 +102,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
+        reference=stage.type == "GRPO" and job.grpo_settings(stage).reference_kl is not None,
         snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
 
@@ -135,6 +136,7 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         offload=trainer.offload,
         longest=sequence_tokens(job, stage),
         published=step.published,
+        reference=step.reference,
     )
     largest = dataclasses.replace(layout, tokens=max(layout.tokens, sequence_tokens(job, stage)))
     return step_of(shape, largest, value_bytes=step.value_bytes, chunk=step.chunk, accelerated=machine.accelerated)
@@ -314,6 +316,7 @@ def _largest_part(memory: TrainerMemory) -> str:
         "gathered parameters": memory.gathered,
         "activations": memory.activations,
         "the weights published last": memory.published,
+        "the reference policy": memory.reference,
         "logits and gradients": memory.transient,
         "the copy for a checkpoint": memory.snapshot,
     }

@@ -42,6 +42,8 @@ class Layout:
     """Whether weights, gradients and moments are in host memory between their uses."""
     published: bool = False
     """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
+    reference: bool = False
+    """Whether the ranks hold a reference policy too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, 
         reduce_once=layout.reduce_once,
         offload=layout.offload,
         published=layout.published,
+        reference=layout.reference,
         snapshot_on_device=not accelerated,
     )
 
@@ -94,6 +97,7 @@ def choose_layout(
     offload: bool,
     longest: int = 0,
     published: bool = False,
+    reference: bool = False,
 ) -> Layout:
     """Return the layout that uses the memory best.
 
@@ -111,6 +115,7 @@ def choose_layout(
         offload: as in Layout.
         longest: tokens of the longest sequence; one that exceeds a micro-batch is a micro-batch of its own.
         published: as in Layout.
+        reference: as in Layout.
 
     Raises:
         ValueError: for PerHost on hosts with different numbers of ranks.
@@ -131,6 +136,7 @@ def choose_layout(
         unchecked=shape.layers if checkpointing is False else 0,
         offload=offload,
         published=published,
+        reference=reference,
     )
     if sharding == "PerHost" and machine.ranks_per_host is None:
         raise ValueError("spec.trainer.sharding: PerHost needs the same number of ranks on each host: set it to Full")

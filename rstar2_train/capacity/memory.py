@@ -49,6 +49,8 @@ class TrainerStep:
     """Whether weights, gradients and moments are in host memory."""
     published: bool = False
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
+    reference: bool = False
+    """Whether the ranks hold a reference policy (grpo.referenceKl), in the number format of forward and backward."""
     snapshot_on_device: bool = False
     """Whether the same memory has the copy that a checkpoint is written from: on the CPU, where it is the host's."""
 
@@ -69,6 +71,8 @@ class TrainerMemory:
     """Inputs of checkpointed layers, and all activations of the others and of the layer in progress."""
     published: float
     """The weights published last, in the number format of the engines: the base of the next changes."""
+    reference: float
+    """The weights of the reference policy."""
     transient: float
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
     snapshot: float
@@ -84,7 +88,8 @@ class TrainerMemory:
     @property
     def total(self) -> float:
         """All bytes."""
-        return sum((self.states, self.gathered, self.activations, self.published, self.transient, self.snapshot))
+        copies = self.published + self.reference + self.snapshot
+        return self.states + self.gathered + self.activations + self.transient + copies
 
 
 def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
@@ -135,6 +140,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         gathered=gathered,
         activations=activations,
         published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
+        reference=size * shape.parameters / step.ranks if step.reference and not step.offload else 0.0,
         transient=transient,
         snapshot=snapshot_bytes(shape, ranks=step.ranks) if step.snapshot_on_device else 0.0,
         moment=moment,

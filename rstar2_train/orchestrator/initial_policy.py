@@ -40,6 +40,16 @@ def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialP
     return InitialPolicy(folder.model, version, source, state.root / outcome.checkpoint.path)
 
 
+def reference_model(job: AgenticRLJob, stage: Stage, source: InitialPolicy) -> Path | None:
+    """Return the model folder of a stage's reference policy; None: the stage has no KL term."""
+    reference = job.grpo_settings(stage).reference_kl if stage.type == "GRPO" else None
+    if reference is None:
+        return None
+    return {"Initial": Path(job.spec.model.source), "Stage": source.model, "Source": Path(reference.source or "")}[
+        reference.model
+    ]
+
+
 def step_version(stage: Stage, step: int) -> str:
     """Return the weight version after `step` steps of a stage."""
     return f"{stage.name}-step-{step:06d}"

@@ -16,7 +16,7 @@ from typing import Any, Self
 from rstar2_train.api.contracts import CheckpointRef, Outcome, Reason, StageFailed
 from rstar2_train.capacity.fit import publishes_changes, sequence_tokens
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
-from rstar2_train.orchestrator.initial_policy import InitialPolicy
+from rstar2_train.orchestrator.initial_policy import InitialPolicy, reference_model
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -123,6 +123,7 @@ class TrainerSession:
                 spec,
                 longest_sequence=sequence_tokens(ctx.job, ctx.stage),
                 publishes_changes=publishes_changes(ctx.job, ctx.stage),
+                reference=reference_model(ctx.job, ctx.stage, self._source),
             ),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),

@@ -57,7 +57,7 @@ class SharedDeviceMemory:
     engine: float
     """On the device, with the KV cache."""
     trainer_asleep: float
-    """Of the trainer on the host: weights, moments and the weights published last. The buffers stay allocated."""
+    """Of the trainer on the host: weights, moments, the weights published last, and the reference. The buffers stay."""
     engine_asleep: float
     """Of the engine on the host while the trainer works: its weights. The KV cache is discarded."""
     host_copy: float
@@ -89,10 +89,11 @@ def turn_memory(
     memory = trainer_memory(shape, step)
     engine = engine_of(shared.engine_job(job), shape, profile, tokens=sequence_tokens(job, stage))
     reads_files = transport_of(job) != "Folder"
+    trainer_asleep = memory.weights + memory.optimizer + memory.published + memory.reference
     return SharedDeviceMemory(
         trainer=memory.total,
         engine=shared.engine_share * profile.memory_bytes,
-        trainer_asleep=memory.weights + memory.optimizer + memory.published if shared.time_shared else 0.0,
+        trainer_asleep=trainer_asleep if shared.time_shared else 0.0,
         engine_asleep=engine.weights if shared.time_shared else 0.0,
         host_copy=engine.weights if reads_files else 0.0,
         checkpoint=snapshot_bytes(shape, ranks=step.ranks),

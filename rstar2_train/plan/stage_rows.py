@@ -96,6 +96,9 @@ def _trainer_rows(
     if step.published:
         base = f"{step.value_bytes} x {parameters} / {step.ranks}: the base of the changes that Delta writes"
         yield Row(section, "publishedWeights", "weights published last", "bytes", memory.published, base)
+    if step.reference:
+        base = f"{step.value_bytes} x {parameters} / {step.ranks}: grpo.referenceKl"
+        yield Row(section, "referenceWeights", "weights of the reference", "bytes", memory.reference, base)
     yield Row(
         *(section, "transient", "logits, layer gradients", "bytes", memory.transient),
         f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",

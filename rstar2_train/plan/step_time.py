@@ -66,6 +66,8 @@ def update_time(
     updates = settings.updates_per_step if settings else 1
     if settings and (updates > 1 or settings.importance_correction.drops_sequences):
         passes += 1  # log-probabilities at the start of the step
+    if step.reference:
+        passes += 1
     forward = sum(shape.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
     nodes = job.replicas(stage)
     rate, name = link_rate(job, profile, nodes=nodes)

@@ -91,6 +91,7 @@ def layout_of(
             unchecked=0 if config.activation_checkpointing is not False else UNKNOWN_LAYERS,
             offload=config.offload,
             published=config.publishes_changes,
+            reference=config.reference is not None,
         )
     return choose_layout(
         shape,
@@ -102,6 +103,7 @@ def layout_of(
         offload=config.offload,
         longest=config.longest_sequence,
         published=config.publishes_changes,
+        reference=config.reference is not None,
     )
 
 

@@ -104,6 +104,7 @@ def load_policy(
     packed: bool = False,
     compiled: bool = False,
     longest: int = 0,
+    trained: bool = True,
 ) -> Policy:
     """Build the policy of a model folder and shard it over all ranks. Collective.
 
@@ -115,6 +116,7 @@ def load_policy(
         packed: whether micro-batches are packed.
         compiled: compile each layer.
         longest: tokens of the longest sequence; 0: unknown.
+        trained: False for a reference, which has no gradients: its weights have the number format of the computation.
 
     Raises:
         FileNotFoundError: if the folder has no config.json or no safetensors.
@@ -122,10 +124,17 @@ def load_policy(
         ValueError: if its tensors are not those of the model in config.json.
     """
     policy = shard_policy(
-        model_dir, compute=compute, chunk=chunk, layout=layout, packed=packed, compiled=compiled, longest=longest
+        model_dir,
+        compute=compute,
+        chunk=chunk,
+        layout=layout,
+        packed=packed,
+        compiled=compiled,
+        longest=longest,
+        dtype=torch.float32 if trained else compute.dtype,
     )
     _fill_parameters(policy, model_dir)
-    return policy
+    return policy if trained else policy.requires_grad_(False)
 
 
 def shard_policy(
@@ -137,6 +146,7 @@ def shard_policy(
     packed: bool,
     compiled: bool,
     longest: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> Policy:
     """Build and shard the policy with uninitialised parameters; see `load_policy`."""
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
@@ -145,7 +155,7 @@ def shard_policy(
         raise UnsupportedModel(f"{model_dir / 'config.json'}: {'; '.join(obstacles)}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation=attention.NAME if attention.supports(config) else "sdpa"
+            config, dtype=dtype, attn_implementation=attention.NAME if attention.supports(config) else "sdpa"
         )
     model.tie_weights()
     # No dropout: the ratio of eq. 6 compares two passes over the same tokens, which must not differ randomly.

@@ -25,6 +25,7 @@ from rstar2_train.trainer.compilation import CompilationWatch
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
 from rstar2_train.trainer.optimizer import make_optimizer, reset, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
+from rstar2_train.trainer.reference import load_reference
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.sleeping_memory import SleepingMemory
 from rstar2_train.trainer.types import LoadReport, MetricTally, OptimizerConfig, TrainConfig
@@ -43,6 +44,8 @@ class TrainerRank:
         self.ranks_here = 1
         self.ranks_per_host: int | None = None
         self.policy: Policy | None = None
+        self.reference: Policy | None = None
+        """Frozen policy of grpo.referenceKl."""
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
         self.writer: ShardWriter | None = None
@@ -110,7 +113,7 @@ class TrainerRank:
             UnsupportedModel: for a model that the trainer does not compute exactly.
         """
         # The memory of an earlier model is free for this one.
-        self.policy = self.optimizer = None
+        self.policy = self.optimizer = self.reference = None
         self.copies = {}
         config = self.config
         layout = device.layout_of(
@@ -129,6 +132,10 @@ class TrainerRank:
             longest=config.longest_sequence,
         )
         weights = self_check.check_weights(self.policy, self.compute, packed=config.packed)
+        if config.reference is not None:
+            self.reference = load_reference(
+                config.reference, model_dir, compute=self.compute, layout=layout, config=config
+            )
         self.optimizer_config = optimizer
         self.optimizer = make_optimizer(self.policy, optimizer)
         return LoadReport(
@@ -171,6 +178,7 @@ class TrainerRank:
                     self.compute.device,
                     settings=settings,
                     start=start[number] if start else None,
+                    reference=self.reference,
                 )
             )
             tally.add(self._update(lr))
@@ -234,8 +242,10 @@ class TrainerRank:
         """Move the rank's memory to the host, so that an engine can use the device. No collective."""
         if not self.asleep:
             self.memory = self.memory or SleepingMemory(self.compute.device)
-            published = self.writer.tensors() if self.writer else ()
-            self.memory.sleep(*self._loaded(), published)
+            frozen = [*self.writer.tensors()] if self.writer else []
+            if self.reference is not None:
+                frozen += [shard.to_local() for shard in named_shards(self.reference).values()]
+            self.memory.sleep(*self._loaded(), frozen)
 
     def wake_up(self) -> None:
         """Move the memory back to the device."""

@@ -61,6 +61,7 @@ def grpo_backward(
     *,
     settings: GRPOSettings,
     start: UpdateStart | None,
+    reference: Policy | None = None,
 ) -> MetricTally:
     """Accumulate the gradient of the objective over one update's micro-batches.
 
@@ -71,9 +72,15 @@ def grpo_backward(
         settings: objective, temperature and importance correction.
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
+        reference: policy of the KL term, if the settings have one.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
+        reference_logprobs = None
+        if reference is not None:
+            with torch.no_grad():
+                reference_logprobs, _ = _forward(reference, batch, temperature=settings.temperature)
+            cast(FSDPModule, reference).reshard()
         logprobs, entropies = _forward(policy, batch, temperature=settings.temperature)
         if start is None:
             old, counts = logprobs.detach(), None
@@ -82,7 +89,12 @@ def grpo_backward(
             old, excluded, counts = start.old_logprobs[number], start.excluded[number], start.counts
         tokens = objective_tokens(batch, logprobs, old, excluded if counts is not None else None, counts)
         parts = policy_loss(
-            tokens, settings, engine_logprobs=batch.engine_logprobs, stale=batch.stale, excluded=excluded
+            tokens,
+            settings,
+            engine_logprobs=batch.engine_logprobs,
+            stale=batch.stale,
+            excluded=excluded,
+            reference_logprobs=reference_logprobs,
         )
         _backward(parts.loss)
         entropy = torch.where(tokens.trained, entropies, 0.0).sum()

@@ -6,6 +6,7 @@ Plain dataclasses without torch: the orchestrator creates them, Ray transfers th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,8 +56,18 @@ class TrainConfig:
     publishes_changes: bool = False
     """Whether the ranks keep the weights published last (Delta, Collective). The layout leaves memory for them."""
 
+    reference: Path | None = None
+    """Model folder of the reference policy (grpo.referenceKl); None: no reference."""
+
     @classmethod
-    def from_spec(cls, spec: JobSpec, *, longest_sequence: int = 0, publishes_changes: bool = False) -> TrainConfig:
+    def from_spec(
+        cls,
+        spec: JobSpec,
+        *,
+        longest_sequence: int = 0,
+        publishes_changes: bool = False,
+        reference: Path | None = None,
+    ) -> TrainConfig:
         """Return the settings of a job's spec."""
         trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
         return cls(
@@ -73,6 +84,7 @@ class TrainConfig:
             seed=spec.seed,
             longest_sequence=longest_sequence,
             publishes_changes=publishes_changes,
+            reference=reference,
         )
 
 

@@ -49,6 +49,8 @@ class DrawnRollout:
     new: Tensor
     old: Tensor
     engine: Tensor
+    reference: Tensor
+    """Log-probabilities of the reference policy."""
     advantage: float = 0.0
     far: bool = False
     """Whether its gap to the engine is above the limit."""
@@ -114,7 +116,8 @@ def draw_update(
                 for place in range(0, tokens, 7):
                     moved[place] = draw.choice((-30.0, -12.0, 12.0, 30.0))
             engine = old + 0.3 * torch.randn(tokens, generator=generator)
-            update.rollouts.append(DrawnRollout(group, reward, mask, old + moved, old, engine))
+            reference = old + 0.5 * torch.randn(tokens, generator=generator)
+            update.rollouts.append(DrawnRollout(group, reward, mask, old + moved, old, engine, reference))
     for members in update.groups:
         rewards_of = GroupRewards([each.reward for each in members], [len(each.mask) for each in members])
         values = functions_of(settings.objective).advantages(rewards_of, settings)
@@ -142,6 +145,7 @@ def parts_of(
         random.Random(order).shuffle(members)
     new = torch.cat([each.new for each in update.rollouts]).requires_grad_()
     old = torch.cat([each.old for each in update.rollouts])
+    reference = torch.cat([each.reference for each in update.rollouts])
     far = torch.cat([torch.full(each.new.shape, each.far) for each in update.rollouts])
     batches, excluded = [], []
     for share in distribute_rows(members, ranks=ranks, tokens_per_micro_batch=budget, packed=packed):
@@ -159,7 +163,15 @@ def parts_of(
         logprobs = torch.where(known, new[index.clamp(min=0)], -1e3)
         old_logprobs = torch.where(known, old[index.clamp(min=0)], -5.0)
         tokens = objective_tokens(batch, logprobs, old_logprobs, dropped if counts else None, counts)
-        parts.append(policy_loss(tokens, update.settings, engine_logprobs=batch.engine_logprobs, excluded=dropped))
+        parts.append(
+            policy_loss(
+                tokens,
+                update.settings,
+                engine_logprobs=batch.engine_logprobs,
+                excluded=dropped,
+                reference_logprobs=torch.where(known, reference[index.clamp(min=0)], -7.0),
+            )
+        )
     torch.stack([part.loss for part in parts]).sum().backward()
     assert new.grad is not None
     return parts, new.grad

@@ -112,6 +112,8 @@ FINE: list[tuple[str, object]] = [
     ("spec.environments", [{"name": "e", "url": "http://games:8000", "toolErrors": ["EXECUTION_ERROR"]}]),
     ("spec.agent", {"command": ["python", "agent.py"], "timeoutSeconds": 3600, "image": "agents:1", "replicas": 2}),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
+    ("spec.grpo.referenceKl", {"weight": 0.001}),
+    ("spec.stages.1.grpo.referenceKl", {"weight": 0.1, "estimator": "K1", "model": "Source", "source": "pvc://m/b"}),
     *(
         ("spec.grpo.objective", objective)
         for objective in (
@@ -204,6 +206,18 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         {"type": "MaxRL", "overlongBufferRatio": 0.2},
         "spec.stages[1].grpo.objective.overlongBufferRatio is 0.2: must be 0 if type is MaxRL",
         "must be 0 if type is MaxRL",
+    ),
+    (
+        "spec.grpo.referenceKl",
+        {"weight": 0.1, "model": "Source"},
+        "spec.grpo.referenceKl.source: source is required if model is Source, and only allowed then",
+        "source is required if model is Source, and only allowed then",
+    ),
+    (
+        "spec.stages.1.grpo.referenceKl",
+        {"weight": 0.1, "source": "pvc://m/b"},
+        "spec.stages[1].grpo.referenceKl.source is 'pvc://m/b': source is required if model is Source",
+        "source is required if model is Source, and only allowed then",
     ),
     (
         "spec.grpo.objective",

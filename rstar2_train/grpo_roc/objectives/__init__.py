@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rstar2_train.grpo_roc.custom_objective import custom_functions
 from rstar2_train.grpo_roc.tokens import GroupRewards, Terms, Tokens
 
 if TYPE_CHECKING:
@@ -33,6 +32,9 @@ class ObjectiveFunctions:
 def functions_of(objective: Objective) -> ObjectiveFunctions:
     """Return the functions of a stage's objective. Raises ObjectiveFailed for an unusable file of the user."""
     if objective.type == "Custom":
+        # Here, because the other types need no package besides torch.
+        from rstar2_train.grpo_roc.custom_objective import custom_functions
+
         return ObjectiveFunctions(*custom_functions(objective.source))
     module = importlib.import_module(f"{__name__}.{objective.type.lower()}")
     return ObjectiveFunctions(module.advantages, module.loss)

@@ -25,9 +25,9 @@ CONFIG = TrainConfig(tokens_per_micro_batch=256, logprob_chunk_tokens=16, activa
 OPTIMIZER = OptimizerConfig()
 
 
-def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32") -> Path:
+def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32", seed: int = 7) -> Path:
     """Write a random Qwen3 of two layers, with a placeholder file for its tokenizer."""
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,

@@ -13,7 +13,9 @@ from models import OPTIMIZER, VOCABULARY, conversations, rank_here, rollout_grou
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from rstar2_train.api.objectives import ReferenceKL
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
+from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer import export
 from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.model import named_shards
@@ -151,6 +153,46 @@ def test_rank_skips_an_update_that_is_not_finite(model_dir: Path) -> None:
     assert tally.maxima["skipped"] == 1
     assert healthy.maxima["skipped"] == 0
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_rank_kl_term_compares_with_the_reference(model_dir: Path, tmp_path: Path) -> None:
+    """The metric is the mean estimate to the reference; it is 0 to the policy itself; the reference never changes."""
+    other = write_model(tmp_path / "other", seed=8)
+    settings = GRPOSettings(reference_kl=ReferenceKL(weight=0.5))
+    batches = grpo_batches(rollout_groups(2, 4))[0]
+    tallies, changed, expected = [], [], 0.0
+    for reference in (model_dir, other):
+        with rank_here(model_dir, reference=reference) as rank:
+            assert rank.policy is not None and rank.reference is not None
+            own, theirs = (
+                torch.cat(start_logprobs(policy, batches, rank.compute.device, temperature=1.0)).double()
+                for policy in (rank.policy, rank.reference)
+            )
+            expected = (torch.exp(theirs - own) - 1 + own - theirs).sum().item()
+            rank.sleep()
+            rank.wake_up()
+            tallies.append(rank.grpo([batches], 1e-2, settings))
+            after = torch.cat(start_logprobs(rank.reference, batches, rank.compute.device, temperature=1.0))
+            assert torch.equal(after.double(), theirs)
+            assert not any(parameter.requires_grad for parameter in rank.reference.parameters())
+            changed.append(weights(rank))
+    assert tallies[0].sums["reference_kl"] == 0
+    assert tallies[1].sums["reference_kl"] == pytest.approx(expected, rel=1e-5)
+    assert any(not torch.equal(changed[0][name], tensor) for name, tensor in changed[1].items())
+    with rank_here(model_dir) as rank:
+        rank.grpo([batches], 1e-2, SETTINGS)
+        plain = weights(rank)
+    # To itself the divergence is at its minimum: no gradient.
+    assert all(torch.allclose(plain[name], tensor, atol=1e-7) for name, tensor in changed[0].items())
+
+
+def test_rank_refuses_a_reference_of_another_tokenizer(model_dir: Path, tmp_path: Path) -> None:
+    """The message names both folders and the difference."""
+    other = write_model(tmp_path / "other")
+    (other / "tokenizer.json").write_text("{ }")
+    message = r"cannot be the reference of .*tokenizer\.json differ"
+    with pytest.raises(UnsupportedModel, match=message), rank_here(model_dir, reference=other):
+        pass
 
 
 def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rstar2_train.api.objectives import OBJECTIVES
+from rstar2_train.api.objectives import OBJECTIVES, ReferenceKL
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
+from rstar2_train.grpo_roc.loss import kl_estimate
 from rstar2_train.grpo_roc.objectives import functions_of
-from rstar2_train.grpo_roc.tokens import GroupRewards
+from rstar2_train.grpo_roc.tokens import Counts, GroupRewards, Tokens
 from tests.support.drawn_updates import MOST, DrawnRollout, DrawnUpdate, draw_update, parts_of, settings_of
 
 RTOL = 1e-6
@@ -116,6 +117,11 @@ def equation(update: DrawnUpdate) -> tuple[Tensor, Tensor, float]:
         }[mean]
         loss = loss - term.sum() / divisor
         size += float(term.detach().abs().sum()) / divisor
+        if settings.reference_kl is not None:
+            d = torch.clamp(values - rollout.reference.double(), -20, 20)
+            estimates = {"K1": d, "K2": d**2 / 2, "K3": torch.exp(-d) - 1 + d}
+            kl = ratio_of(values, rollout.old.double()) * estimates[settings.reference_kl.estimator]
+            loss = loss + settings.reference_kl.weight * kl.sum() / divisor
     loss.backward()
     return loss.detach(), torch.cat([values.grad for values in new if values.grad is not None]), size
 
@@ -179,6 +185,47 @@ def test_objective_of_rollouts_above_the_gap(name: str, action: Literal["Mask", 
     excluded = sum(len(each.new) for each in update.rollouts if each.far)
     assert sum(float(part.sums["excluded"]) for part in parts) == excluded
     assert bool(expected.any()) == (len(far) < 99)
+
+
+@pytest.mark.parametrize("name", ["GRPO", "GSPO", "CISPO", "DrGRPO"])
+@pytest.mark.parametrize("estimator", ["K1", "K2", "K3"])
+def test_objective_with_a_reference_equals_its_equation(name: str, estimator: Literal["K1", "K2", "K3"]) -> None:
+    """The KL term has the weights of the objective's mean; excluded rollouts have none. Over 4 ranks, padded."""
+    correction = ImportanceCorrection(enabled=True, cap=1.1, max_sequence_gap=1.0, sequence_gap_action="Drop")
+    kl = ReferenceKL(weight=0.1, estimator=estimator)
+    update = draw_update(6, CASES[name].model_copy(update={"reference_kl": kl, "importance_correction": correction}))
+    update.rollouts[2].far = True
+    parts, gradient = parts_of(update, ranks=4, budget=150, packed=False, order=1)
+    _, expected, _ = equation(update)
+    # The terms of objective and KL may cancel.
+    torch.testing.assert_close(gradient.double(), expected, rtol=RTOL, atol=RTOL * float(expected.abs().mean()))
+    assert sum(float(part.sums["reference_kl"]) for part in parts) != 0
+
+
+@pytest.mark.parametrize("estimator", ["K1", "K2", "K3"])
+def test_kl_estimate_has_the_exact_gradient_on_average(estimator: Literal["K1", "K2", "K3"]) -> None:
+    """Over all tokens by their probability, K1 and K3 have the gradient of the divergence, K2 that of its mean."""
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, generator=draw, dtype=torch.float64).requires_grad_()
+    reference = torch.randn(6, generator=draw, dtype=torch.float64).log_softmax(0)
+    log_p = logits.log_softmax(0)
+    every = torch.arange(6)
+    tokens = Tokens(
+        logprobs=log_p,
+        old_logprobs=log_p.detach(),
+        advantages=torch.zeros(6, dtype=torch.float64),
+        trained=torch.ones(6, dtype=torch.bool),
+        sequences=every,
+        groups=every,
+        sequence_tokens=torch.ones(6, dtype=torch.int64),
+        counts=Counts(6, 6, 6, torch.ones(6, dtype=torch.int64)),
+    )
+    estimate = (log_p.detach().exp() * kl_estimate(tokens, reference, estimator)).sum()
+    difference = log_p - reference
+    divergence = (log_p.exp() * (difference**2 / 2 if estimator == "K2" else difference)).sum()
+    assert estimate.item() == pytest.approx(divergence.item())
+    actual, expected = (torch.autograd.grad(value, logits, retain_graph=True)[0] for value in (estimate, divergence))
+    torch.testing.assert_close(actual, expected)
 
 
 ADVANTAGES: dict[str, Callable[[list[float]], list[float]]] = {

@@ -49,6 +49,18 @@ def test_shared_device_takes_the_larger_memory() -> None:
     assert together["kvCache"] < values["kvCache"]
 
 
+def test_plan_counts_the_reference_policy() -> None:
+    """A reference adds its weights in bfloat16 to the trainer, also while it sleeps, and a forward pass to the step."""
+    data = one_gpu().model_dump(by_alias=True, exclude_none=True)
+    plain = plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"]
+    data["spec"]["grpo"]["referenceKl"] = {"weight": 0.001}
+    values = plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"]
+    size = pytest.approx(2 * SHAPE.parameters)
+    assert values["referenceWeights"] == size
+    assert values["sleepingTrainer"] - plain["sleepingTrainer"] == size
+    assert values["stepSeconds"] > plain["stepSeconds"]
+
+
 def test_shared_device_host_memory_counts_every_copy() -> None:
     """The host holds the trainer's state, the engine's weights, both copies of Delta and a checkpoint's."""
     parameters = SHAPE.parameters
