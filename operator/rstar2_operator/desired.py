@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pydantic_core import from_json, to_json
 
 from rstar2_operator.apply import applied_spec, owned
+from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.objects import build_context, objects
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.decide.decision import Decision
 from rstar2_operator.observed import Object, as_json
 from rstar2_operator.settings import OperatorSettings

@@ -19,6 +19,7 @@ Modules:
 - `weight_transports`  how weight versions travel from the ranks to the engines
 - `device_sharing`     trainer and engine time-share one device
 - `leftovers`        deletes what killed attempts left behind
+- `problem_files`    the problems of a data file
 - `long_prompts`     prompts of a measurement that leave no space for the response
 - `initial_policy`   the model and the optimiser that a stage starts from
 - `pipeline`         the steps of a GRPO stage: generator, trainer, publisher

@@ -19,7 +19,7 @@ from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import Sampling, Stage
-from rstar2_train.data.problems import DataError, Problem, read_problems
+from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.benchmarks import SEED_NAME
 from rstar2_train.evaluation.evaluation_files import save_evaluation
 from rstar2_train.evaluation.model_fingerprint import ModelIncomplete
@@ -29,6 +29,7 @@ from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.settings import endpoint_identity, folder_identity, sample_file, sampling_settings
 from rstar2_train.evaluation.statistics import evaluation_metrics
 from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.problem_files import load_problems
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 
 log = logging.getLogger(__name__)
@@ -142,11 +143,3 @@ async def measured_settings(ctx: StageContext, model: Path, sampling: Sampling, 
         except ModelIncomplete as error:
             raise StageFailed("BadConfiguration", str(error), retryable=False) from error
     return identity | sampling_settings(spec, sampling, seed_name=seed_name)
-
-
-def load_problems(file: str) -> list[Problem]:
-    """Return the problems of a data file. Raises StageFailed when the file cannot be read."""
-    try:
-        return list(read_problems(Path(file)))
-    except DataError as error:
-        raise StageFailed("BadData", str(error), retryable=False) from error

@@ -47,7 +47,8 @@ class Probe:
             before: its values at the version before; None if it had none.
         """
         if [len(row) for row in scores] != [len(row) - 1 for row in self.rows]:
-            return "the engine returned another number of log-probabilities than the probe has tokens"
+            returned, expected = sum(map(len, scores)), sum(len(row) - 1 for row in self.rows)
+            return f"the engine returned {returned} log-probabilities for {expected} tokens of the probe"
         flat = [value for row in scores for value in row]
         if not all(value <= 0.0 for value in flat):  # also false for NaN
             return "the engine's log-probabilities are not numbers"

@@ -8,6 +8,7 @@
                                      all of them ──> pod.py, accelerator.py: the restricted pod, devices
 
 - `objects.py`: the objects of a decision, in the order of their creation.
-- `pod.py`: the pod that every role starts from, runtimePatches, resources; `accelerator.py`: devices and their tuning.
+- `pod.py`: the pod that every role starts from; `patches.py`: runtimePatches; `manifest.py`: resources.
+- `accelerator.py`: devices and their tuning.
 - `config.py`: job file, progress ConfigMap, Secret; `access.py`: accounts; `network.py`: NetworkPolicies.
 """

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_train.api.roles import ACCELERATOR_CLAIM
 
 AMD_ENV = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext
 
 RBAC = "rbac.authorization.k8s.io"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.builders import config
-from rstar2_operator.builders.pod import BuildContext, Container, Manifest, PodTemplate, deployment, template
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext, Container, PodTemplate, deployment, template
 from rstar2_train.utils import agent_runner, ports
 from rstar2_train.utils.auth import AGENT_TOKEN
 

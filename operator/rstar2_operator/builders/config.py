@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_train.api.job import AgenticRLJob
 
 TOKENS = ("redis-password", "judge-token", "engine-token")

@@ -6,10 +6,10 @@ It needs a tokenizer and an HTTP server, but no accelerator. It runs the engines
 from __future__ import annotations
 
 from rstar2_operator import names
+from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.pod import (
     BuildContext,
     Container,
-    Manifest,
     PodTemplate,
     deployment,
     image,

@@ -6,17 +6,8 @@ They run a user's image: no secret, no volume of the job, no egress, and no clie
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import (
-    HEADLESS,
-    BuildContext,
-    Container,
-    Manifest,
-    PodTemplate,
-    deployment,
-    resources,
-    service,
-    template,
-)
+from rstar2_operator.builders.manifest import Manifest, resources
+from rstar2_operator.builders.pod import HEADLESS, BuildContext, Container, PodTemplate, deployment, service, template
 from rstar2_train.api.tasks import EnvironmentSpec
 
 BOOT_SECONDS = 600

@@ -7,12 +7,12 @@ accepts only clients with the private key to its public key: the workers of its 
 from __future__ import annotations
 
 from rstar2_operator import names
+from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.pod import (
     HEADLESS,
     NO_SURGE,
     BuildContext,
     Container,
-    Manifest,
     PodTemplate,
     deployment,
     image,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.builders.environment import own_environment
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_train.utils import ports
 
 DNS: Manifest = {"ports": [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]}

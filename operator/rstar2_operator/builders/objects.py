@@ -8,8 +8,9 @@ from rstar2_operator.builders.agent import agent
 from rstar2_operator.builders.config import config, secret
 from rstar2_operator.builders.environment import environment
 from rstar2_operator.builders.judge import executor, judge
+from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.network import network
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.builders.storage import storage

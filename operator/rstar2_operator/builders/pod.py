@@ -1,24 +1,25 @@
 """The pod that every role starts from: restricted, without an account token, with scratch space.
 
-A role adds its command, environment, mounts and devices. `patch_pod` then applies the job's runtimePatches, within
-their limits. Tuning variables of libraries come last, and do not override a patch.
+A role adds its command, environment, mounts and devices. `patches.py` then applies the job's runtimePatches. Tuning
+variables of libraries come last, and do not override a patch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.builders.manifest import Manifest, missing
+from rstar2_operator.builders.patches import patch_metadata, patch_pod, patches_of
 from rstar2_operator.decide.kueue import Placement
 from rstar2_operator.settings import OperatorSettings
-from rstar2_train.api.base import LocalReference, amount
+from rstar2_train.api.base import LocalReference
 from rstar2_train.api.job import AgenticRLJob, CAReference
 from rstar2_train.api.pod_rules import devices
-from rstar2_train.api.roles import Resources, Role, RuntimePatch
+from rstar2_train.api.roles import Role
 
-Manifest = dict[str, Any]
 WITHOUT_INJECTION: tuple[dict[str, str], dict[str, str]] = (
     {"sidecar.istio.io/inject": "false", "admission.datadoghq.com/enabled": "false"},
     {"linkerd.io/inject": "disabled", "vault.hashicorp.com/agent-inject": "false"},
@@ -27,13 +28,6 @@ WITHOUT_INJECTION: tuple[dict[str, str], dict[str, str]] = (
 
 A proxy that never ends keeps the pod of a batch Job running, and an executor must have no other container.
 """
-SHARED_WITH_HELPERS = (
-    *("labels", "annotations", "image_pull_secrets", "tolerations", "node_selector"),
-    *("env", "env_from", "volumes", "volume_mounts", "service_account_name"),
-)
-"""Fields by which patches of `trainer` reach the Jobs for preparation and report: not gangs, networks and devices."""
-NOT_SHARED_LABELS = ("scheduling.x-k8s.io/", "scheduling.k8s.io/", "pod-group.scheduling.sigs.k8s.io", "k8s.v1.cni")
-"""Prefixes of labels and annotations of gangs and networks, which are for the pods of an attempt."""
 HEADLESS: Manifest = {"clusterIP": "None"}
 """Spec of a Service whose DNS name resolves to every pod."""
 NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
@@ -142,7 +136,7 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     own = {**context.labels(pod.role), **pod.labels}
     metadata: Manifest = {"labels": own}
     site = context.settings.job_pods
-    for number, patch in [*_patches(job, role, pod.helper), *([(-1, site)] if site is not None else [])]:
+    for number, patch in [*patches_of(job, role, pod.helper), *([(-1, site)] if site is not None else [])]:
         patch_metadata(metadata, patch)
         patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job), labels=own)
     if pod.opts_out:
@@ -162,25 +156,6 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
         tuning = [{"name": name, "value": value} for name, value in container.tuning.items()]
         body["env"] += missing(tuning, body["env"], "name")
     return {"metadata": metadata, "spec": spec}
-
-
-def _patches(job: AgenticRLJob, role: str, helper: Role | None) -> list[tuple[int, RuntimePatch]]:
-    """Return a pod's patches with their numbers; those of a helper's own role first, because earlier values win."""
-    numbered = list(enumerate(job.spec.runtime_patches))
-    if helper is None:
-        return [(number, patch) for number, patch in numbered if role in patch.roles]
-    own = [(number, patch) for number, patch in numbered if helper in patch.roles]
-    has_account = any(patch.service_account_name for _, patch in own)
-    others = [(number, patch) for number, patch in numbered if role in patch.roles and helper not in patch.roles]
-    return own + [(number, _shared(patch, account=not has_account)) for number, patch in others]
-
-
-def _shared(patch: RuntimePatch, *, account: bool) -> RuntimePatch:
-    """Return the part of a trainer's patch that its helpers share."""
-    fields = {name: getattr(patch, name) for name in SHARED_WITH_HELPERS if name != "service_account_name" or account}
-    for kind in ("labels", "annotations"):
-        fields[kind] = {key: value for key, value in fields[kind].items() if not key.startswith(NOT_SHARED_LABELS)}
-    return RuntimePatch.model_construct(**{**RuntimePatch(manager=patch.manager, roles=patch.roles).__dict__, **fields})
 
 
 def _container(container: Container, context: BuildContext) -> Manifest:
@@ -231,110 +206,10 @@ def _trust(spec: Manifest, bundle: CAReference) -> None:
         container["volumeMounts"].append({"name": "ca", "mountPath": names.CA_MOUNT, "readOnly": True})
 
 
-def patch_metadata(metadata: Manifest, patch: RuntimePatch) -> None:
-    """Add the labels and annotations of a runtime patch, in place; those of the builder win."""
-    metadata["labels"] = {**patch.labels, **metadata["labels"]}
-    if patch.annotations:
-        metadata["annotations"] = {**patch.annotations, **metadata.get("annotations", {})}
-
-
-def patch_pod(
-    spec: Manifest,
-    patch: RuntimePatch,
-    *,
-    role: str,
-    prefix: str,
-    fixed: Collection[str] = (),
-    labels: Mapping[str, str] | None = None,
-) -> None:
-    """Apply a runtime patch to a pod spec, in place. It replaces no value of the builder but the ServiceAccount.
-
-    `prefix`: of the patch's volume names, which keeps them distinct from those of the builder and of other patches;
-    `fixed`: resources that the patch cannot change; `labels`: of the role's pods. Executors accept only placement,
-    labels and pull secrets. api/pod_rules.py has rejected every other field for them, and contradictions between
-    patches.
-    """
-    values = patch.model_dump(mode="json", exclude_none=True)
-    if patch.node_selector:
-        spec["nodeSelector"] = {**patch.node_selector, **spec.get("nodeSelector", {})}
-    if patch.tolerations:
-        spec["tolerations"] = [*spec.get("tolerations", []), *values["tolerations"]]
-    if patch.image_pull_secrets:
-        before = spec.get("imagePullSecrets", [])
-        spec["imagePullSecrets"] = [*before, *missing(values["imagePullSecrets"], before, "name")]
-    if patch.topology_spread_constraints:
-        same = {"labelSelector": {"matchLabels": dict(labels or {})}}
-        spread = [{**constraint, **same} for constraint in values["topologySpreadConstraints"]]
-        spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", []), *spread]
-    if patch.scheduler_name:
-        spec["schedulerName"] = patch.scheduler_name
-    if patch.scheduling_gates:
-        before = spec.get("schedulingGates", [])
-        spec["schedulingGates"] = [*before, *missing(values["schedulingGates"], before, "name")]
-    if role == "executor":
-        return
-    if patch.affinity is not None:
-        spec["affinity"] = values["affinity"]
-    if patch.service_account_name:
-        spec["serviceAccountName"] = patch.service_account_name
-    if patch.resource_claims:
-        spec["resourceClaims"] = [*spec.get("resourceClaims", []), *values["resourceClaims"]]
-    for named in (*values["volumes"], *values["volumeMounts"]):
-        named["name"] = prefix + named["name"]
-    spec["volumes"] += values["volumes"]
-    for container in spec["containers"]:
-        container["env"] += missing(values["env"], container["env"], "name")
-        if patch.env_from:
-            container["envFrom"] = [*container.get("envFrom", []), *values["envFrom"]]
-        container["volumeMounts"] += missing(values["volumeMounts"], container["volumeMounts"], "mountPath")
-        if patch.resources is not None:
-            overlay = {
-                kind: {name: amount for name, amount in amounts.items() if name not in fixed}
-                for kind, amounts in resources(patch.resources).items()
-            }
-            container["resources"] = merge(container.get("resources", {}), overlay)
-        if patch.resource_claims:
-            claims = [{"name": claim.name} for claim in patch.resource_claims]
-            before = container.get("resources", {})
-            container["resources"] = {**before, "claims": [*before.get("claims", []), *claims]}
-
-
 def server_tokens(job: AgenticRLJob) -> dict[str, tuple[str, str]]:
     """Return variable -> Secret and key of the tokens of the job's MCP servers."""
     servers = ((server.token_variable, server.secret_ref) for server in job.spec.mcp_servers)
     return {variable: (ref.name, ref.key) for variable, ref in servers if ref is not None}
-
-
-def missing(entries: Sequence[Manifest], existing: Sequence[Manifest], key: str) -> list[Manifest]:
-    """Return the entries whose value under `key` no existing entry has."""
-    known = {entry[key] for entry in existing}
-    return [entry for entry in entries if entry[key] not in known]
-
-
-def resources(spec: Resources) -> Manifest:
-    """Return requests and limits as a container has them."""
-    return {key: dict(value) for key, value in (("requests", spec.requests), ("limits", spec.limits)) if value}
-
-
-def merge(base: Manifest, overlay: Manifest) -> Manifest:
-    """Return the resources of `overlay` over those of `base`.
-
-    If the overlay sets only the request or only the limit, and the base contradicts it, the other one is adapted.
-    """
-    merged: dict[str, dict[str, Any]] = {
-        key: {**base.get(key, {}), **overlay.get(key, {})}
-        for key in ("requests", "limits")
-        if key in base or key in overlay
-    }
-    requests, limits = merged.get("requests", {}), merged.get("limits", {})
-    for name in requests.keys() & limits.keys():
-        if amount(requests[name]) > amount(limits[name]):
-            if name in overlay.get("requests", {}):
-                limits[name] = requests[name]
-            else:
-                requests[name] = limits[name]
-    claims = [*base.get("claims", ()), *overlay.get("claims", ())]
-    return {**base, **merged, **({"claims": claims} if claims else {})}
 
 
 def image(own: str | None, default: str, context: BuildContext) -> str:

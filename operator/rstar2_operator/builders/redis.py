@@ -5,16 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import (
-    BuildContext,
-    Container,
-    Manifest,
-    PodTemplate,
-    image,
-    resources,
-    service,
-    template,
-)
+from rstar2_operator.builders.manifest import Manifest, resources
+from rstar2_operator.builders.pod import BuildContext, Container, PodTemplate, image, service, template
 from rstar2_train.api.base import amount
 from rstar2_train.api.roles import REDIS_DATA
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.builders import accelerator
+from rstar2_operator.builders.manifest import Manifest, merge, resources
 from rstar2_operator.builders.pod import (
     HEADLESS,
     NO_SURGE,
     BuildContext,
     Container,
-    Manifest,
     PodTemplate,
     deployment,
     image,
     job_file,
-    merge,
-    resources,
     service,
     shared_memory,
     storage,

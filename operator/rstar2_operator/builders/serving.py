@@ -14,8 +14,9 @@ from rstar2_operator.builders.access import pods_account
 from rstar2_operator.builders.config import empty_secret, job_file, secret
 from rstar2_operator.builders.endpoint import endpoint
 from rstar2_operator.builders.judge import executor, judge
+from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.network import serving_network
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.settings import OperatorSettings

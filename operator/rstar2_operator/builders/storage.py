@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext
 
 DEFAULT_SIZE = "100Gi"
 

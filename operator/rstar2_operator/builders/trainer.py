@@ -12,16 +12,14 @@ from typing import Literal
 from rstar2_operator import names
 from rstar2_operator.builders import accelerator, config
 from rstar2_operator.builders.environment import own_environment
+from rstar2_operator.builders.manifest import Manifest, merge, resources
 from rstar2_operator.builders.pod import (
     HEADLESS,
     BuildContext,
     Container,
-    Manifest,
     PodTemplate,
     image,
     job_file,
-    merge,
-    resources,
     server_tokens,
     service,
     shared_memory,
@@ -193,7 +191,7 @@ def prepare(context: BuildContext) -> Manifest:
     secrets = context.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(context.name)]
     token = {} if secrets.hub_token is None else {HUB_TOKEN: (secrets.hub_token.name, secrets.hub_token.key)}
-    job = _helper(context, "prepare", arguments, env_from=[secrets.proxy], site_secrets=token)
+    job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy], site_secrets=token)
     job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
     job["spec"] |= {
@@ -210,7 +208,7 @@ def prepare(context: BuildContext) -> Manifest:
 
 def report(context: BuildContext, ending: Ending) -> Manifest:
     """Return the Job that writes the report, sends the remaining metrics to MLflow and closes its run."""
-    job = _helper(context, "report", ["report", "--ending", ending], site_secrets=_mlflow_login(context))
+    job = _one_pod_job(context, "report", ["report", "--ending", ending], site_secrets=_mlflow_login(context))
     job["spec"] |= {"backoffLimit": 2, "activeDeadlineSeconds": 300}
     return job
 
@@ -223,7 +221,7 @@ def _mlflow_login(context: BuildContext) -> dict[str, tuple[str, str]]:
     return {MLFLOW_USER: (login.name, login.username_key), MLFLOW_PASSWORD: (login.name, login.password_key)}
 
 
-def _helper(
+def _one_pod_job(
     context: BuildContext,
     role: Literal["prepare", "report"],
     arguments: list[str],

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.builders.manifest import Manifest
+from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.decide.kueue import Placement, priority_class, request
 from rstar2_train.api.stages import Stage
 

@@ -22,9 +22,10 @@ from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.settings import sample_file
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
+from rstar2_train.orchestrator.problem_files import load_problems
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
-from rstar2_train.orchestrator.validation import load_problems, measured_settings, needs_validation, run_validation
+from rstar2_train.orchestrator.validation import measured_settings, needs_validation, run_validation
 from rstar2_train.rollout import trajectory_store
 
 TRACKED_SAMPLES = 512

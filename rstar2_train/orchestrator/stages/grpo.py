@@ -30,9 +30,10 @@ from rstar2_train.orchestrator.pipeline.generator import Batch, BatchQueue, Gene
 from rstar2_train.orchestrator.pipeline.publisher import Publisher
 from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
 from rstar2_train.orchestrator.pipeline.step_trainer import StepTrainer
+from rstar2_train.orchestrator.problem_files import load_problems
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
-from rstar2_train.orchestrator.validation import load_problems, needs_validation, run_validation
+from rstar2_train.orchestrator.validation import needs_validation, run_validation
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import tokenise_prompts
 from rstar2_train.trainer.types import OptimizerConfig

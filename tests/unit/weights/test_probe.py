@@ -19,7 +19,7 @@ FAR: Scores = [[-1.5, -2.0], [-3.0, -4.0]]
         (CLOSE, CLOSE, True, "was not applied"),
         (FAR, EXPECTED, True, "mean difference 0.125 nats"),
         ([[float("nan"), -2.0], [-3.0, -4.0]], None, True, "are not numbers"),
-        ([[-1.0]], None, True, "another number"),
+        ([[-1.0]], None, True, "1 log-probabilities for 4 tokens"),
     ],
 )
 def test_probe_refusal_names_the_reason(scores: Scores, before: Scores | None, changes: bool, refusal: str) -> None:
