@@ -125,7 +125,7 @@ def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
     for index, server in enumerate(job.spec.mcp_servers):
         if server.command:
             message = (
-                "is only for `rstar2 run`: the trainer's pod starts no program of others; run the server over HTTP in "
+                "is only for `rstar2 run`: the trainer pod does not start user programs; run the server over HTTP in "
                 "a Deployment of its own and set url"
             )
             yield Issue(f"spec.mcpServers[{index}].command", message)

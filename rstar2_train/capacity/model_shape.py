@@ -133,7 +133,7 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
     if any(config.get(key) for key in _EXPERTS):
-        raise ValueError("mixtures of experts are not supported by the plan")
+        raise ValueError("rstar2 plan does not support models with mixtures of experts (MoE)")
     heads = int(config["num_attention_heads"])
     kind = str(config.get("model_type", "qwen3"))
     positions = config.get("max_position_embeddings")

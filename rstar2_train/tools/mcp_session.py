@@ -74,19 +74,19 @@ class McpSession:
         try:
             await asyncio.wait({call, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not call.done() and self._task.done():
-                raise self._lost(f"closed the connection during the call of {name}")
+                raise self._lost(f"closed the connection during call {name}")
             if not call.done():
-                raise self._lost(f"did not answer the call of {name} within {seconds:g} s")
+                raise self._lost(f"did not answer call {name} within {seconds:g} s")
             return _answer(call.result())
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise  # this rollout itself is cancelled
             await asyncio.wait({self._task}, timeout=1)
-            raise self._lost(f"closed the connection during the call of {name}") from None
+            raise self._lost(f"closed the connection during call {name}") from None
         except MCPError as error:
             if error.error.code == _INVALID_PARAMS:
                 return McpAnswer(error.error.message, is_error=True)
-            raise self._lost(f"failed during the call of {name}: {error}") from error
+            raise self._lost(f"failed during call {name}: {error}") from error
         except (ValueError, OSError, RuntimeError) as error:  # an answer that violates the protocol's schema
             raise self._lost(f"gave a faulty answer to {name}: {type(error).__name__}: {error}") from error
         finally:

@@ -1,4 +1,4 @@
-"""The attempt that may write into a stage's directory: pods of a lost node may still run beside the next attempt.
+"""The attempt that may write into a stage's directory: pods of a lost node may run at the same time as the next one.
 
 `attempt.py` acquires the record when a pod starts, and writes the outcome by it at the end.
 """

@@ -98,7 +98,7 @@ async def test_mcp_lost_server_excludes_the_rollout(chat_format: ChatFormat, too
     limits = {tool: {"wall_seconds": 1 if tool == "hang" else 60}}
     trajectory, pool = await sample(chat_format, STDIO, call_text(tool, {}), **limits)
     assert (trajectory.lost_to, trajectory.failed, pool.requests) == ("server", True, 3)
-    expected = "did not answer the call of hang within 1 s" if tool == "hang" else "during the call of exit_now"
+    expected = "did not answer call hang within 1 s" if tool == "hang" else "during call exit_now"
     assert expected in trajectory.error
 
 

@@ -197,7 +197,7 @@ def test_validate_accepts_what_the_stage_trains(
 def test_unknown_field_of_a_message_is_always_refused(
     tmp_path: Path, drawn: list[dict[str, Any]], name: str, value: Any, data: st.DataObject
 ) -> None:
-    """No field of a message of any role is dropped, whatever its name and value."""
+    """No field of a message of any role is dropped, for any name and value."""
     data.draw(st.sampled_from(drawn))[name] = value
     with pytest.raises(DataError, match=r"data\.jsonl:1: "):
         list(read_demonstrations(_write(tmp_path, {"messages": drawn})))
