@@ -95,7 +95,7 @@ async def test_mcp_stdio_session_is_one_rollout(chat_format: ChatFormat) -> None
 @pytest.mark.parametrize("tool", ["hang", "exit_now"])
 async def test_mcp_lost_server_excludes_the_rollout(chat_format: ChatFormat, tool: str) -> None:
     """A rollout whose server hangs or dies is run again with a new session, then excluded, never scored."""
-    limits = {tool: {"wall_seconds": 1 if tool == "hang" else 60}}
+    limits = {tool: {"timeout_seconds": 1 if tool == "hang" else 60}}
     trajectory, pool = await sample(chat_format, STDIO, call_text(tool, {}), **limits)
     assert (trajectory.lost_to, trajectory.failed, pool.requests) == ("server", True, 3)
     expected = "did not answer call hang within 1 s" if tool == "hang" else "during call exit_now"
