@@ -32,6 +32,8 @@ PEER_SECONDS = 60
 """Seconds until a pod that acknowledges nothing is lost."""
 POD_SECONDS = 600.0
 """Longest wait of an episode for a pod."""
+MAX_REPORT_BYTES = 1 << 16
+"""Body of a report: the program itself can send one, and it is parsed in the event loop."""
 
 
 class ExitReport(BaseModel):
@@ -146,7 +148,10 @@ class AgentPods:
         program = self._running.get(key)
         if program is None:
             raise ApiError(401, "this key belongs to no running program", code="invalid_api_key")
-        report = ExitReport.model_validate_json(await request.read())
+        body = await request.read()
+        if len(body) > MAX_REPORT_BYTES:
+            raise ApiError(413, f"the report of an exit is larger than {MAX_REPORT_BYTES >> 10} KiB")
+        report = ExitReport.model_validate_json(body)
         program.status, program.stderr = report.status, report.stderr.encode()
         program.ended.set()
         return web.json_response({})

@@ -20,7 +20,8 @@ from rstar2_train.api.tasks import AgentSpec
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout import collector
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.agent_program.pods import AgentPods
+from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
+from rstar2_train.rollout.agent_program.pods import MAX_REPORT_BYTES, AgentPods
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.context import RolloutContext
@@ -174,3 +175,17 @@ async def test_agent_pods_endpoint_needs_token_and_key() -> None:
             headers = {"Authorization": key}
             reply = await client.post(f"http://127.0.0.1:{port}/v1/{path}", headers=headers, content=json.dumps({}))
             assert reply.status_code == 401, (path, reply.text)
+
+
+async def test_agent_pods_large_report_is_rejected() -> None:
+    """The key of an episode is the program's, which could hold the event loop of the rollouts with a report."""
+    (port,) = free_ports(1)
+    pods = AgentPods(token=TOKEN, port=port)
+    async with AgentEndpoint(pods) as endpoint, httpx.AsyncClient(base_url=endpoint.url) as client:
+        waiting = asyncio.ensure_future(client.post("/v1/programs", headers={"Authorization": f"Bearer {TOKEN}"}))
+        async with pods.start("key", {}) as program:
+            for stderr, status in (("x" * MAX_REPORT_BYTES, 413), ("x", 200)):
+                report = {"status": 1, "stderr": stderr}
+                reply = await client.post("/v1/programs/exit", headers={"Authorization": "Bearer key"}, json=report)
+                assert (reply.status_code, program.exited) == (status, status == 200), reply.text
+        assert (await waiting).status_code == 200
