@@ -99,7 +99,7 @@ def warm_up(stack: UnsupervisedJudge) -> None:
     for worker in stack.status()["workers"]:
         stack.wait_ready(worker["executors"])
     for kind in PROGRAMS:
-        asyncio.run(measure_load(stack.url, kind, callers=4, calls=16))
+        asyncio.run(measure_load(stack.url, PROGRAMS[kind], callers=4, calls=16))
 
 
 def cores() -> int:
