@@ -15,6 +15,7 @@ from rank_processes import run_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from rstar2_train.api.objectives import ObjectiveSpec
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.trainer import step
@@ -141,8 +142,12 @@ def gradients(
     cases: list[Case],
     groups: list[list[TokenSequence]],
     settings: GRPOSettings = SETTINGS,
+    old: float | None = None,
 ) -> list[Any]:
-    """Return of each case the gradient (at rank 0), the number of micro-batches, the collectives and the waits."""
+    """Return of each case the gradient (at rank 0), the number of micro-batches, the collectives and the waits.
+
+    `old`: log-probability of every token at the start of the step; None: that of the policy.
+    """
     trainer = TrainerRank(rank=rank, ranks=ranks, config=CONFIG)
     trainer.connect("127.0.0.1", port, 1)
     results = []
@@ -168,6 +173,9 @@ def gradients(
         device, start = trainer.compute.device, None
         if settings.importance_correction.drops_sequences:
             (start,) = step.step_start(policy, [batches], device, settings=settings)
+        if old is not None:
+            values = [torch.full(batch.targets.shape, old) for batch in batches]
+            start = step.UpdateStart(values, excluded=[None] * len(values))
         with OperationCount() as count:
             step.grpo_backward(policy, batches, device, settings=settings, start=start)
         whole = {}
@@ -253,5 +261,47 @@ def test_step_gradient_of_rollouts_above_the_gap(model_dir: Path, ranks: int, dr
     for case, (actual, *_) in zip(
         cases, run_ranks(gradients, ranks, model_dir, cases, groups, settings)[0], strict=True
     ):
+        for name, tensor in expected.items():
+            assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), (case, name)
+
+
+OLD = -4.0
+
+
+def objective_gradient(
+    model: Path, groups: list[list[TokenSequence]], settings: GRPOSettings
+) -> dict[str, torch.Tensor]:
+    """Return the gradient of minus GSPO or Dr. GRPO in float64, one sequence at a time; every old value is OLD."""
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
+    bounds, loss = settings.objective, torch.zeros((), dtype=torch.float64)
+    rollouts = [rollout for group in groups for rollout in group]
+    for rollout in rollouts:
+        log_p = policy(torch.tensor([rollout.ids.tolist()])).logits[0].log_softmax(dim=-1)
+        places = np.flatnonzero(rollout.mask)
+        values = torch.stack([log_p[place - 1, int(rollout.ids[place])] for place in places])
+        ratio = (values - OLD).mean().exp() if bounds.type == "GSPO" else (values - OLD).exp()
+        clipped = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
+        term = torch.minimum(ratio * rollout.advantage, clipped * rollout.advantage)
+        divisor = 1 if bounds.type == "GSPO" else settings.max_response_tokens
+        loss = loss - term.sum() / divisor / len(rollouts)
+    loss.backward()
+    return {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("kind", ["GSPO", "DrGRPO"])
+def test_step_gradient_of_sequence_objectives(model_dir: Path, kind: str, ranks: int) -> None:
+    """The denominators are those of the update: padded or packed, over ranks, shards and HSDP copies."""
+    groups = rollout_groups(4, 4)
+    objective = ObjectiveSpec(type=kind, clip_low=0.9, clip_high=3.0).settings()
+    settings = GRPOSettings(objective=objective, max_response_tokens=64)
+    expected = objective_gradient(model_dir, groups, settings)
+    cases = {
+        1: [Case(1, tokens=4096), Case(1, tokens=20, packed=True)],
+        4: [Case(2, tokens=20, packed=True, reduce_once=True), Case(2, tokens=30), Case(4, packed=True, unchecked=0)],
+    }[ranks]
+    results = run_ranks(gradients, ranks, model_dir, cases, groups, settings, OLD)[0]
+    for case, (actual, _, _, waits) in zip(cases, results, strict=True):
+        assert not waits, case
         for name, tensor in expected.items():
             assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), (case, name)
