@@ -11,7 +11,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
-  bench-environments bench-week
+  bench-environments bench-objectives bench-week
 
 ##@ Start here
 help: ## Print this list
@@ -169,6 +169,9 @@ bench-memory: setup ## Compare the memory model of rstar2 plan with real trainin
 
 bench-train: setup ## Measure the training step on the CPU against TRL's and a naive one (short form: QUICK=1)
 	@$(BIN)/python -m bench.train_compare
+
+bench-objectives: setup ## Measure every objective on the tiny task, uniform and with RoC, three seeds (short form: QUICK=1)
+	@$(BIN)/python -m bench.objectives
 
 bench-environments: setup ## Measure a second domain learned from its reward, equal rollouts, and attacks (QUICK=1)
 	@$(BIN)/python -m bench.environments
