@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from functools import cache
 
 from tests.language import sources
 
@@ -31,17 +30,16 @@ def functions_of_tests(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunc
     return [function for function in functions if function.name.startswith("test_")]
 
 
-@cache
-def unclear_tests() -> dict[str, list[str]]:
-    """Return path -> its tests whose name is too long or that have no docstring."""
-    unclear = defaultdict(list)
+def unclear_tests() -> list[str]:
+    """Return the tests whose name is too long or that have no docstring, as `path:line: name: fault`."""
+    unclear = []
     for path in sources.modules("tests/"):
         if path.rpartition("/")[2].startswith("test_"):
             for function in functions_of_tests(sources.tree(path)):
                 if len(function.name) > TEST_NAME_LENGTH:
-                    unclear[path].append(f"{path}:{function.lineno}: {function.name}: {len(function.name)} characters")
+                    unclear.append(f"{path}:{function.lineno}: {function.name}: {len(function.name)} characters")
                 if not ast.get_docstring(function):
-                    unclear[path].append(f"{path}:{function.lineno}: {function.name}: no docstring")
+                    unclear.append(f"{path}:{function.lineno}: {function.name}: no docstring")
     return unclear
 
 
