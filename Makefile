@@ -8,7 +8,8 @@ SHARED_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rstar2
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
+.PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-apiserver \
+  e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
   bench-environments bench-objectives bench-week
@@ -31,7 +32,7 @@ demo: setup ## Train the tiny model through its whole curriculum (examples/tiny.
 
 ##@ Checks
 check: setup ## Run before every push: lint, types, imports, language, unit; at most 2 minutes on 2 cores
-	@$(BIN)/python tests/parts.py lint types imports language --parallel unit
+	@$(BIN)/python tests/parts.py --jobs 3 unit types language lint imports
 
 watch: setup ## Check each file that you save: style, words and the unit tests of its package; Ctrl-C ends
 	@$(BIN)/python -m scripts.watch
@@ -56,22 +57,41 @@ explore: setup ## Visit every state that faults can lead the operator's policy t
 	@$(BIN)/pytest -n $(WORKERS) --maxprocesses 8 -m explore tests/unit/operator/test_decide_exhaustive.py
 
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
-test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails
-	@$(BIN)/python tests/parts.py check docs chart explore integration-training --parallel e2e:8 --parallel integration-services:4
+# The longest first. Most parts wait more than they compute, so several run at a time: as many as keep two cores busy.
+# The numbers are gigabytes.
+JOBS ?= 5
+test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=5 parts at a time)
+	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 integration-trainer:3 \
+	  integration-rollout:3 integration-services:3 check chart explore docs
 
-# The first half waits more than it computes, so `make test` runs it next to the second.
-integration: integration-services integration-training ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray
-TRAINING := $(addprefix tests/integration/,launch rollout serving trainer)
+integration: ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray, two parts at a time
+	@$(BIN)/python tests/parts.py --jobs 2 integration-launch integration-trainer integration-rollout integration-services
+
+INTEGRATION = $(addprefix tests/integration/,$(1))
+integration-launch: setup
+	@$(BIN)/pytest $(call INTEGRATION,launch)
+integration-trainer: setup
+	@$(BIN)/pytest $(call INTEGRATION,trainer)
+integration-rollout: setup
+	@$(BIN)/pytest $(call INTEGRATION,rollout serving)
 integration-services: setup
-	@$(BIN)/pytest $(filter-out $(TRAINING),$(wildcard tests/integration/*))
-integration-training: setup
-	@$(BIN)/pytest $(TRAINING)
+	@$(BIN)/pytest $(call INTEGRATION,judge tools tracking)
 
 chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm and promtool the first time
 	@$(BIN)/pytest tests/chart
 
-e2e: setup ## Run the tests on a real Kubernetes node that they boot (root), or on the one of RSTAR2_KUBECONFIG
-	@$(BIN)/pytest tests/cluster
+# Two parts boot a node each, the second one also next to the node of `make cluster-up`: both install the CRD. The cluster
+# of RSTAR2_KUBECONFIG is one, so there one part runs all tests.
+E2E_JOBS = $(patsubst %,tests/cluster/test_operator_%.py,conditions e2e idle judge)
+E2E_PARTS = $(if $(RSTAR2_KUBECONFIG),e2e,e2e-jobs:5 e2e-node:3 e2e-apiserver:2)
+e2e: setup ## Run the tests on real Kubernetes nodes that they boot (root), or on the one of RSTAR2_KUBECONFIG
+	@$(if $(RSTAR2_KUBECONFIG),$(BIN)/pytest tests/apiserver tests/cluster,$(BIN)/python tests/parts.py --jobs 3 $(E2E_PARTS))
+e2e-jobs: setup
+	@$(BIN)/pytest $(E2E_JOBS)
+e2e-node: setup
+	@RSTAR2_CLUSTER=none $(BIN)/pytest $(filter-out $(E2E_JOBS),$(wildcard tests/cluster/test_*.py))
+e2e-apiserver: setup
+	@$(BIN)/pytest -n 2 --dist loadfile tests/apiserver
 
 e2e-full: setup ## Run the slow cluster tests too: examples/tiny.yaml undisturbed, about an hour
 	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest -s -m "" tests/cluster/test_operator_idle.py tests/cluster/test_tiny_job.py

@@ -21,6 +21,7 @@ nested: ; @$(PYTHON) $(PARTS) tests
 WAIT = for i in $$(seq 600); do test -e $(1) && break; sleep 0.1; done; test -e $(1)
 writer: ; @touch started; $(call WAIT,done) && echo writer output
 reader: ; @$(call WAIT,started) && touch done
+alone: ; @mkdir lock && sleep 0.5 && rmdir lock && echo alone output
 endless: ; @echo $$$$ > pid; exec sleep 600
 """
 
@@ -63,25 +64,23 @@ def test_parts_that_pass_exit_with_zero(command: list[str]) -> None:
     assert "of processor" in done.stdout
 
 
-def test_parts_parallel_runs_next_to_the_others(command: list[str]) -> None:
-    """`writer` and `reader` wait for each other; the output of the parallel one comes last."""
-    done = run(command, "reader", "good", "--parallel", "writer")
+def test_parts_run_next_to_each_other(command: list[str]) -> None:
+    """`writer` and `reader` wait for each other; the outputs come in the order of the parts."""
+    done = run(command, "reader", "good", "writer", "--jobs", "3")
     assert done.returncode == 0
     assert done.stdout.index("good output") < done.stdout.index("writer output")
 
 
-def test_parts_several_run_next_to_the_others(command: list[str]) -> None:
-    """Two parallel parts wait for each other, next to a third one."""
-    done = run(command, "good", "--parallel", "writer", "--parallel", "reader")
-    assert done.returncode == 0
-    assert done.stdout.index("good output") < done.stdout.index("writer output")
+def test_parts_jobs_limits_the_running_parts(command: list[str]) -> None:
+    """A part starts when another one has ended."""
+    done = run(command, "alone", "alone", "alone", "--jobs", "1")
+    assert done.returncode == 0 and done.stdout.count("alone output") == 3
 
 
-def test_parts_parallel_without_memory_runs_last(command: list[str]) -> None:
-    """With less free memory than it needs, the part is one more of the sequence."""
-    done = run(command, "good", "--parallel", "bad:1e9")
-    assert done.returncode == 1
-    assert done.stdout.index("good output") < done.stdout.index("=== bad\n")
+def test_parts_without_memory_run_alone(command: list[str]) -> None:
+    """A part that needs more memory than the machine has free starts when no other part runs."""
+    done = run(command, "alone:1e9", "alone:1e9", "good", "--jobs", "3")
+    assert done.returncode == 0 and done.stdout.count("alone output") == 2
 
 
 def test_parts_terminated_stops_the_running_part(command: list[str], tmp_path: Path) -> None:

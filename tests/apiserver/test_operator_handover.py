@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
-
-from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.operator_process import OperatorProcess
 from tests.support.simulated_cluster import manifest
@@ -15,14 +12,6 @@ from tests.support.simulated_cluster import manifest
 JOBS = "/apis/rstar2.dev/v1alpha1/namespaces/default/agenticrljobs"
 BATCH = "/apis/batch/v1/namespaces/default/jobs"
 WITHIN = 240.0
-
-
-@pytest.fixture
-def api() -> Iterator[KubeApiserver]:
-    """Provide an API server without nodes."""
-    ensure_control_plane()
-    with KubeApiserver() as server:
-        yield server
 
 
 def until(reached: Callable[[], bool]) -> None:

@@ -17,7 +17,6 @@ import yaml
 
 from scripts.setup import ROOT
 from tests.kube_node import binaries
-from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.controller_manager import controller_manager
 from tests.support.external_metric import ExternalMetric, external_metric
 from tests.support.job_controller import JOBS
@@ -109,12 +108,11 @@ class Autoscaled:
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Autoscaled]:
+def demo(api: KubeApiserver, tmp_path: Path) -> Iterator[Autoscaled]:
     """Provide a running job that requests one engine, and no autoscaler."""
-    ensure_control_plane()
     (source,) = example()["spec"]["metrics"]
     log = tmp_path / "operator.log"
-    with KubeApiserver() as api, OperatorProcess(api.kubeconfig, log=log) as operator:
+    with OperatorProcess(api.kubeconfig, log=log) as operator:
         lab = Kubelets(api)
         metric = ExternalMetric("lab", source["external"]["metric"]["name"], value=0.7)
         with external_metric(api, tmp_path, metric), controller_manager(api, tmp_path, *CONTROLLERS):

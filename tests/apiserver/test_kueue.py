@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.job_controller import PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.kueue import API, PODS_READY_SECONDS, create_queue, kueue
@@ -23,11 +22,10 @@ GPUS = {
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[JobController]:
+def queue(api: KubeApiserver, tmp_path: Path) -> Iterator[JobController]:
     """Provide the API server with Kueue, a queue with eight GPUs, and the operator."""
-    ensure_control_plane()
     log = tmp_path / "operator.log"
-    with KubeApiserver() as api, kueue(api, tmp_path):
+    with kueue(api, tmp_path):
         controller = JobController(api)
         create_queue(api, "lab", "team", **{"cpu": "100", "memory": "10Ti", "amd.com/gpu": "8"})
         priority = {"metadata": {"name": "urgent"}, "value": 1000}

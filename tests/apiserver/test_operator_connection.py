@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from rstar2_operator.lease import DURATION_SECONDS
-from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.api_proxy import ApiProxy
 from tests.support.job_controller import BATCH, JOBS, PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
@@ -24,11 +22,9 @@ FIRST = "demo-s0-1"
 
 
 @pytest.fixture
-def jobs() -> Iterator[JobController]:
+def jobs(api: KubeApiserver) -> JobController:
     """Provide an API server without nodes, and the test as its controllers."""
-    ensure_control_plane()
-    with KubeApiserver() as api:
-        yield JobController(api)
+    return JobController(api)
 
 
 def identities(jobs: JobController) -> set[str]:
