@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -70,12 +71,15 @@ class Reconciler:
         client: KubeClient,
         settings: OperatorSettings,
         metrics: Metrics,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`clock` returns the time that decisions compare with timestamps of objects, in seconds since 1970."""
         self._cache = cache
         self._queue = queue
         self._client = client
         self._settings = settings
         self._metrics = metrics
+        self._clock = clock
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._quota = QuotaReader(client)
         self._desired = DesiredState(settings)
@@ -114,7 +118,7 @@ class Reconciler:
             self._queue.drop_timer(key)
             self._states.pop(key, None)
             return False  # the garbage collector deletes the objects of the job; another controller has its own
-        now, rejected, state = time.time(), list[Diagnosis](), self._state(key, observed.job)
+        now, rejected, state = self._clock(), list[Diagnosis](), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
         if context is None:
             running, lost_at = bool(running_pods(observed)), None

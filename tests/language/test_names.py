@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.language import names, sources
+from tests.language import names
 
 
 def test_class_names_are_unique() -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide.decision import FINAL, Decision
+from rstar2_operator.decide.decision import FINAL
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.kueue import may_run
 from rstar2_operator.decide.stage_progress import last_attempt
@@ -22,15 +23,17 @@ from rstar2_operator.observed import is_alive, labels, seconds, timestamp
 from rstar2_train.api.contracts import PROGRESS_KEY
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
+from tests.support.explored_objects import READ, ReadObjects
+from tests.support.memory_api import NAMESPACE
 from tests.support.simulated_cluster import SECRET, SimulatedCluster
+from tests.support.stepped_operator import SteppedOperator
 
 TICK = 1400.0
-READ = frozenset({("Deployment", "demo-rollout"), ("ConfigMap", "demo-progress"), SECRET})
-"""Objects that the policy reads, besides Jobs and pods; one Deployment stands for all roles."""
 WRITES = 8
 """Maximum writes of a round to the objects of READ, to Jobs and to the finalizer."""
-IRRELEVANT = frozenset({"message", "rstar2.dev/applied-hash", "rstar2.dev/applied-spec"})
-"""Fields that no decision depends on."""
+IRRELEVANT = re.compile(r'"(message|rstar2.dev/applied-hash|rstar2.dev/applied-spec)": "([^"\\]|\\.)*"')
+"""Fields that no decision depends on, in JSON."""
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 ENGINE_POD = "demo-rollout-x"
 
 
@@ -41,7 +44,11 @@ def _validated(text: str) -> AgenticRLJob:
     return job
 
 
-_BODIES: dict[str, list[dict[str, Any]]] = {}
+@functools.cache
+def _operator() -> SteppedOperator:
+    operator = SteppedOperator()
+    operator._desired = ReadObjects()
+    return operator
 
 
 class ExploredCluster(SimulatedCluster):
@@ -67,22 +74,9 @@ class ExploredCluster(SimulatedCluster):
         """Return the validated job."""
         return _validated(json.dumps({name: value for name, value in self.job.items() if name != "status"}))
 
-    def bodies(self, decision: Decision, *, has_secret: bool) -> list[dict[str, Any]]:
-        """Return the objects of a decision that the policy reads, without the parts that it does not read."""
-        spec = self.job["spec"]
-        objects = (
-            decision.prepare,
-            decision.serving,
-            decision.attempt,
-            decision.ending,
-            decision.report,
-            decision.workload,
-        )
-        key = repr((decision.phase, objects, has_secret, spec, self.observed().flavors))
-        if key not in _BODIES:
-            desired = super().bodies(decision, has_secret=has_secret)
-            _BODIES[key] = [_stripped(body) for body in desired if _is_read(body)]
-        return _BODIES[key]
+    def operator(self) -> SteppedOperator:
+        """Return the operator of the explored clusters of this process."""
+        return _operator()
 
     def actions(self) -> Iterator[str]:
         """Yield the names of the actions that change something."""
@@ -123,15 +117,15 @@ class ExploredCluster(SimulatedCluster):
             left.remove(verb)
             self.faults = tuple(left)
         if verb == "reconcile":
-            self.reconcile()
+            self.run_operator()
         elif verb == "kill":
-            self.reconcile(dies_after=int(job))
+            self.run_operator(dies_after=int(job))
         elif verb == "tick":
             self.now += TICK
         elif verb == "toggle":
             self.job["spec"]["suspend"] = not self.job["spec"].get("suspend", False)
         elif verb == "delete":
-            self.delete()
+            self.delete_job()
         elif verb == "secret":
             self.children.pop(SECRET, None)
         elif verb == "status":
@@ -214,7 +208,8 @@ class ExploredCluster(SimulatedCluster):
         super().settle()
         if ("Deployment", "demo-rollout") in self.children and ENGINE_POD not in self.pods:
             own = {**names.labels("demo", "rollout"), names.BATCH_JOB_LABEL: ""}
-            meta = {"name": ENGINE_POD, "labels": own, "creationTimestamp": timestamp(self.now)}
+            meta = {"name": ENGINE_POD, "namespace": NAMESPACE, "uid": ENGINE_POD, "labels": own}
+            meta["creationTimestamp"] = timestamp(self.now)
             running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
             self.pods[ENGINE_POD] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": running}
 
@@ -231,29 +226,31 @@ class ExploredCluster(SimulatedCluster):
             if kind == "Workload" and may_run(child):
                 child["status"]["conditions"].append({**_true("Evicted"), "reason": "Preempted"})
 
-    def _apply(self, body: dict[str, Any]) -> None:
-        is_attempt = body["kind"] == "Job" and names.STAGE_LABEL in labels(body)
-        if (
-            is_attempt
-            and self.job["spec"].get("queueName")
-            and not any(map(may_run, self.observed().of_kind("Workload")))
-        ):
+    def changed(self, body: dict[str, Any], *, is_new: bool) -> None:
+        """Record an attempt without quota."""
+        super().changed(body, is_new=is_new)
+        is_attempt = is_new and body["kind"] == "Job" and names.STAGE_LABEL in labels(body)
+        if is_attempt and self.job["spec"].get("queueName") and not any(map(may_run, self._of_kind("Workload"))):
             self.without_quota.append(body["metadata"]["name"])
-        super()._apply(body)
+
+    def _of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [child for (child_kind, _), child in self.children.items() if child_kind == kind]
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
         if self._stage(name) and name in self.started_jobs and name not in self.unrecorded:
             self.repeated.append(name)
         super()._start(name, job)
 
-    def _delete(self, kind: str, name: str) -> None:
-        super()._delete(kind, name)
-        if (kind, name) == ("Deployment", "demo-rollout") and ENGINE_POD in self.pods:
+    def deleted(self, body: dict[str, Any]) -> None:
+        """Terminate the engine with its Deployment."""
+        super().deleted(body)
+        is_engine = (body["kind"], body["metadata"]["name"]) == ("Deployment", "demo-rollout")
+        if is_engine and ENGINE_POD in self.pods:
             self.pods[ENGINE_POD]["metadata"]["deletionTimestamp"] = timestamp(self.now)
 
     def continue_without_faults(self) -> None:
         """Let every part of the cluster act once, without a fault."""
-        self.reconcile()
+        self.run_operator()
         self.admit()
         self.settle()
         self.terminate()
@@ -310,7 +307,10 @@ class ExploredCluster(SimulatedCluster):
         return cluster
 
     def key(self) -> str:
-        """Return the state as text in which times are ages, so that equal situations at other times are equal."""
+        """Return the state, without the faults that may still happen.
+
+        It is text in which times are ages, so that equal situations at other times are equal.
+        """
         status = self.job.get("status") or {}
         rows = [
             (
@@ -341,7 +341,8 @@ class ExploredCluster(SimulatedCluster):
             (name, pod["status"], pod["spec"]["nodeName"] in self.node_faults, "deletionTimestamp" in pod["metadata"])
             for name, pod in sorted(self.pods.items())
         ]
-        progress = self.observed().progress()
+        observed = self.observed()
+        progress = observed.progress()
         reported = progress and (
             progress.stage,
             progress.attempt,
@@ -350,11 +351,12 @@ class ExploredCluster(SimulatedCluster):
         held = has_finalizer(self.job), is_deleted(self.job)
         own = status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend")
         # Two states are equal only if the same attempts would be repeated.
-        latest = {stage.name: last_attempt(stage, self.observed()) for stage in self.spec().spec.stages}
+        latest = {stage.name: last_attempt(stage, observed) for stage in self.spec().spec.stages}
         following = {names.attempt("demo", stage, number + 1) for stage, number in latest.items()}
         repeatable = sorted((following & set(self.started_jobs)) - self.unrecorded), self.repeated
-        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), self.faults, repeatable
-        return repr(self._aged(state))
+        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), repeatable
+        text = IRRELEVANT.sub("", json.dumps(state, sort_keys=True))
+        return TIME.sub(lambda time: str(max(-1, min(1, int((self.now - seconds(time[0])) // TICK)))), text)
 
     def _of_child(self, job: dict[str, Any]) -> tuple[Any, ...]:
         """The parts of a Job that decisions depend on; a time only if a timer counts from it."""
@@ -362,15 +364,6 @@ class ExploredCluster(SimulatedCluster):
         conditions = job["status"]["conditions"] if final == ["Failed"] else final
         created = None if final else job["metadata"]["creationTimestamp"]
         return conditions, "active" in job.get("status", {}), job["metadata"].get("annotations"), created
-
-    def _aged(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: self._aged(each) for name, each in sorted(value.items()) if name not in IRRELEVANT}
-        if isinstance(value, (list, tuple)):
-            return [self._aged(each) for each in value]
-        if isinstance(value, str) and len(value) == 20 and value.endswith("Z"):
-            return max(-1, min(1, int((self.now - seconds(value)) // TICK)))
-        return value
 
 
 def _conditions(child: dict[str, Any]) -> list[dict[str, Any]]:
@@ -390,16 +383,3 @@ def _true(kind: str) -> dict[str, Any]:
 def _outcomes(child: dict[str, Any]) -> dict[str, Any]:
     """The data of a ConfigMap, without the progress."""
     return {name: text for name, text in child.get("data", {}).items() if name != PROGRESS_KEY}
-
-
-def _is_read(body: dict[str, Any]) -> bool:
-    return body["kind"] in ("Job", "Workload") or (body["kind"], body["metadata"]["name"]) in READ
-
-
-def _stripped(body: dict[str, Any]) -> dict[str, Any]:
-    """An object with the fields that the policy reads."""
-    spec = body.get("spec", {})
-    kept = {name: spec[name] for name in ("completions", "parallelism", "replicas") if name in spec}
-    if body["kind"] == "Job":
-        kept["template"] = {"metadata": {"labels": spec["template"]["metadata"]["labels"]}}
-    return {"kind": body["kind"], "metadata": body["metadata"], "spec": kept}

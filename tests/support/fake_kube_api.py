@@ -1,92 +1,65 @@
-"""An API server in memory for unit tests: it rejects writes and loses objects on request.
+"""The API server in memory with the operator's watches and queue, and an operator on it, for unit tests.
 
-It accepts the requests of client.py (server-side apply of whole objects, one controller each) and updates the watch
-cache and the queue as the watches would.
+It updates the watch cache and the queue as the watches would, or later, when the test delivers the events.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
-from kubernetes.aio.client.exceptions import ApiException
-
-from rstar2_operator.cache import WatchCache
+from rstar2_operator.cache import JOB, WatchCache
 from rstar2_operator.metrics import Metrics
-from rstar2_operator.names import FINALIZER
+from rstar2_operator.names import FIELD_MANAGER
 from rstar2_operator.observed import timestamp
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
+from tests.support.memory_api import NAMESPACE, Body, MemoryApi, api_error, copied
 
-Body = dict[str, Any]
-NAMESPACE = "lab"
-
-
-def api_error(status: int, reason: str, message: str) -> ApiException:
-    """Return an error in the form of the API server."""
-    error = ApiException(status=status, reason=reason)
-    error.body = json.dumps({"kind": "Status", "reason": reason, "message": message})
-    return error
+__all__ = ["FakeKubeApi", "Operator", "api_error"]
 
 
-class FakeKubeApi:
-    """Objects by (kind, name) in one namespace. It replaces client.Client."""
+class FakeKubeApi(MemoryApi):
+    """The API server, with the watch cache and the queue of one operator."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.store = WatchCache()
         self.store.end_initial_sync()
         self.queue: WorkQueue[tuple[str, str]] = WorkQueue()
-        self.objects: dict[tuple[str, str], Body] = {}
-        self.rejected_kinds: dict[str, Exception] = {}
-        """Kind -> error of each write to it."""
         self.requests: list[tuple[str, str, str]] = []
         """(verb, kind, name) of every request that is not a read."""
         self.events: list[Body] = []
         self.late_kinds: set[str] = set()
         """Kinds whose watch events are held back until `deliver`."""
         self._late: list[tuple[Body, bool]] = []
-        self._count = 0
 
-    def put(self, body: Body) -> Body:
-        """Write an object as another client would."""
-        body = copy.deepcopy(body)
-        self._count += 1
-        meta = body["metadata"]
-        meta |= {"namespace": NAMESPACE, "resourceVersion": str(self._count)}
-        meta.setdefault("uid", f"uid-{self._count}")
-        meta.setdefault("creationTimestamp", timestamp(time.time()))
-        self.objects[body["kind"], meta["name"]] = body
-        self._notify(body)
-        return copy.deepcopy(body)
+    def changed(self, body: Body, *, is_new: bool) -> None:
+        """Deliver the event, or hold it back."""
+        self._notify(copied(body), gone=False)
 
-    def edit(self, kind: str, name: str, **fields: Any) -> None:
-        """Change top-level fields of an object as another client would."""
-        old = self.objects[kind, name]
-        if "spec" in fields and "generation" in old["metadata"]:
-            fields["metadata"] = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
-        self.put({**old, **fields})
+    def deleted(self, body: Body) -> None:
+        """Deliver the event, or hold it back."""
+        self._notify(copied(body), gone=True)
 
-    def drop(self, kind: str, name: str) -> Body:
-        """Delete an object as another client would."""
-        body = self.objects.pop((kind, name))
-        self._notify(body, gone=True)
-        return body
-
-    def _notify(self, body: Body, *, gone: bool = False) -> None:
-        body = copy.deepcopy(body)
+    def _notify(self, body: Body, *, gone: bool) -> None:
         if body["kind"] in self.late_kinds:
             self._late.append((body, gone))
-        elif body["kind"] == "AgenticRLJob":
+        elif body["kind"] == JOB:
             self.queue.add(self.store.record_job(body, gone=gone))
         elif body["kind"] != "Secret":
             key = self.store.record_child(body["kind"], body, gone=gone)
             if key is not None:
                 self.queue.add(key)
+
+    def restore(self, body: Body) -> None:
+        """Store an object as it was in another API server."""
+        table, entry = self._place(body["kind"], body["metadata"]["name"])
+        table[entry] = body
+        self.changed(body, is_new=True)
 
     @property
     def has_late_events(self) -> bool:
@@ -100,73 +73,28 @@ class FakeKubeApi:
             self._notify(body, gone=gone)
         self.late_kinds = kinds
 
-    # -- client.Client ----------------------------------------------------------------------------------------------
-
-    async def apply(self, body: Body, *, subresource: str = "") -> Body:
-        """Replace Client.apply."""
-        kind, name = body["kind"], body["metadata"]["name"]
-        self.requests.append(("status" if subresource else "apply", kind, name))
-        old = self.objects.get((kind, name), {})
-        if subresource:
-            return self.put({**old, "status": body["status"]})
-        if kind in self.rejected_kinds:
-            raise self.rejected_kinds[kind]
-        meta = {**old.get("metadata", {}), **body["metadata"]}
-        if "finalizers" in body["metadata"]:  # those of others stay
-            others = [each for each in old["metadata"].get("finalizers", ()) if each != FINALIZER]
-            meta["finalizers"] = others + body["metadata"]["finalizers"]
-        applied = self.put({**old, **body, "metadata": meta})
-        if "deletionTimestamp" in meta and not meta.get("finalizers"):
-            self.drop(kind, name)
-        return applied
+    async def apply(self, body: Body, *, subresource: str = "", manager: str = FIELD_MANAGER) -> Body:
+        """Record the request."""
+        self.requests.append(("status" if subresource else "apply", body["kind"], body["metadata"]["name"]))
+        return await super().apply(body, subresource=subresource, manager=manager)
 
     async def patch(self, kind: str, namespace: str, name: str, operations: list[Body]) -> Body:
-        """Replace Client.patch, with the operations of a JSON Patch that the operator uses."""
+        """Record the request."""
         self.requests.append(("patch", kind, name))
-        body = copy.deepcopy(self.objects[kind, name])
-        for operation in operations:
-            *folders, last = operation["path"].strip("/").split("/")
-            node = body
-            for folder in folders:
-                node = node[folder]
-            if operation["op"] == "test" and node[last] != operation["value"]:
-                raise api_error(422, "Invalid", operation["path"])
-            node[last] = operation["value"]
-        return self.put(body)
-
-    async def find(self, kind: str, namespace: str, name: str) -> Body | None:
-        """Replace Client.find; Secrets are unreadable."""
-        assert kind != "Secret"
-        return copy.deepcopy(self.objects.get((kind, name)))
+        return await super().patch(kind, namespace, name, operations)
 
     async def create(self, body: Body, *, dry_run: bool = False) -> Body:
-        """Replace Client.create."""
-        kind, name = body["kind"], body["metadata"]["name"]
-        if kind == "Event":
+        """Record the request, or the Event."""
+        if body["kind"] == "Event":
             self.events.append(body)
-            return body
-        self.requests.append(("dry-run" if dry_run else "create", kind, name))
-        if kind in self.rejected_kinds:
-            raise self.rejected_kinds[kind]
-        if (kind, name) in self.objects:
-            raise api_error(409, "AlreadyExists", f"{name} already exists")
-        return body if dry_run else self.put(body)
+        else:
+            self.requests.append(("dry-run" if dry_run else "create", body["kind"], body["metadata"]["name"]))
+        return await super().create(body, dry_run=dry_run)
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str, force: bool = False) -> Body:
-        """Replace Client.delete."""
+        """Record the request."""
         self.requests.append(("delete", kind, name))
-        if self.objects.get((kind, name), {}).get("metadata", {}).get("uid") != uid:
-            raise api_error(404, "NotFound", name)
-        meta = self.objects[kind, name]["metadata"]
-        if meta.get("finalizers"):
-            self.edit(kind, name, metadata={**meta, "deletionTimestamp": timestamp(time.time())})
-            return copy.deepcopy(self.objects[kind, name])
-        self.drop(kind, name)
-        return {"kind": "Status"}
-
-    async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[Body]:
-        """Replace Client.list_metadata."""
-        return [body["metadata"] for (object_kind, _), body in self.objects.items() if object_kind == kind]
+        return await super().delete(kind, namespace, name, uid=uid, force=force)
 
 
 class Operator:
@@ -177,6 +105,14 @@ class Operator:
         self.name = job["metadata"]["name"]
         self.api.put(job)
         self.restart()
+
+    def copy(self) -> Operator:
+        """Return a new operator on a copy of the API server."""
+        other = Operator(copied(self.api.objects[JOB, self.name]))
+        other.api.version = self.api.version
+        for body in self.api.objects.values():
+            other.api.restore(copied(body))
+        return other
 
     def restart(self, settings: OperatorSettings | None = None) -> None:
         """Replace the Reconciler by a new one without state, as a restart of the process does, or an upgrade."""

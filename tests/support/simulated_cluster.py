@@ -1,36 +1,31 @@
 """A cluster in memory for the tests of the policy: controllers, kubelet and orchestrators act when the test calls them.
 
-Objects come from the real builders, so decide() reads the objects that the operator writes. Time is a number.
+A round of the operator is one of its real Reconciler (stepped_operator.py). Time is a number.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import functools
 import json
 from dataclasses import replace
 from typing import Any, Literal
 
-from kubernetes.aio.client.exceptions import ApiException
-
-from rstar2_operator.apply import CREATE_ONLY, applied_spec, changed, must_wait, owned, rejection
-from rstar2_operator.builders.objects import build_context, objects
+from rstar2_operator.cache import JOB
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.decision import DELETING, Decision
-from rstar2_operator.decide.deletion import has_finalizer, is_deleted, needs_finalizer
+from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.failure_policy import decision_after_rejections
-from rstar2_operator.decide.kueue import current_workload, placements
-from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
-from rstar2_operator.decide.status import status_of
-from rstar2_operator.decide.workload_status import own_conditions, returns_quota, without_quota
-from rstar2_operator.names import FINALIZER, ROLE_LABEL
+from rstar2_operator.names import ROLE_LABEL
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import ObservedJob, is_alive, is_true, labels, timestamp
-from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
+from tests.support.memory_api import NAMESPACE, Body, Killed, MemoryApi, api_error
+from tests.support.stepped_operator import SteppedOperator
 
 FINAL = "Complete", "Failed"
 SECRET = "Secret", "demo-secrets"
@@ -58,19 +53,29 @@ def manifest(stages: str = "sgfe", /, **spec: Any) -> dict[str, Any]:
     }
 
 
-class SimulatedCluster:
-    """One job, its objects, and the time."""
+QUOTA = api_error(403, "Forbidden", "exceeded quota: q")
+"""Rejection of a write."""
+
+
+@functools.cache
+def _operator() -> SteppedOperator:
+    return SteppedOperator()
+
+
+class SimulatedCluster(MemoryApi):
+    """An API server with one job, the rest of its cluster, and the time."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.job = job
-        self.children: dict[tuple[str, str], dict[str, Any]] = {}
-        self.pods: dict[str, dict[str, Any]] = {}
+        super().__init__()
         self.now = 1_000_000.0
+        self.jobs["demo"] = job
+        self._last_job: Body = {}
+        """The job that is gone."""
+        self._spec_of_generation = json.dumps(job["spec"])
         self.created_jobs: list[str] = []
         """Names of all created Jobs, in order."""
         self.started_jobs: list[str] = []
         """Names of the Jobs that have had pods."""
-        self.writes = 0
         self.secret_uids: dict[tuple[str, str], str] = {}
         """Object -> UID of the Secret that existed when the object was created."""
         self.disrupted: set[str] = set()
@@ -79,21 +84,34 @@ class SimulatedCluster:
         """ResourceFlavors by name."""
         self.node_faults: dict[str, NodeFault] = {}
         """Faulty nodes by name."""
-        self.rejected_kinds: set[str] = set()
-        """Kinds whose writes the API server rejects."""
         self.pods_at_release: list[str] = []
         """Pods that ran when the operator removed its finalizer from the deleted job."""
 
+    def clock(self) -> float:
+        """Return the time of the cluster."""
+        return self.now
+
     # -- the operator ------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job, also after it is gone."""
+        return self.jobs.get("demo") or self._last_job
 
     def observed(self) -> ObservedJob:
         """Return the facts that the operator observes."""
+        facts = self.snapshot_of_watches()
+        return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
+
+    def snapshot_of_watches(self) -> ObservedJob:
+        """Return the facts without requests: the Secret is unreadable, and flavors are not watched."""
         evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
-        facts = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
-                        disrupted=frozenset(self.disrupted), flavors=self.flavors,
-                        node_faults=self.node_faults)  # fmt: skip
-        return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
+        children = {key: child for key, child in self.children.items() if key != SECRET}
+        meta = {field: value for field, value in self.job["metadata"].items() if field != "resourceVersion"}
+        return ObservedJob(job={**self.job, "metadata": meta}, children=children, pods=tuple(self.pods.values()),
+                           disrupted=frozenset(self.disrupted), flavors=self.flavors,
+                           node_faults=self.node_faults)  # fmt: skip
 
     def decision(self) -> Decision:
         """Return the operator's decision."""
@@ -105,112 +123,63 @@ class SimulatedCluster:
         assert job is not None, problems
         return job
 
-    def reconcile(self, *, dies_after: int | None = None) -> Decision:
-        """Run one round of the operator; with `dies_after` it is killed after that number of writes."""
+    def reconcile(self) -> Decision:
+        """Run one round of a new operator; return its decision."""
         if self.gone:
             return Decision(None, NO_RESTARTS, phase=DELETING)
-        job, observed = self.spec(), self.observed()
-        decision = decide(job, observed, now=self.now)
-        writes_left = dies_after if dies_after is not None else 10**9
-        writes_left -= self._hold(decision)
-        if decision.release:
-            return decision
-        bodies = self.bodies(decision, has_secret=SECRET in self.children or has_secret_consumers(observed))
-        rejected, is_missing = [], False
-        for body in changed(bodies, observed):
-            if decision.phase == DELETING and body["kind"] != "Job":
-                continue
-            if writes_left == 0:
-                return decision
-            if body["kind"] in self.rejected_kinds:
-                error = ApiException(status=403, reason="Forbidden")
-                error.body = json.dumps({"reason": "Forbidden", "message": "exceeded quota: q"})
-                rejected.append(rejection(body["kind"], body, error))
-                is_missing = is_missing or (body["kind"], body["metadata"]["name"]) not in self.children
-            elif not (is_missing and must_wait(body, observed)):
-                self._apply(body)
-                writes_left -= 1
-        for child in decision.stale_jobs:
-            self._delete("Job", child["metadata"]["name"])
-        for pod in decision.remove_pods:
-            del self.pods[pod["metadata"]["name"]]
-        for kind, child in prunable(observed, bodies, now=self.now, ending=decision.ending):
-            if writes_left == 0:
-                return decision
-            self._delete(kind, child["metadata"]["name"])
-            writes_left -= 1
-        if writes_left and self._report_to_kueue(decision):
-            writes_left -= 1
-        if writes_left:
-            decision = decision_after_rejections(decision, self.observed(), rejected)
-            status = status_of(job, self.observed(), decision, now=self.now, rejected=rejected)
-            if status != self.job.get("status"):
-                self.job["status"] = status
-                self.writes += 1
-        return decision
+        self._count_generation()
+        decision = self.decision()
+        rejected = self.operator().round(self)
+        return decision if self.gone else decision_after_rejections(decision, self.observed(), rejected)
 
-    def _report_to_kueue(self, decision: Decision) -> bool:
-        """Write the status of the Workload as quota.py does. Return whether it was written."""
-        observed = self.observed()
-        workload = current_workload(observed)
-        if workload is None:
-            return False
-        body = self.children["Workload", workload["metadata"]["name"]]
-        if returns_quota(observed, decision):
-            own = [each for each in body["status"]["conditions"] if each["type"] == "PodsReady"]
-            status = without_quota(workload, now=self.now)
-            body["status"] = {**status, "conditions": [*status["conditions"], *own]}
-        elif conditions := own_conditions(observed, decision, now=self.now):
-            types = {each["type"] for each in conditions}
-            status = body.setdefault("status", {})
-            others = [each for each in status.get("conditions", ()) if each["type"] not in types]
-            status["conditions"] = [*others, *conditions]
-        else:
-            return False
-        self.writes += 1
-        return True
-
-    def _hold(self, decision: Decision) -> int:
-        """Add or remove the finalizer, as the decision needs it. Return the number of writes."""
-        needed = needs_finalizer(decision)
-        if needed == has_finalizer(self.job) or (needed and is_deleted(self.job)):
-            return 0
-        self.job["metadata"]["finalizers"] = [FINALIZER] if needed else []
-        self.writes += 1
+    def run_operator(self, *, dies_after: int | None = None) -> None:
+        """Run one round of a new operator; with `dies_after` it is killed after that number of writes."""
         if self.gone:
-            self.pods_at_release = [name for name, pod in self.pods.items() if is_alive(pod)]
-            self._collect_garbage()
-        return 1
+            return
+        self._count_generation()
+        self.writes_left = dies_after
+        with contextlib.suppress(Killed):
+            self.operator().round(self)
+        self.writes_left = None
 
-    def bodies(self, decision: Decision, *, has_secret: bool) -> list[dict[str, Any]]:
-        """Return the objects of a decision."""
-        context = replace(build_context(self.spec(), OperatorSettings()), placements=placements(self.observed()))
-        desired = objects(context, decision, has_secret=has_secret)
-        return [owned(body, self.job, keep_claims=True, spec=applied_spec(self.job)) for body in desired]
+    def _count_generation(self) -> None:
+        """Increase the job's generation after a change of its spec, as the API server does."""
+        spec = json.dumps(self.job["spec"])
+        if spec != self._spec_of_generation:
+            self._spec_of_generation = spec
+            self.job["metadata"]["generation"] += 1
 
-    def _apply(self, body: dict[str, Any]) -> None:
+    def operator(self) -> SteppedOperator:
+        """Return the operator of the simulated clusters of this process."""
+        return _operator()
+
+    def reject(self, *kinds: str) -> None:
+        """Let the API server reject the writes of these kinds, and of no other."""
+        self.rejected_kinds = dict.fromkeys(kinds, QUOTA)
+
+    async def find(self, kind: str, namespace: str, name: str) -> Body | None:
+        """Return one object; also a ResourceFlavor, which is cluster-wide."""
+        return self.flavors.get(name) if kind == "ResourceFlavor" else await super().find(kind, namespace, name)
+
+    def changed(self, body: Body, *, is_new: bool) -> None:
+        """Record the creation of an object."""
         key = body["kind"], body["metadata"]["name"]
-        self.writes += 1
-        existing = self.children.get(key)
-        if existing is not None and body["kind"] in CREATE_ONLY:
-            return  # 409
-        if existing is None and SECRET in self.children:
+        if is_new and SECRET in self.children and key != SECRET:
             self.secret_uids[key] = self.children[SECRET]["metadata"]["uid"]
-        created = existing["metadata"]["creationTimestamp"] if existing else timestamp(self.now)
-        body = copy.deepcopy(body)
-        body["metadata"] |= {"creationTimestamp": created, "uid": f"{key}-{self.writes}"}
-        old = existing or {}
-        kept = {name: old[name] for name in ("status", "data") if name in old and name not in body}
-        self.children[key] = body | kept
-        if body["kind"] == "Job" and existing is None:
+        if is_new and body["kind"] == "Job":
             self.created_jobs.append(key[1])
 
-    def _delete(self, kind: str, name: str) -> None:
-        self.writes += 1
-        if self.children.pop((kind, name), None) is not None and kind == "Job":
+    def deleted(self, body: Body) -> None:
+        """Act as the garbage collector: the pods of a deleted Job, and all objects of a deleted job, terminate."""
+        kind, name = body["kind"], body["metadata"]["name"]
+        if kind == "Job":
             for pod in self.pods.values():
                 if labels(pod)["batch.kubernetes.io/job-name"] == name:
                     pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
+        elif kind == JOB:
+            self._last_job = body
+            self.pods_at_release = [pod for pod, body in self.pods.items() if is_alive(body)]
+            self._collect_garbage()
 
     # -- the rest of the cluster -------------------------------------------------------------------------------------
 
@@ -219,10 +188,11 @@ class SimulatedCluster:
         """Whether the job was deleted, and no finalizer is left."""
         return is_deleted(self.job) and not has_finalizer(self.job)
 
-    def delete(self) -> None:
+    def delete_job(self) -> None:
         """Act as a user: delete the job."""
         self.job["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
         if self.gone:
+            self._last_job = self.jobs.pop("demo")
             self._collect_garbage()
 
     def _collect_garbage(self) -> None:
@@ -259,7 +229,14 @@ class SimulatedCluster:
                 "batch.kubernetes.io/job-completion-index": str(index),
             }
             self.pods[f"{name}-{index}"] = {
-                "metadata": {"name": f"{name}-{index}", "labels": pod_labels, "creationTimestamp": timestamp(self.now)},
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{name}-{index}",
+                    "namespace": NAMESPACE,
+                    "uid": f"{name}-{index}",
+                    "labels": pod_labels,
+                    "creationTimestamp": timestamp(self.now),
+                },
                 "spec": {"nodeName": f"node-{len(self.node_faults) + 1}"},
                 "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
             }

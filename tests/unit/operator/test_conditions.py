@@ -206,7 +206,7 @@ def test_ready_and_stalled_as_kstatus(
 def test_stalled_quota_may_resolve_itself() -> None:
     """A full quota becomes free when another job ends, so no person must act."""
     cluster = running()
-    cluster.rejected_kinds = {"Job"}
+    cluster.reject("Job")
     cluster.finish_job("demo-g0-1", 137)
     cluster.now += 3600
     cluster.round()

@@ -10,18 +10,16 @@ import contextlib
 from typing import Any
 
 import pytest
+from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names, status_writer
 from rstar2_operator.informer import CHILDREN
 from tests.support.fake_kube_api import FakeKubeApi, Operator
+from tests.support.memory_api import Killed
 from tests.support.simulated_cluster import manifest
 
 VERBS = ("apply", "create", "delete", "find")
 LATE = frozenset(CHILDREN)
-
-
-class Killed(BaseException):
-    """The process ends, as by SIGKILL: no handler of the operator catches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +42,12 @@ class DyingApi:
     def _wrapped(self, call: Any) -> Any:
         async def request(*arguments: Any, **options: Any) -> Any:
             self.requests += 1
-            kill = self.requests == self.kill_at
-            if kill and not self.after_effect:
-                raise Killed
-            answer = await call(*arguments, **options)
-            if kill:
-                raise Killed
-            return answer
+            if self.requests != self.kill_at:
+                return await call(*arguments, **options)
+            if self.after_effect:
+                with contextlib.suppress(ApiException):  # no process receives the response
+                    await call(*arguments, **options)
+            raise Killed
 
         return request
 
@@ -113,27 +110,40 @@ def uids(operator: Operator) -> dict[tuple[str, str], str]:
     return {key: body["metadata"]["uid"] for key, body in operator.api.objects.items()}
 
 
-async def run(
-    monkeypatch: pytest.MonkeyPatch, *, step: int, kill_at: int | None = None, after: bool = False, late: bool = False
-) -> tuple[Operator, set[tuple[str, str]], int]:
-    """Lead a job to a phase, and kill the operator there.
+async def at_phase(step: int) -> Operator:
+    """Lead a job to the start of a phase."""
+    operator = Operator(manifest("g"))
+    for change in steps(operator)[:step]:
+        change()
+        assert await settle(operator) == 0
+    return operator
 
-    `late`: whether the watch events of the children arrive late. Return it, the objects that the phase did not
-    replace, and the number of requests of the phase.
+
+async def run(
+    start: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    step: int,
+    kill_at: int | None = None,
+    after: bool = False,
+    late: bool = False,
+) -> tuple[Operator, set[tuple[str, str]], int]:
+    """Run a phase from its start, and kill the operator at a request.
+
+    `late`: whether the watch events of the children arrive late. Return the operator, the objects that the phase did
+    not replace, and the number of requests.
     """
     with monkeypatch.context() as patch:
-        operator = Operator(manifest("g"))
+        operator = start.copy()
         dying = DyingApi(operator.api, patch)
-        for number, change in enumerate(steps(operator)[: step + 1]):
-            if number == step:
-                dying.requests, dying.kill_at, dying.after_effect = 0, kill_at, after
-                before = uids(operator)
-                operator.api.late_kinds = set(LATE if late else ())
-            change()
-            kills = await settle(operator)
-            while operator.api.has_late_events:
-                operator.api.deliver()
-                kills += await settle(operator)
+        dying.kill_at, dying.after_effect = kill_at, after
+        before = uids(operator)
+        operator.api.late_kinds = set(LATE if late else ())
+        steps(operator)[step]()
+        kills = await settle(operator)
+        while operator.api.has_late_events:
+            operator.api.deliver()
+            kills += await settle(operator)
         assert kills == (kill_at is not None)
         return operator, {key for key, _ in before.items() & uids(operator).items()}, dying.requests
 
@@ -142,11 +152,12 @@ async def run(
 @pytest.mark.parametrize("step", range(7))
 async def test_crash_at_each_request_changes_nothing(step: int, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each phase, a kill at any request leads to the objects, Jobs and phase of the undisturbed run."""
-    undisturbed, kept, _ = await run(monkeypatch, step=step)
+    start = await at_phase(step)
+    undisturbed, kept, _ = await run(start, monkeypatch, step=step)
     expected = objects(undisturbed)
-    operator, same, count = await run(monkeypatch, step=step, late=late)
+    operator, same, count = await run(start, monkeypatch, step=step, late=late)
     assert (objects(operator), same) == (expected, kept) and count > 0
     for kill_at in range(1, count + 1):
         for after in (True,) if late else (False, True):  # the response is lost too
-            operator, same, _ = await run(monkeypatch, step=step, kill_at=kill_at, after=after, late=late)
+            operator, same, _ = await run(start, monkeypatch, step=step, kill_at=kill_at, after=after, late=late)
             assert (objects(operator), same) == (expected, kept), (kill_at, after)

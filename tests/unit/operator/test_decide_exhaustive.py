@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import deque
 from typing import Any
 
@@ -31,6 +32,10 @@ SUSPENSIONS = [("toggle", "toggle", fault) for fault in [*FAULTS, "kill"] if fau
 """A suspension that ends, and one fault before, during or after it."""
 
 
+ENDING: dict[str, set[str]] = {}
+"""Job -> states from which it is known to end without a further fault, from all explorations of this process."""
+
+
 def explore(stages: str, faults: tuple[str, ...], *, attempts: int, unlimited_kills: bool, **spec: Any) -> int:
     """Visit every reachable state, check its invariants and that the job ends. Return the number of states.
 
@@ -38,13 +43,14 @@ def explore(stages: str, faults: tuple[str, ...], *, attempts: int, unlimited_ki
     """
     first = ExploredCluster(manifest(stages, **SPEC, **spec), faults, unlimited_kills=unlimited_kills)
     waiting = deque([(first.snapshot(), ("start",))])
-    seen, ending = {first.key()}, set[str]()
+    ending = ENDING.setdefault(json.dumps(first.job), set())
+    seen = {(first.key(), first.faults)}
     while waiting:
         snapshot, path = waiting.popleft()
         for action in list(ExploredCluster.restored(snapshot).actions()):
             cluster = ExploredCluster.restored(snapshot)
             cluster.act(action)
-            key = cluster.key()
+            key = cluster.key(), cluster.faults
             if key in seen:
                 continue
             seen.add(key)

@@ -139,7 +139,7 @@ def test_failure_policy_rejected_attempt_is_not_counted() -> None:
     """A rejected attempt is reported and does not count; the operator retries."""
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
-    cluster.rejected_kinds = {"Job"}
+    cluster.reject("Job")
     cluster.now += 3600
     for _ in range(3):
         decision = cluster.round()
@@ -149,7 +149,7 @@ def test_failure_policy_rejected_attempt_is_not_counted() -> None:
     before = cluster.writes
     cluster.round()
     assert cluster.writes == before
-    cluster.rejected_kinds.clear()
+    cluster.reject()
     assert cluster.round().phase == "Running"
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restarts"] == 1
 
@@ -157,7 +157,7 @@ def test_failure_policy_rejected_attempt_is_not_counted() -> None:
 def test_decide_rejected_policy_blocks_pods() -> None:
     """No pod is created while a NetworkPolicy is rejected."""
     cluster = SimulatedCluster(manifest("g"))
-    cluster.rejected_kinds = {"NetworkPolicy"}
+    cluster.reject("NetworkPolicy")
     cluster.round()
     assert kinds(cluster, "Job") == [] and kinds(cluster, "ConfigMap") != []
     assert "NetworkPolicy/demo-deny: ApplyRejected" in degraded(cluster)
@@ -167,7 +167,7 @@ def test_finalize_rejected_report_does_not_delay_the_end() -> None:
     """A rejected report Job delays the end by five minutes at most."""
     cluster = at_first_stage("s")
     cluster.finish_stage("s0")
-    cluster.rejected_kinds = {"Job"}
+    cluster.reject("Job")
     cluster.round()
     cluster.now += 301
     assert cluster.round().phase == "Succeeded"
@@ -225,7 +225,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_decide_any_events_and_crashes_end_in_success(actions: list[tuple[str, int | None]]) -> None:
     """With any order of events, and the operator killed after any write, no attempt starts twice and the job
     succeeds.
@@ -250,7 +250,7 @@ def test_decide_any_events_and_crashes_end_in_success(actions: list[tuple[str, i
         elif action in ("suspend", "resume"):
             cluster.job["spec"]["suspend"] = action == "suspend"
         elif action in ("refuse", "allow"):
-            cluster.rejected_kinds = {"Job", "StatefulSet"} if action == "refuse" else set()
+            cluster.reject(*(("Job", "StatefulSet") if action == "refuse" else ()))
         elif action == "lose":
             cluster.children.pop(SECRET, None)
         elif action == "wait":
@@ -259,10 +259,10 @@ def test_decide_any_events_and_crashes_end_in_success(actions: list[tuple[str, i
             cluster.settle()
         elif action == "tidy" and stage and "demo-prepare" not in cluster.running():
             cluster.children.pop(("Job", "demo-prepare"), None)
-        cluster.reconcile(dies_after=dies_after)
+        cluster.run_operator(dies_after=dies_after)
         assert_same_passwords(cluster)
     cluster.job["spec"]["suspend"] = False
-    cluster.rejected_kinds = set()
+    cluster.reject()
     for _ in range(14):
         cluster.now += 400
         cluster.round(1)

@@ -28,7 +28,7 @@ def test_deletion_ends_the_attempt_first_and_policies_last() -> None:
     """Trainer pods with their grace, then engines and judge, then the report, then everything else."""
     cluster = at_first_stage("g")
     policies = kinds(cluster, "NetworkPolicy")
-    cluster.delete()
+    cluster.delete_job()
     decision = cluster.round()
     assert (decision.phase, decision.reason) == (
         "Deleting",
@@ -70,7 +70,7 @@ def test_deletion_in_every_situation(situation: str, jobs: list[str], suspended:
         cluster.terminate()
         cluster.round()
         jobs = [] if situation in ("preparing", "succeeded") else ["demo-report"]
-    cluster.delete()
+    cluster.delete_job()
     assert finish(cluster) == jobs
     cluster.terminate()
     assert [name for name, pod in cluster.pods.items() if is_alive(pod)] == []
@@ -81,7 +81,7 @@ def test_deletion_of_a_finished_job_needs_no_operator() -> None:
     cluster = in_situation("running")
     assert cluster.job["metadata"]["finalizers"] == [FINALIZER]
     cluster = in_situation("succeeded")
-    cluster.delete()
+    cluster.delete_job()
     assert cluster.gone
 
 
@@ -89,8 +89,8 @@ def test_deletion_of_a_finished_job_needs_no_operator() -> None:
 def test_deletion_waits_for_its_report_only_for_a_limit(fault: str) -> None:
     """A namespace that is being deleted rejects the report Job; its pod may hang too."""
     cluster = in_situation("running")
-    cluster.rejected_kinds = {"Job"} if fault == "rejected" else set()
-    cluster.delete()
+    cluster.reject(*(("Job",) if fault == "rejected" else ()))
+    cluster.delete_job()
     cluster.round()
     cluster.terminate()
     decision = cluster.round()
@@ -107,7 +107,7 @@ def test_deletion_in_the_foreground_creates_nothing() -> None:
     """The garbage collector deletes the objects of the job at the same time, also a new one."""
     cluster = in_situation("running")
     cluster.job["metadata"]["finalizers"].append("foregroundDeletion")
-    cluster.delete()
+    cluster.delete_job()
     cluster.round()
     cluster.terminate()
     before = set(cluster.children)
