@@ -1,9 +1,9 @@
 """Causes every failure mode once on a real API server, and measures when the operator reports it and recovers from it.
 
 `make bench-failures` writes bench/results/failure_modes.json and the table in docs/failure-modes.md;
-tests/apiserver/test_failure_modes.py causes the same faults (tests/support/failure_modes.py). Each fault has a job of its
-own; PARALLEL jobs run at a time. Pods are played: the times are the operator's own, without those of the kubelet, of
-images and of models.
+tests/apiserver/test_failure_modes.py causes the same faults (tests/support/failure_modes.py). Each fault has a job of
+its own; PARALLEL jobs run at a time. Pods are played: the times are the operator's own, without those of the kubelet,
+of images and of models.
 
 - reported_s: from the fault until a condition of the job names it;
 - recovered_s: until the job is Ready again, from the end of the fault; from the fault itself if the operator recovers

@@ -2,7 +2,7 @@
 
 It has the API server's rules that the operator relies on: server-side apply keeps the fields of others, a status is a
 subresource, finalizers delay a deletion, a deletion names its UID, a creation fails if the object exists. It rejects
-kinds, and ends the operator before a write, on request. Subclasses are told of every change:
+kinds, and ends the operator before a write, on request. A subclass receives every change:
 
     fake_kube_api: watches and queue ──┐
     simulated_cluster: controllers,    ├─▶ memory_api ◀── Reconciler (as its client)
