@@ -92,7 +92,8 @@ def score_episode(trajectory: Trajectory, model_text: str, reward: float | None,
         return
     score = min(1.0, max(0.0, reward or 0.0))
     verdict: Verdict = "correct" if score >= correct_from else "wrong"
-    trajectory.set_grade(Grade(verdict=verdict, answer=None, score=score, correct_from=correct_from))
+    reason = trajectory.reason  # of the program that posted the reward
+    trajectory.set_grade(Grade(verdict=verdict, answer=None, score=score, correct_from=correct_from, reason=reason))
 
 
 def set_penalties(trajectory: Trajectory, model_text: str) -> None:
