@@ -9,7 +9,7 @@ from tests.cluster import jobs, operator_release
 from tests.kube_node.cluster import Cluster
 from tests.support.waiting import until
 
-SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "60"))
+SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "30"))
 QUIET_SECONDS = 20
 """Longer than the operator delays a write for a job without pods."""
 
