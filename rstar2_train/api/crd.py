@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from rstar2_train.api import admission
 from rstar2_train.api.base import API_VERSION, KIND, ApiModel, JobName
 from rstar2_train.api.cel import RULES
 from rstar2_train.api.job import AgenticRLJob, JobSpec
@@ -236,7 +237,11 @@ _KEEP = """\
 
 
 if __name__ == "__main__":
-    for path, text in ((CRD_FILE, render_crd()), (TEMPLATE, render_template())):
+    for path, text in (
+        (CRD_FILE, render_crd()),
+        (TEMPLATE, render_template()),
+        (admission.TEMPLATE, admission.render_template()),
+    ):
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path.name} ({path.stat().st_size // 1024} KiB)", file=sys.stderr)

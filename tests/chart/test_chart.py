@@ -47,6 +47,7 @@ ALL_OFF = (
     "rbac.create=false",
     "rbac.aggregate=false",
     "operator.podDisruptionBudget=false",
+    "admissionPolicy=false",
 )
 
 
@@ -64,6 +65,7 @@ def test_chart_by_default_has_definition_and_operator(rendered: Render) -> None:
     assert objects.kinds() == [
         *("ClusterRole", "ClusterRole", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Deployment"),
         *("PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceAccount"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
     ]
     assert objects.single("Deployment", OPERATOR)["spec"]["replicas"] == 2
     assert objects.single("PodDisruptionBudget", OPERATOR)["spec"]["maxUnavailable"] == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pydantic import ValidationError
 
+from rstar2_train.api import admission
 from rstar2_train.api.cel import RULES
 from rstar2_train.api.crd import CRD_FILE, TEMPLATE, build_crd, render_crd, render_template
 from rstar2_train.api.job import JobSpec
@@ -37,8 +38,9 @@ def status() -> dict:
 
 
 def test_crd_files_are_current() -> None:
-    """crds/ and the chart's copy are what `make crds` writes."""
-    for path, text in ((CRD_FILE, render_crd()), (TEMPLATE, render_template())):
+    """crds/ and the chart's copy are what `make crds` writes, and so is the chart's admission policy."""
+    files = (CRD_FILE, render_crd()), (TEMPLATE, render_template()), (admission.TEMPLATE, admission.render_template())
+    for path, text in files:
         current = path.read_text() == text  # not inside the assert: pytest would print both
         assert current, f"{path}: run `make crds`"
 
