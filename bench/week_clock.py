@@ -123,11 +123,12 @@ class Delivery:
 
 
 class Times:
-    """When this process first saw the creation and the deletion of each object."""
+    """When this process first saw the creation, the last version and the deletion of each object."""
 
     def __init__(self) -> None:
         self._created: dict[str, str] = {}
         self._deleted: dict[str, str] = {}
+        self._changed: dict[str, tuple[str, str]] = {}
 
     def replace(self, body: Body) -> Body:
         """Replace the API server's times in an object, in place."""
@@ -138,6 +139,11 @@ class Times:
                 meta["creationTimestamp"] = self._created.setdefault(uid, now)
             if "deletionTimestamp" in meta:
                 meta["deletionTimestamp"] = self._deleted.setdefault(uid, now)
+            version = meta.get("resourceVersion", "")
+            if self._changed.get(uid, ("", ""))[0] != version:
+                self._changed[uid] = version, now
+            for entry in meta.get("managedFields") or ():  # the policy reads when a report was written
+                entry["time"] = self._changed[uid][1]
         return body
 
 

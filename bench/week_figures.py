@@ -15,8 +15,9 @@ from rstar2_operator.decide.decision import FINAL
 from rstar2_operator.observed import condition, is_alive
 
 SAMPLE_SECONDS = 300.0
-GRACE_SECONDS = 900.0
-"""Time in which a job that stops may still have its GPUs: termination, and an API server that is away."""
+GRACE_SECONDS = 3600.0 + 1800.0
+"""Time in which a job that does not run may have GPUs: pendingDeadlineSeconds, for engines that wait for an attempt,
+and termination while the API server is away."""
 DEADLINE_SECONDS = 7200.0 + 1800.0
 """Time without work after which a job must name a problem or have released its GPUs: the longest limit of the policy
 (an orchestrator without a report), the longest outage and the time of a restart."""

@@ -159,6 +159,20 @@ def grant(cluster: Cluster, namespace: str, account: str, rule: dict[str, list[s
     cluster.kubectl("apply", "--server-side", "--as", account, "-f", "-", stdin=json.dumps(role))
 
 
+def test_chart_lets_kueue_read_jobs(cluster: Cluster, namespace: str, release: str) -> None:
+    """With kueue.enabled Kueue's account may read jobs, which its externalFrameworks needs, and nothing more."""
+    helm(cluster, "install", release, namespace, CHART, "--take-ownership", *sets("kueue.enabled=true"))
+    account = "system:serviceaccount:kueue-system:kueue-controller-manager"
+
+    def may(verb: str) -> bool:
+        arguments = [verb, "agenticrljobs.rstar2.dev", "-n", namespace, "--as", account]
+        return cluster.run("kubectl", "auth", "can-i", *arguments, check=False).stdout.strip() == "yes"
+
+    for verb in ("get", "list", "watch"):
+        wait_for(f"the right to {verb} jobs", lambda: may(verb), 120)  # noqa: B023
+    assert not any(may(verb) for verb in ("create", "patch", "delete"))
+
+
 def test_chart_job_rights_aggregate_to_default_roles(cluster: Cluster, namespace: str, release: str) -> None:
     """The roles view, edit and admin include the matching rights on jobs."""
     helm(cluster, "install", release, namespace, CHART, "--take-ownership")

@@ -11,7 +11,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import DELETING, FINAL, Decision, Verdict, listed
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.finalize import REPORT_SECONDS, report_requested_at
+from rstar2_operator.decide.finalize import REPORT_SECONDS, is_reported, report_requested_at
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, is_true, job_finished_at
 
@@ -30,7 +30,8 @@ def deletion(facts: Facts) -> Verdict:
     due = _report_due(facts)
     if due is not None and facts.now < due:
         return _deleting(facts, "Writing the report and closing the MLflow run.", report=True, wake_at=due)
-    if pods := running_pods(observed) or _controllers(observed):
+    finished = ["report"] if is_reported(observed) else []
+    if pods := running_pods(observed, except_roles=finished) or _controllers(observed):
         return _deleting(facts, f"Waiting for pods to terminate: {listed(pods)}.")
     return _deleting(facts, "No pod is left.", release=True)
 
@@ -70,7 +71,7 @@ def _report_due(facts: Facts) -> float | None:
     if any(is_true(observed.job, phase) for phase in FINAL):
         return None
     report = observed.child("Job", names.report(observed.name))
-    if report is not None and job_finished_at(report) is not None:
+    if is_reported(facts.observed):
         return None
     limit = CREATION_SECONDS if report is None else REPORT_SECONDS
     return report_requested_at(observed, report, facts.now) + limit
@@ -78,10 +79,12 @@ def _report_due(facts: Facts) -> float | None:
 
 def _controllers(observed: ObservedJob) -> list[str]:
     """Return the names of the objects that create pods: the watch of their pods may be late."""
+    report = names.report(observed.name)
     return sorted(
         name
         for (kind, name), child in observed.children.items()
-        if kind in ("Deployment", "StatefulSet") or (kind == "Job" and job_finished_at(child) is None)
+        if kind in ("Deployment", "StatefulSet")
+        or (kind == "Job" and job_finished_at(child) is None and not (name == report and is_reported(observed)))
     )
 
 

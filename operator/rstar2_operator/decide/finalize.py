@@ -10,7 +10,7 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import Decision, Ending, Phase, Verdict, listed
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.pod_termination import exit_deadline, running_pods
-from rstar2_operator.observed import Object, ObservedJob, created_at, job_finished_at, seconds
+from rstar2_operator.observed import Object, ObservedJob, created_at, exited_at, job_finished_at, seconds
 
 REPORT_SECONDS = 300.0
 """Maximum wait for the report Job; a report that hangs or is rejected must not delay the end any longer."""
@@ -46,7 +46,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Dec
             wake_at=exit_deadline(observed),
         )
     report = observed.child("Job", names.report(observed.name))
-    reported = report is not None and job_finished_at(report) is not None
+    reported = is_reported(observed)
     deadline = report_requested_at(observed, report, now) + REPORT_SECONDS
     without_storage = facts.preparation in ("missing", "failed")
     ended = without_storage or reported or now >= deadline
@@ -74,6 +74,18 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Dec
         report=not without_storage,
         wake_at=None if ended else deadline,
     )
+
+
+def is_reported(observed: ObservedJob) -> bool:
+    """Return whether the report Job has finished, or the own container of its pod, which an injected one keeps running.
+
+    In the second case the Job ends by its own deadline; another try of it is not possible.
+    """
+    report = observed.child("Job", names.report(observed.name))
+    if report is None:
+        return False
+    pod = stage_progress.first_pod(report, observed)
+    return job_finished_at(report) is not None or (pod is not None and exited_at(pod) is not None)
 
 
 def report_requested_at(observed: ObservedJob, report: Object | None, now: float) -> float:

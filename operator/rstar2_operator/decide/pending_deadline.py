@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import zlib
 
+from rstar2_operator.decide.advice import APPLY_REJECTED
 from rstar2_operator.decide.attempt import has_started
 from rstar2_operator.decide.decision import SCHEDULING_TIMEOUT, Decision, Defer, Verdict, listed
 from rstar2_operator.decide.diagnostics import NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.names import prepare
+from rstar2_operator.names import attempt, prepare, rollout
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
     condition,
     created_at,
     is_true,
+    job_finished_at,
     lacks_pods,
     seconds,
     timestamp,
@@ -61,12 +63,15 @@ def pending_deadline(facts: Facts) -> Verdict:
         f"Not all pods could be scheduled and started within {limit} s (pending: {listed(names)}). Released all pods; "
         f"retrying at {timestamp(retry)}."
     )
-    message += "".join(f"\n{problem}" for problem in facts.problems[:MAX_CAUSES])
+    causes = [facts.observed.status.get("message", "")] if _waits_for_attempt(facts) else facts.problems[:MAX_CAUSES]
+    message += "".join(f"\n{cause}" for cause in causes)
     return _released(facts, message, retry)
 
 
 def _waiting(facts: Facts) -> list[str]:
     """Return the pending pods, those whose containers do not start, and the Job of an orchestrator without a report."""
+    if _waits_for_attempt(facts):
+        return [attempt(facts.observed.name, str(facts.stage_name), facts.attempt + 1)]  # it is rejected
     reasons = OF_STARTING_PODS | {NOT_REPORTING}
     blocked = {problem.subject.removeprefix("Pod/") for problem in facts.problems if problem.reason in reasons}
     return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
@@ -95,9 +100,26 @@ def _starting_since(facts: Facts) -> float | None:
     if facts.preparation == "running":
         return created_at(facts.observed.child("Job", prepare(facts.observed.name)), facts.now)
     job = facts.running_job
+    if _waits_for_attempt(facts):
+        return _rejected_since(facts)
     if facts.preparation != "complete" or job is None or is_true(job, "FailureTarget") or has_started(facts):
         return None
     return created_at(job, facts.now)
+
+
+def _waits_for_attempt(facts: Facts) -> bool:
+    return facts.running_job is None and facts.preparation == "complete"
+
+
+def _rejected_since(facts: Facts) -> float | None:
+    """Return since when engines wait for an attempt whose Job the API server rejects; None if it rejects none."""
+    observed = facts.observed
+    engines = observed.child("Deployment", rollout(observed.name))
+    if engines is None or observed.status.get("reason") != APPLY_REJECTED:
+        return None
+    progress, last = observed.progress(), observed.attempts(str(facts.stage_name)).get(facts.attempt)
+    worked = progress.updated_at if progress is not None else 0.0
+    return max(created_at(engines, facts.now), worked, (job_finished_at(last) or 0.0) if last is not None else 0.0)
 
 
 def _retry_seconds(limit: float, observed: ObservedJob) -> float:

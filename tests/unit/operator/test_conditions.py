@@ -208,7 +208,7 @@ def test_stalled_quota_may_resolve_itself() -> None:
     cluster = running()
     cluster.reject("Job")
     cluster.finish_job("demo-g0-1", 137)
-    cluster.now += 3600
+    cluster.now += 600
     cluster.round()
     assert condition(cluster, "Degraded")["reason"] == "ApplyRejected"
     assert condition(cluster, "Stalled")["status"] == "False" and kstatus(cluster.job) == "InProgress"

@@ -140,7 +140,7 @@ def test_failure_policy_rejected_attempt_is_not_counted() -> None:
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
     cluster.reject("Job")
-    cluster.now += 3600
+    cluster.now += 600
     for _ in range(3):
         decision = cluster.round()
         assert (decision.phase, decision.reason) == ("Pending", "ApplyRejected")

@@ -102,6 +102,23 @@ def test_attempt_with_configuration_error_fails_the_job() -> None:
     assert cluster.created_jobs[-1] == "demo-report"
 
 
+def test_report_ends_with_its_own_container() -> None:
+    """A job has its final phase as soon as its report is written, and a deleted job is released then."""
+    cluster = at_first_stage("g")
+    cluster.finish_stage("g0")
+    assert cluster.round().phase == "Finalizing"
+    exit_own(cluster, "demo-report", 0)
+    assert cluster.round().phase == "Succeeded"
+
+    cluster = at_first_stage("g")
+    cluster.delete_job()
+    later(cluster, 0.0)
+    assert cluster.created_jobs[-1] == "demo-report" and not cluster.gone
+    exit_own(cluster, "demo-report", 0)
+    cluster.round()
+    assert cluster.gone
+
+
 def test_attempt_that_hangs_after_its_failure_ends() -> None:
     """Without an injected container too: an orchestrator that does not exit after its outcome holds no accelerator."""
     cluster = at_first_stage("g")

@@ -78,3 +78,27 @@ def test_orchestrator_without_report_is_stuck(action: str) -> None:
     cluster.now += 7201
     decision = cluster.reconcile()
     assert decision.reason == ("Stuck" if action == "Restart" else "Running")
+
+
+def test_rejected_attempt_releases_the_engines_in_time() -> None:
+    """Engines that wait for an attempt that a quota rejects are deleted after pendingDeadlineSeconds, and come back."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    engines = "Deployment", "demo-rollout"
+    cluster.finish_job("demo-g0-1", 137)
+    cluster.now += 60
+    cluster.reject("Job")
+    assert cluster.round().reason == "ApplyRejected"
+    cluster.now += 500
+    assert cluster.round().reason == "ApplyRejected"
+    assert engines in cluster.children
+    cluster.now += 50
+    decision = cluster.round()
+    assert (decision.phase, decision.reason) == ("Pending", "SchedulingTimeout")
+    assert "demo-g0-2" in decision.message and "exceeded quota" in decision.message
+    assert engines not in cluster.children
+    cluster.reject()
+    cluster.now += 1300
+    assert cluster.round().phase == "Running"
+    assert engines in cluster.children
+    assert cluster.running() == ["demo-g0-2"]
+    assert cluster.job["status"]["restarts"] == 1
