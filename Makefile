@@ -12,7 +12,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
   e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
-  bench-environments bench-objectives bench-week
+  bench-environments bench-objectives bench-week bench-verifiers
 
 ##@ Start here
 help: ## Print this list
@@ -159,6 +159,9 @@ bench-judge: setup ## Measure the judge against one fresh process per call, then
 
 bench-verify: setup ## Measure which answers count as equal and how fast, next to math-verify (RSTAR2_BENCHMARKS=FOLDER, QUICK=1)
 	@$(BIN)/python -m bench.verify
+
+bench-verifiers: setup ## Measure rstar2_verify next to the verifiers of PyPI, which are installed under .rstar2 (QUICK=1)
+	@$(BIN)/python -m bench.verifiers
 
 bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GRPO, and plot them
 	@$(BIN)/python bench/learning.py

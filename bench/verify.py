@@ -1,10 +1,11 @@
 r"""Measures which answers the package rstar2_verify accepts and how fast, next to math-verify on the same pairs.
 
-`make bench-verify` writes bench/results/verify.json. It has three sets of pairs of an answer and a gold answer:
+`make bench-verify` writes bench/results/verify.json. It has four sets of pairs of an answer and a gold answer:
 
 - the case files of the package (verify/tests/cases);
 - generated classes (bench/forms/generated.py): each class draws gold answers, writes them in other ways, and changes
   them slightly;
+- drawn expressions, as the printers of SymPy write them (verify/tests/printed.py);
 - benchmark files: for every gold answer, rewritings and near misses by its form (bench/forms). The data is a folder
   with *.jsonl files whose rows have an `answer`: `--data FOLDER`, or RSTAR2_BENCHMARKS. Without a folder this set is
   empty.
@@ -20,6 +21,7 @@ import argparse
 import json
 import os
 import resource
+import runpy
 import sys
 import time
 from collections import Counter
@@ -56,6 +58,7 @@ from rstar2_train.rewards.verify import compare_text
 
 ROOT = Path(__file__).parents[1]
 CASES = ROOT / "verify" / "tests" / "cases"
+PRINTED = ROOT / "verify" / "tests" / "printed.py"
 RESULTS = ROOT / "bench" / "results" / "verify.json"
 FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
 """The form of a gold answer is the first one with a matching pattern; GENERIC has none."""
@@ -74,10 +77,13 @@ MAX_FAILURES = 40
 GOLDS_PER_CLASS = 22
 """Gold answers per class."""
 QUICK_GOLDS_PER_CLASS = 6
+EXPRESSIONS_PER_KIND = 60
+"""Drawn expressions per kind."""
+QUICK_EXPRESSIONS_PER_KIND = 4
 STEP = 8
 """math-verify compares every n-th pair of each form and kind; the short form has every n-th gold answer of the
 benchmark files."""
-QUICK_STEPS = {"cases": 32, "generated": 24, "benchmarks": 8}
+QUICK_STEPS = {"cases": 32, "generated": 24, "printed": 24, "benchmarks": 8}
 """The steps of math-verify in the short form."""
 CHUNK = 50
 MAX_MEMORY_BYTES = 8 << 30
@@ -150,6 +156,12 @@ def file_cases() -> Iterator[Case]:
     for path in sorted(CASES.glob("*.jsonl")):
         for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             yield Case("same" if row["equal"] else "other", path.stem, row["known"], row["answer"])
+
+
+def printed_cases(count: int) -> Iterator[Case]:
+    """Yield drawn expressions in the forms of SymPy's printers, by printer."""
+    for pair in runpy.run_path(str(PRINTED))["printed"](count):
+        yield Case("same" if pair.equal else "other", pair.printer, pair.known, pair.answer)
 
 
 def read_golds(folder: Path) -> dict[str, list[str]]:
@@ -349,6 +361,7 @@ def main() -> None:
     sets = {
         "cases": list(file_cases()),
         "generated": list(class_cases(QUICK_GOLDS_PER_CLASS if quick else GOLDS_PER_CLASS)),
+        "printed": list(printed_cases(QUICK_EXPRESSIONS_PER_KIND if quick else EXPRESSIONS_PER_KIND)),
         "benchmarks": [case for gold in measured_golds for case in cases(gold)],
     }
     if arguments.forms:

@@ -101,8 +101,6 @@ def _percent(node: Node) -> Node | None:
     """Return the number of percent of `5\\%`, `5\\frac12\\%` and `-5\\%`; None for other values."""
     if node.kind == "percent":
         return node.parts[0]
-    if node.kind in ("neg", "mul", "add") and node.parts[-1].kind == "percent":
-        return node._replace(parts=(*node.parts[:-1], node.parts[-1].parts[0]))
     return None
 
 

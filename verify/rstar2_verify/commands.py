@@ -102,10 +102,6 @@ class CommandParser(FunctionParser):
         """Parse the argument of a command: a group, or one token. Of an unbraced number it is the first digit."""
         if self.skip("{"):
             return self.group("}")
-        if self.is_sign("-", "+"):
-            sign = self.take().text
-            inner = self.argument(whole_number)
-            return Node("neg", (inner,)) if sign == "-" else inner
         token = self.token
         if token.kind == "number" and not whole_number and len(token.text) > 1 and token.text.isdigit():
             self.split_number()
@@ -199,8 +195,6 @@ class CommandParser(FunctionParser):
             self.bars += 1
             node = self.sum()
             self.expect("|")
-            if self.is_sign("|"):
-                self.skip("|")
             self.bars -= 1
             return Node("call", (node,), "abs")
         if opening == "\\langle":
@@ -287,8 +281,6 @@ class CommandParser(FunctionParser):
             return simple[name]
         if name in ("Z", "N", "Q", "C"):
             return self.name(f"\\mathbb{name}")
-        if name == "partial":
-            return self.name("partial " + self.take().text)
         if name == "Pr":
             return self.name(name)
         if name == "root":

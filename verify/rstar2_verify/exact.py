@@ -22,7 +22,7 @@ def exact(node: Node) -> Fraction:
         return node.number
     if kind == "percent":
         return exact(node.parts[0]) / 100
-    if kind in ("add", "mul", "div", "neg", "pow", "root", "degree") or (kind == "call" and node.text in _EXACT):
+    if kind in ("add", "mul", "div", "neg", "pow", "root") or (kind == "call" and node.text in _EXACT):
         parts = [exact(part) for part in node.parts]
         return _bounded(_combine(node, parts))
     raise NotExact
@@ -43,8 +43,6 @@ def _combine(node: Node, parts: list[Fraction]) -> Fraction:
             return parts[0] * parts[1]
         case "neg":
             return -parts[0]
-        case "degree":
-            return parts[0]
         case "div":
             if parts[1] == 0:
                 raise Undefined

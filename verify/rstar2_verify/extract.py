@@ -107,13 +107,7 @@ def _after_marker(text: str) -> str:
     return text
 
 
-def last_boxed(text: str) -> str | None:
-    r"""Return the stripped content of the last `\boxed{...}`; None if there is none."""
-    boxes = _boxes(text)
-    return text[boxes[-1][1] : boxes[-1][2]].strip() if boxes else None
-
-
-def _boxes(text: str) -> list[tuple[int, int, int]]:
+def boxes(text: str) -> list[tuple[int, int, int]]:
     """Return start, start of the content and its end of each box with balanced braces."""
     closing: dict[int, int] = {}
     opened: list[int] = []
@@ -127,12 +121,12 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
 
 def _boxed(text: str) -> str | None:
     """Return the last box, with a sign before it, boxes joined to it, and the unit after it."""
-    boxes = _boxes(text)
-    if not boxes:
+    places = boxes(text)
+    if not places:
         return None
-    start, first, end = boxes[-1]
+    start, first, end = places[-1]
     parts = [text[first:end].strip()]
-    for earlier, content, closed in reversed(boxes[:-1]):
+    for earlier, content, closed in reversed(places[:-1]):
         between = text[closed + 1 : start]
         if closed > start:
             continue  # a box inside of a box

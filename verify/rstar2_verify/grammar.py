@@ -100,8 +100,6 @@ class Parser(ExpressionParser):
         while self.token.kind == "word" or (self.token.text == "a" and self.token.roman):
             word = self.take().text.lower()
             kind = self._kind_of(word) or kind
-        if self.token.kind == "command" and self.token.text in ("Z", "R", "N"):
-            kind = self.take().text
         if bracket and not self.skip(")"):
             self.at = start
             return None
@@ -163,8 +161,6 @@ class Parser(ExpressionParser):
         token = self.token
         if token.kind == "letter" and token.roman and token.text in ("a", "A") and words_follow(self.tokens, self.at):
             return True
-        if token.kind == "letter" and token.text == "A" and words_follow(self.tokens, self.at) and token.gap == 0:
-            return self.at == 0
         if token.text in ("a", "A") and self.at == 0 and words_follow(self.tokens, 0) and self.ahead().gap:
             return True
         if token.kind != "word" or is_number_word(token) or token.text in self.compounds:
@@ -212,10 +208,6 @@ class Parser(ExpressionParser):
                 node = Node("mul", (node, self.sum()))
             elif token.kind == "word" or (token.kind == "letter" and token.roman and (token.text == "a" or notes)):
                 notes.append(self.take().text.lower())
-            elif token.kind == "command" and token.text in ("uparrow", "downarrow", "leftarrow", "checkmark"):
-                notes.append(self.take().text)
-            elif notes and token.kind == "sign" and token.text in ("(", "-") and words_follow(self.tokens, self.at):
-                self.take()
             elif notes and node.kind == "quantity" and token.kind == "number" and not self.rows:
                 node = Node("list", (node, self.relation()), "and")
             elif notes and token.kind in ("number", "command", "letter") and (self.token.gap or token.kind != "letter"):
@@ -245,8 +237,7 @@ class Parser(ExpressionParser):
             if self.take().text.lower() in ("remainder", "rem"):
                 while self.token.kind == "word" and self.token.text.lower() in ("of", "is"):
                     self.take()
-                if self.token.kind == "number":
-                    return True
+                return self.token.kind == "number"
         self.at = start
         return False
 

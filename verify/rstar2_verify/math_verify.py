@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .extract import last_boxed
+from .extract import boxes
 from .verifier import verify as verify_texts
 
 
@@ -23,3 +23,9 @@ def verify(gold: Sequence[str] | str, target: Sequence[str] | str, *_: Any, **__
     """Return whether one of the answers equals one of the known answers."""
     golds, targets = ([side] if isinstance(side, str) else side for side in (gold, target))
     return any(verify_texts(known, answer).outcome == "equal" for known in golds for answer in targets)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the stripped content of the last `\boxed{...}`; None if there is none."""
+    places = boxes(text)
+    return text[places[-1][1] : places[-1][2]].strip() if places else None

@@ -78,8 +78,6 @@ class NameParser(UnitParser):
             zero = arguments.kind == "number" and arguments.number == 0
             if several or zero or primes or text in _FUNCTION_LETTERS:
                 inner = arguments.parts if several else (arguments,)
-                if primes and inner[0].kind == "name":
-                    return Node("name", text=full)  # the argument of a derivative
                 return Node("apply", inner, full)
             self.at = start
         return Node(kind if full == text else "name", text=full)
@@ -142,14 +140,12 @@ class NameParser(UnitParser):
 
     def _figure(self, kind: str) -> Node:
         """Parse the points of an angle or a triangle."""
-        if self.token.kind in ("number", "end"):
-            return self.operand()
         braced = self.skip("{")
         letters = ""
         while self.token.kind in ("letter", "word") and len(letters) < 3 and self.token.text.isupper():
             letters += self.take().text
         if not letters:
-            return self.operand() if not braced else self.group("}")
+            raise ParseError("a figure without its points")
         if braced:
             self.expect("}")
         if kind == "angle" and len(letters) == 3:

@@ -319,8 +319,6 @@ class Lexer:
         """Read a number with thousands marks, a repeated part, or a power of ten."""
         match = _GROUPED.match(self.text, at)
         nested = bool(self.brackets) and self.brackets[-1] != "{"
-        if match and nested and match[0][len(match[0].split()[0]) :] and "," not in match[0] and " " in match[0]:
-            match = None if not self.commas else match
         if match is None:
             match = _COMMAS.match(self.text, at)
             if match and (nested or not self.commas) and ",0" not in match[0]:

@@ -105,8 +105,6 @@ class UnitParser(Cursor):
                 self.skip("*") or (self.is_sign("-") and self.ahead().kind == "word" and self.skip("-"))
             )
             sign = -1 if divided else sign
-            while divided and self.token.text == "a" and self.token.roman:
-                self.take()
             place = self.at
             inner = None
             if divided and self.skip("("):
@@ -240,9 +238,6 @@ class UnitParser(Cursor):
             following = self.product()
             if following.kind == "quantity":
                 parts.append(following)
-                continue
-            if following.kind == "list":
-                parts += following.parts
                 continue
             self.at = start
             break

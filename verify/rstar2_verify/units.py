@@ -67,10 +67,6 @@ _LOWER = {"hz": "Hz", "khz": "kHz", "mhz": "MHz", "ghz": "GHz", "l": "L", "ml": 
           "mm": "mm", "torr": "Torr", "mpa": "MPa", "gpa": "GPa", "mol": "mol", "kj": "kJ", "mins": "min", "secs": "s",
           "AU": "AU", "au": "AU", "Nm": "N*m", "hour": "h"}  # fmt: skip
 _NO_PREFIX = frozenset(["t", "min", "h", "day", "M"])
-_SINGLE = frozenset(
-    ["m", "g", "s", "A", "K", "N", "J", "W", "C", "V", "F", "H", "T", "L", "h", "t", "M", "S", "B", "G", "u", "in"]
-)
-"""Symbols that are also letters, or words."""
 
 
 def _symbols() -> dict[str, tuple[str, Fraction | float]]:
@@ -122,14 +118,7 @@ def unit_of(name: str) -> Unit | None:
     symbol = _NAMES.get(name.lower().replace("-", ""))
     if symbol is None and name.lower() in _LOWER:
         symbol = _LOWER[name.lower()]
-    if symbol is None and name.lower().rstrip(".") in ("kg", "km", "ft", "min"):
-        symbol = name.lower()
     return ((symbol, 1),) if symbol else None
-
-
-def is_single(name: str) -> bool:
-    """Return whether a symbol is also a name of a quantity: `m`, `C`."""
-    return name in _SINGLE
 
 
 def product(first: Unit, second: Unit, power: int = 1) -> Unit:
