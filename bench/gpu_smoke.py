@@ -24,6 +24,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.devices import DevicesError, visible_devices
+from rstar2_train.launch.local.devices import vendor as local_vendor
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "gpu.json"
@@ -33,7 +34,7 @@ CPU_ARGUMENTS = ("kv-cache-memory-bytes", "enforce-eager")
 
 def main() -> int:
     """Run the curriculum; return the exit code."""
-    vendor = preflight.vendor()
+    vendor = local_vendor()
     if vendor == "None":
         print("gpu-smoke: skipped: this machine has no GPU (neither /dev/nvidiactl nor /dev/kfd)")
         return 0

@@ -90,7 +90,8 @@ def add_arguments(commands: Subparsers) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve the model; return the exit code."""
     from rstar2_train.api.roles import AcceleratorSpec
-    from rstar2_train.launch.local.preflight import PreflightError, vendor
+    from rstar2_train.launch.local.devices import vendor
+    from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path
     from rstar2_train.launch.local.services import RunningServices
     from rstar2_train.rollout.chat_format import ChatFormatError

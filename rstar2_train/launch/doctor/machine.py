@@ -18,7 +18,7 @@ from rstar2_train.capacity.number_format import cpu_has_bfloat16
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.doctor.findings import Finding, ok
-from rstar2_train.launch.local.preflight import vendor
+from rstar2_train.launch.local.devices import vendor
 
 GIB = 2**30
 MEMORY, DISK, SHARED_MEMORY = 6 * GIB, 8 * GIB, 1 * GIB

@@ -17,7 +17,8 @@ from rstar2_train.api.sources import sources
 from rstar2_train.api.stages import EvaluateStage, FilterStage, Sampling, Stage
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
-from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
+from rstar2_train.launch.local.devices import vendor
+from rstar2_train.launch.local.preflight import PreflightError, read_job
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError

@@ -13,6 +13,7 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import Vendor
@@ -40,6 +41,13 @@ GOOD_ENGINE_SHARE = 0.3
 
 class DevicesError(Exception):
     """The devices of this machine do not suffice for a job. The message names the fields."""
+
+
+def vendor(dev: Path = Path("/dev")) -> Vendor:
+    """Return the vendor of the accelerator that this machine's device files show."""
+    if (dev / "nvidiactl").exists():
+        return "NVIDIA"
+    return "AMD" if (dev / "kfd").exists() else "None"
 
 
 @dataclass(frozen=True, slots=True)

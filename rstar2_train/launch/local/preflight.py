@@ -47,13 +47,6 @@ class PreflightError(Exception):
     """The job cannot run here. The message, for the user, names each cause and what to do."""
 
 
-def vendor(dev: Path = Path("/dev")) -> Vendor:
-    """Return the vendor of the accelerator that this machine's device files show."""
-    if (dev / "nvidiactl").exists():
-        return "NVIDIA"
-    return "AMD" if (dev / "kfd").exists() else "None"
-
-
 def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Issue]]:
     """Return the validated job and its warnings. Raises PreflightError with every error."""
     try:

@@ -13,7 +13,8 @@ from rstar2_train.launch.evaluation.evaluate import PreparedEvaluation, prepare_
 from rstar2_train.launch.evaluation.filter import PreparedFilter, kept_path, prepare_filter, report_path
 from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 from rstar2_train.launch.evaluation.settings import fit
-from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
+from rstar2_train.launch.local.devices import vendor
+from rstar2_train.launch.local.preflight import PreflightError, read_job
 from rstar2_train.launch.local.services import RunningServices
 
 TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
