@@ -26,7 +26,7 @@ class TrainConfig:
 
     vendor: Vendor = "None"
     """None: CPU, gloo. Else: the rank's GPU, NCCL or RCCL."""
-    dtype: NumberFormat = "Auto"
+    dtype: NumberFormat = "Float32"
     """Number format of forward and backward, over float32 master weights. Auto: bfloat16, on a CPU only if it has
     instructions for it."""
     tokens_per_micro_batch: int | None = None

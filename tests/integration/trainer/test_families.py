@@ -16,7 +16,7 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer import export, model, self_check, step
-from rstar2_train.trainer.batching import distribute_rows, grpo_updates
+from rstar2_train.trainer.batching import distribute_rows, grpo_updates, update_counts
 from rstar2_train.trainer.model import load_policy
 from rstar2_train.trainer.rank import TrainerRank
 from tests.support.model_families import FAMILIES, UNPACKED, write_family
@@ -69,13 +69,15 @@ def test_family_trains_and_exports(
     reference = write_family(family, folder)
     (groups,) = grpo_updates(rollout_groups(3, 4), updates=1, seed=0)
     rows = [row for group in groups for row in group]
+    tokens = update_counts(rows).group_tokens
     batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=64, packed=True)[0]
     loss = torch.zeros(())
     for row in rows:
         sequence = row.sequence
         ids = torch.from_numpy(sequence.ids).long()
         values = self_check.row_logprobs(reference(ids[None]).logits[0], ids)[torch.from_numpy(sequence.mask[1:])]
-        loss = loss - (values * sequence.advantage * row.weight).sum()  # the slope of eq. 6 at a ratio of 1
+        # The slope of eq. 6 at a ratio of 1.
+        loss = loss - (values * sequence.advantage).sum() / float(tokens[row.group]) / len(groups)
     loss.backward()
     expected = {name: parameter.grad for name, parameter in reference.named_parameters()}
     monkeypatch.setattr(rank, "config", replace(CONFIG, packed=True))
