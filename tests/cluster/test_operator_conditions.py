@@ -49,7 +49,7 @@ def has_event(cluster: Cluster, namespace: str, text: str) -> bool:
             {"storage": {"size": "1Gi", "storageClassName": "no-such-class", "accessModes": ["ReadWriteMany"]}},
             "StorageReady",
             '"no-such-class" not found',
-            "Check spec.storage.storageClassName",
+            "Check storageClassName, accessModes and size.",
             id="claim",
         ),
     ],
