@@ -59,8 +59,8 @@ explore: setup ## Visit every state that faults can lead the operator's policy t
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 # The longest first. Most parts wait more than they compute, so several run at a time: as many as keep two cores busy.
 # The numbers are gigabytes.
-JOBS ?= 5
-test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=5 parts at a time)
+JOBS ?= 3
+test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=3 parts at a time)
 	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 integration-trainer:3 \
 	  integration-rollout:3 integration-services:3 check chart explore docs
 
