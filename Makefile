@@ -61,8 +61,8 @@ explore: setup ## Visit every state that faults can lead the operator's policy t
 # The numbers are gigabytes.
 JOBS ?= 3
 test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=3 parts at a time)
-	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 integration-trainer:3 \
-	  integration-rollout:3 integration-services:3 check chart explore docs
+	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-services:3 integration-launch:4 \
+	  integration-trainer:3 integration-rollout:3 check chart explore docs
 
 integration: ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray, two parts at a time
 	@$(BIN)/python tests/parts.py --jobs 2 integration-launch integration-trainer integration-rollout integration-services
@@ -83,7 +83,7 @@ chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm a
 # Two parts boot a node each, the second one also next to the node of `make cluster-up`: both install the CRD. The cluster
 # of RSTAR2_KUBECONFIG is one, so there one part runs all tests.
 E2E_JOBS = $(patsubst %,tests/cluster/test_operator_%.py,conditions e2e idle judge)
-E2E_PARTS = $(if $(RSTAR2_KUBECONFIG),e2e,e2e-jobs:5 e2e-node:3 e2e-apiserver:2)
+E2E_PARTS = $(if $(RSTAR2_KUBECONFIG),e2e,e2e-jobs:5 e2e-apiserver:2 e2e-node:3)
 e2e: setup ## Run the tests on real Kubernetes nodes that they boot (root), or on the one of RSTAR2_KUBECONFIG
 	@$(if $(RSTAR2_KUBECONFIG),$(BIN)/pytest tests/apiserver tests/cluster,$(BIN)/python tests/parts.py --jobs 3 $(E2E_PARTS))
 e2e-jobs: setup
