@@ -45,7 +45,7 @@ def missing_fields(own: Schema, served: Schema, path: str = "") -> Iterator[str]
 def served_schema(document: Mapping[str, Any]) -> Schema:
     """Return the schema of AgenticRLJob in the OpenAPI document of its API version; empty without one. Pure."""
     for schema in (document.get("components") or {}).get("schemas", {}).values():
-        if any(each.get("kind") == KIND for each in schema.get("x-kubernetes-group-version-kind") or ()):
+        if any(group.get("kind") == KIND for group in schema.get("x-kubernetes-group-version-kind") or ()):
             return dict(schema)
     return {}
 

@@ -74,14 +74,14 @@ class NodeFault:
 
 def parse_indicators(values: Any) -> tuple[FaultIndicator, ...]:
     """Return the indicators of plain data: entries `{kind, name, values}`. Raises ValueError."""
-    if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+    if not isinstance(values, list) or not all(isinstance(entry, dict) for entry in values):
         raise ValueError("must be a list of {kind, name, values}")
-    for each in values:
-        texts = each.get("values")
-        complete = each.keys() == {"kind", "name", "values"} and isinstance(each["name"], str) and each["name"]
-        if not complete or each["kind"] not in ("label", "taint", "condition") or not isinstance(texts, list):
-            raise ValueError(f"{each} must have kind (label, taint or condition), name, and values (a list)")
-    return tuple(FaultIndicator(each["kind"], each["name"], tuple(map(str, each["values"]))) for each in values)
+    for entry in values:
+        texts = entry.get("values")
+        complete = entry.keys() == {"kind", "name", "values"} and isinstance(entry["name"], str) and entry["name"]
+        if not complete or entry["kind"] not in ("label", "taint", "condition") or not isinstance(texts, list):
+            raise ValueError(f"{entry} must have kind (label, taint or condition), name, and values (a list)")
+    return tuple(FaultIndicator(entry["kind"], entry["name"], tuple(map(str, entry["values"]))) for entry in values)
 
 
 def node_fault(node: Mapping[str, Any], additional: Sequence[FaultIndicator] = ()) -> NodeFault | None:

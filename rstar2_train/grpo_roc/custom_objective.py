@@ -44,7 +44,7 @@ def custom_functions(
         raise ObjectiveFailed(f"{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _call(path, "the import", spec.loader.exec_module, module)
-    missing = [each for each in FUNCTIONS if not callable(getattr(module, each, None))]
+    missing = [name for name in FUNCTIONS if not callable(getattr(module, name, None))]
     if missing:
         raise ObjectiveFailed(f"{path}: no function {missing[0]!r}; define {missing[0]}(...) at the top level")
 

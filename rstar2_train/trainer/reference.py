@@ -43,12 +43,12 @@ def load_reference(
 def _difference(folder: Path, model_dir: Path) -> str:
     """Return the difference of two model folders that excludes one as the reference of the other; empty: none."""
     try:
-        shapes = [shape_of(model_config(each), name="") for each in (folder, model_dir)]
+        shapes = [shape_of(model_config(path), name="") for path in (folder, model_dir)]
     except ValueError as error:
         return f"their shapes cannot be compared: {error}"
     if shapes[0] != shapes[1]:
         return f"its shape is {shapes[0]}, that of the model {shapes[1]}"
-    files = [each / TOKENIZER for each in (folder, model_dir)]
+    files = [path / TOKENIZER for path in (folder, model_dir)]
     if all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes():
         return f"the files {TOKENIZER} differ"
     return ""

@@ -31,8 +31,8 @@ PROBE = f"REDISCLI_AUTH=$REDIS_PASSWORD redis-cli -p {names.REDIS_PORT} ping | g
 def _maxmemory(context: BuildContext) -> str:
     """Return the line with the limit of the data: above it Redis refuses writes, and is not killed with all calls."""
     patches = [patch.resources for patch in context.job.spec.runtime_patches if "redis" in patch.roles]
-    limits = [each.limits.get("memory") for each in (context.job.spec.redis.resources, *filter(None, patches))]
-    limit = next((each for each in reversed(limits) if each is not None), None)
+    limits = [part.limits.get("memory") for part in (context.job.spec.redis.resources, *filter(None, patches))]
+    limit = next((memory for memory in reversed(limits) if memory is not None), None)
     return "" if limit is None else f"maxmemory {int(amount(limit) * MEMORY_SHARE)}\n"
 
 
