@@ -21,6 +21,8 @@ from types import FrameType
 
 VARIABLE = "RSTAR2_LOOP_WATCH"
 LIMIT_SECONDS = 0.05
+HIDDEN_SECONDS = 0.1
+"""The same for a time without a sample: on a busy machine it may hold many short callbacks of one pass of the loop."""
 SAMPLE_SECONDS = 0.01
 _LOOP_FILES = ("asyncio/events.py", "asyncio/runners.py", "uvicorn/server.py", "uvicorn/_compat.py")
 """Files of the functions that call a callback, or that run a loop in C."""
@@ -77,7 +79,7 @@ class _LoopWatch:
             now, beats = time.clock_gettime(self._clock), self._beats
             frame = sys._current_frames().get(self._thread_id)
             current = (beats, _callback(frame)) if frame is not None else None
-            has_held_gil = now - last > LIMIT_SECONDS and beats - last_beats <= 1
+            has_held_gil = now - last > HIDDEN_SECONDS and beats - last_beats <= 1
             if current != held:
                 held, start, reported = current, now, False
             if frame is not None and not reported and (has_held_gil or now - start > LIMIT_SECONDS):

@@ -25,7 +25,7 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import version_step
-from rstar2_train.orchestrator.pipeline.group_log import GroupLog
+from rstar2_train.orchestrator.pipeline.group_log import LOG_SUFFIX, GroupLog
 from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.selection import regroup_stored, select_group
@@ -248,10 +248,13 @@ class Generator:
         return all(0 <= self._staleness(step, version) <= self._settings.max_staleness for version in versions)
 
     def discard_unused(self, step: int) -> None:
-        """Delete the stored rollouts of the steps after `step`: the stage finished before it trained on them."""
+        """Delete the stored rollouts of the steps after `step`: the stage finished before it trained on them.
+
+        Delete all logs of batches too: a kill between the file of a step and the deletion of its log leaves the log.
+        """
         for path in self._ctx.folder.trajectories.glob("step-*.*"):
             number = path.stem.removeprefix("step-")
-            if number.isdigit() and int(number) > step:
+            if number.isdigit() and (int(number) > step or path.suffix == LOG_SUFFIX):
                 path.unlink()
 
     def _usable(self, group: Group, problems: Sequence[Problem]) -> bool:

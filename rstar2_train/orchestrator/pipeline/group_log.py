@@ -20,6 +20,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 
 _HEADER = struct.Struct("<QI")
 """Length and CRC-32 of the record that follows."""
+LOG_SUFFIX = ".groups"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 GROUPS_PER_ROW_GROUP = 8
 """Groups per row group of the Parquet file: 256 rows with 32 rollouts per prompt."""
@@ -31,7 +32,7 @@ class GroupLog:
     def __init__(self, parquet: Path) -> None:
         """`parquet`: the file of the step; the log is next to it."""
         self._parquet = parquet
-        self._path = parquet.with_suffix(".groups")
+        self._path = parquet.with_suffix(LOG_SUFFIX)
         self._tables: dict[str, pa.Table] = {}
 
     def read(self) -> list[list[Trajectory]]:

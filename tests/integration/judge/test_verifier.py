@@ -65,5 +65,5 @@ async def test_verify_parses_answers_in_the_sandbox(client: JudgeClient) -> None
 async def test_verify_hostile_answer_gets_no_reward(client: JudgeClient, answer: str) -> None:
     """The answer is wrong or undecided, and the next one is judged correctly."""
     hostile = await verify(boxed(answer), "7", judge=client)
-    assert hostile.verdict in ("wrong", "undecided") and hostile.reward == 0
+    assert hostile.verdict in ("wrong", "undecided") and hostile.score == 0
     assert (await verify(boxed("14/2"), "7", judge=client)).verdict == "correct"

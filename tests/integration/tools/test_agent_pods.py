@@ -70,7 +70,7 @@ async def collect(
     chat_format: ChatFormat, pods: AgentPods, *, samples: int = 1, **spec: Any
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts; the model answers 2 or 3."""
-    settings = AgentSpec.model_validate({"command": ["x"], "image": "i", "timeoutSeconds": 300, "replicas": 2} | spec)
+    settings = AgentSpec.model_validate({"command": ["x"], "image": "i", "timeout_seconds": 300, "replicas": 2} | spec)
     pool: Any = ScriptedPool(chat_format, lambda text, seed: str(2 + seed % 2))
     agent = Agent(chat_format=chat_format, sampling=Sampling(), rollout=RolloutSpec(), limits=JudgeLimits())
     judge: Any = None

@@ -35,7 +35,7 @@ async def play(
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts; the model answers 2 or 3."""
     command = [sys.executable, str(SUPPORT / "agent_program.py"), *arguments]
-    settings = AgentSpec.model_validate({"command": command, "timeoutSeconds": 300} | spec)
+    settings = AgentSpec.model_validate({"command": command, "timeout_seconds": 300} | spec)
     pool: Any = ScriptedPool(chat_format, lambda text, seed: str(2 + seed % 2))
     sampling = Sampling(max_response_tokens=tokens, max_turns=turns)
     agent = Agent(chat_format=chat_format, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())

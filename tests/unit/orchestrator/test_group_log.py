@@ -1,9 +1,11 @@
 """The log of the complete groups of a batch: what a crash keeps, and the Parquet file that it becomes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rstar2_train.orchestrator.pipeline.generator import Generator
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, Trajectory
@@ -66,3 +68,12 @@ def test_group_log_damaged_record_is_dropped(parquet: Path) -> None:
     content[first + 40] ^= 1
     log.write_bytes(content)
     assert GroupLog(parquet).read() == [group("a")]
+
+
+def test_end_of_a_stage_leaves_no_log(tmp_path: Path) -> None:
+    """A kill between the file of a step and the deletion of its log leaves the log; later steps did not train."""
+    for name in ("step-000001.parquet", "step-000001.groups", "step-000002.parquet", "step-000003.groups"):
+        (tmp_path / name).touch()
+    stage = SimpleNamespace(_ctx=SimpleNamespace(folder=SimpleNamespace(trajectories=tmp_path)))
+    Generator.discard_unused(stage, 1)  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001.parquet"]
