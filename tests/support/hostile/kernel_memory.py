@@ -100,6 +100,7 @@ KERNEL_MEMORY = [
         "    for fd in (r, w): os.close(fd)\n    a.close()\n    b.close()",
         "memory",
         "timeout",
+        "killed",
         limits={"wall_seconds": 20, "memory_mib": 64},
     ),
 ]
