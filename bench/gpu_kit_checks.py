@@ -211,7 +211,7 @@ def speed(compute: ComputeDevice) -> dict[str, Any]:
     free = 2e10 if DRY else float(torch.cuda.mem_get_info()[0])
     layout = choose_layout(
         shape,
-        Machine(ranks=RANKS, ranks_per_host=RANKS, memory=free, value_bytes=compute.dtype.itemsize),
+        Machine(ranks=RANKS, ranks_per_host=RANKS, memory=free, value_bytes=compute.dtype.itemsize, accelerated=True),
         chunk=CHUNK,
         tokens=256 if DRY else None,
         checkpointing=None,
@@ -219,7 +219,7 @@ def speed(compute: ComputeDevice) -> dict[str, Any]:
         offload=False,
         longest=longest,
     )
-    predicted = layout_bytes(shape, layout, value_bytes=compute.dtype.itemsize, chunk=CHUNK)
+    predicted = layout_bytes(shape, layout, value_bytes=compute.dtype.itemsize, chunk=CHUNK, accelerated=True)
     if predicted > USABLE * free:
         return {"skipped": f"needs {predicted / 1e9:.0f} GB of {free / 1e9:.0f} GB"}
     watch = CompilationWatch()

@@ -125,6 +125,7 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         ranks_per_host=trainer.ranks_per_replica,
         memory=profile.memory_bytes / share,
         value_bytes=step.value_bytes,
+        accelerated=job.spec.accelerator.vendor != "None",
     )
     layout = choose_layout(
         shape,

@@ -57,11 +57,11 @@ class Machine:
     """Free bytes of the device of the rank that has the least."""
     value_bytes: int
     """Bytes per value of forward and backward: 2 (bfloat16) or 4 (float32)."""
-    accelerated: bool = True
+    accelerated: bool
     """Whether the devices are no CPUs."""
 
 
-def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, accelerated: bool = True) -> float:
+def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, accelerated: bool) -> float:
     """Return the bytes of one rank's device at the peak of a step."""
     step = step_of(shape, layout, value_bytes=value_bytes, chunk=chunk, accelerated=accelerated)
     return trainer_memory(shape, step).total
@@ -102,8 +102,8 @@ def choose_layout(
     """Return the layout that uses the memory best.
 
     In this order: shards within a host if a copy fits there, the micro-batch, one sum of the gradients per update,
-    then as many layers without checkpointing as fit. On the CPU only the last choice is made from
-    memory: the others would change the order of additions.
+    then as many layers without checkpointing as fit. On the CPU only the last choice is made from memory: the others
+    would change the order of additions.
 
     Args:
         shape: the model.

@@ -8,8 +8,9 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.capacity.fit import misfits, spec_warnings
+from rstar2_train.capacity.fit import chosen_step, misfits, sequence_tokens, spec_warnings
 from rstar2_train.capacity.hardware_profile import ProfileError, load_profile
+from rstar2_train.capacity.layout import DEFAULT_TOKENS
 from rstar2_train.capacity.model_shape import read_shape
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -69,6 +70,19 @@ def test_fit_operator_assumes_the_largest_device() -> None:
     """The operator does not know the devices of its nodes: it warns only if the vendor's largest one is too small."""
     assert spec_warnings(changed(trainer__replicas=1, trainer__gpusPerReplica=2)) == []
     assert spec_warnings(changed(trainer__replicas=1, trainer__gpusPerReplica=1))
+
+
+@pytest.mark.parametrize("name", ["tiny", "smoke", "tiny-roc"])
+def test_chosen_step_on_the_cpu_is_that_of_its_ranks(name: str) -> None:
+    """On the CPU no memory changes the micro-batch or the reductions, and the snapshot is in the step's memory."""
+    job = load(read_manifest(EXAMPLES / f"{name}.yaml"))
+    job.spec.trainer.tokens_per_micro_batch = None
+    shape, profile = read_shape(job.spec.model.source), load_profile("cpu")
+    stage = next(stage for stage in job.spec.stages if stage.learns)
+    step = chosen_step(job, stage, shape, profile)
+    assert step.tokens == max(DEFAULT_TOKENS, sequence_tokens(job, stage))
+    assert not step.reduce_once
+    assert step.snapshot_on_device
 
 
 def test_fit_unknown_model_has_no_warning() -> None:

@@ -11,7 +11,7 @@ from rstar2_train.capacity.layout import USABLE, Layout, Machine, choose_layout,
 from rstar2_train.capacity.model_shape import read_shape
 
 SHAPE = read_shape("hf://Qwen/Qwen3-14B")
-GPUS = Machine(ranks=24, ranks_per_host=8, memory=190e9, value_bytes=2)
+GPUS = Machine(ranks=24, ranks_per_host=8, memory=190e9, value_bytes=2, accelerated=True)
 
 
 def choose(machine: Machine = GPUS, **changes: Any) -> Layout:
@@ -20,8 +20,7 @@ def choose(machine: Machine = GPUS, **changes: Any) -> Layout:
 
 
 def machine(**changes: Any) -> Machine:
-    sizes: dict[str, Any] = {"ranks": 24, "ranks_per_host": 8, "memory": 190e9, "value_bytes": 2}
-    return Machine(**(sizes | changes))
+    return replace(GPUS, **changes)
 
 
 def test_choose_layout_shards_within_a_host() -> None:
@@ -42,7 +41,7 @@ def test_choose_layout_uses_the_memory_and_no_more(memory: float, ranks: int) ->
         changed = Layout(
             ranks=ranks, shards=layout.shards, tokens=layout.tokens, unchecked=unchecked, reduce_once=layout.reduce_once
         )  # fmt: skip
-        return layout_bytes(SHAPE, changed, value_bytes=2, chunk=2048) / memory
+        return layout_bytes(SHAPE, changed, value_bytes=2, chunk=2048, accelerated=True) / memory
 
     assert share(layout.unchecked) <= USABLE or layout.unchecked == 0
     assert layout.unchecked == SHAPE.layers or share(layout.unchecked + 1) > USABLE
@@ -72,7 +71,7 @@ def test_choose_layout_leaves_memory_for_published_weights() -> None:
     small = machine(memory=80e9, ranks=8)
     folder, delta = choose(small, tokens=16_384), choose(small, tokens=16_384, published=True)
     assert delta.unchecked < folder.unchecked
-    assert layout_bytes(SHAPE, delta, value_bytes=2, chunk=2048) <= USABLE * 80e9
+    assert layout_bytes(SHAPE, delta, value_bytes=2, chunk=2048, accelerated=True) <= USABLE * 80e9
 
 
 def test_choose_layout_per_host_needs_equal_hosts() -> None:
@@ -86,4 +85,6 @@ def test_choose_layout_leaves_memory_for_the_longest_sequence() -> None:
     """A sequence that exceeds a micro-batch is one of its own: fewer layers keep their activations, and it fits."""
     short, long = choose(tokens=20_480), choose(tokens=20_480, longest=32_768)
     assert long.unchecked < short.unchecked
-    assert layout_bytes(SHAPE, replace(long, tokens=32_768), value_bytes=2, chunk=2048) <= USABLE * 190e9
+    assert (
+        layout_bytes(SHAPE, replace(long, tokens=32_768), value_bytes=2, chunk=2048, accelerated=True) <= USABLE * 190e9
+    )
