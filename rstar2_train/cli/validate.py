@@ -71,14 +71,11 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
         return {}, {}
     try:
         from rstar2_train.data.known_answers import find_unclear_answers
-        from rstar2_train.data.sources import find_invalid_files
-        from rstar2_train.rollout.template_check import find_template_errors
-        from rstar2_train.trainer.objective_check import find_objective_errors
+        from rstar2_train.launch.source_errors import find_source_errors
     except ImportError as error:
         print(f"note: the local files were not read, because {error.name} is not installed: install rstar2[train]")
         return {}, {}
-    errors = find_template_errors(job) | find_objective_errors(job) | find_invalid_files(job)
-    errors = {field: message for field, message in errors.items() if field in local}
+    errors = {field: message for field, message in find_source_errors(job).items() if field in local}
     unclear = {} if errors else find_unclear_answers(job)
     return errors, {field: faults for field, faults in unclear.items() if field in local}
 

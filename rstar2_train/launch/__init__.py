@@ -6,6 +6,7 @@
 - `running_services`: engines and judges that run already.
 - `model_folder`: checks of a model folder.
 - `pod`: the programs in a job's pods, which the operator starts.
+- `source_errors`: the checks of the files that a job names, before it starts.
 - `report_tables`, `tables`: the tables of a job's report, and tables that fit any terminal.
 
     cli -> evaluation.{evaluate,filter} -> local.run -> local.services -> Supervisor -> orchestrator, engines, judge

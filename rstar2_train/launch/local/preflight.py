@@ -28,13 +28,12 @@ from rstar2_train.capacity.fit import model_obstacles
 from rstar2_train.capacity.model_shape import UnknownModel, read_shape
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import find_invalid_files, resolve
+from rstar2_train.data.sources import resolve
 from rstar2_train.judge.sandbox import packages
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
-from rstar2_train.rollout.template_check import find_template_errors
-from rstar2_train.trainer.objective_check import find_objective_errors
+from rstar2_train.launch.source_errors import find_source_errors
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -73,7 +72,7 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             missing[source.field] = str(error)
             continue
         source.put(str(path.resolve()))
-    errors = find_template_errors(job) | find_objective_errors(job) | find_invalid_files(job) | missing
+    errors = find_source_errors(job) | missing
     if obstacles := model_obstacles(job, Path(job.spec.model.source)):
         errors["spec.model.source"] = f"{job.spec.model.source}/config.json: {'; '.join(obstacles)}"
     _raise_all([f"{field}: {message}" for field, message in errors.items()] + _missing_programs(job))

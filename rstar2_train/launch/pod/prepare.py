@@ -20,12 +20,11 @@ from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.sources import GENERATED, HUB, HubSource, sources, split_hub
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import find_invalid_files, resolve
+from rstar2_train.data.sources import resolve
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
-from rstar2_train.rollout.template_check import find_template_errors
+from rstar2_train.launch.source_errors import find_source_errors
 from rstar2_train.tracking.tracker import Tracker
-from rstar2_train.trainer.objective_check import find_objective_errors
 from rstar2_train.utils.files import DISK_FULL, write_atomically
 
 log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ def provide_sources(source: AgenticRLJob, job: AgenticRLJob, state: JobState) ->
                 raise DataError(f"{value}: no such file or folder (path: {path})")
         except DataError as error:
             missing[original.field] = str(error)
-    errors = find_objective_errors(job) | find_template_errors(job) | find_invalid_files(job) | missing
+    errors = find_source_errors(job) | missing
     if errors:
         message = "\n".join(f"{field}: {error}" for field, error in errors.items())
         raise StageFailed("BadData", message, retryable=False)
