@@ -20,7 +20,6 @@ EPILOG = """examples:
 
 The exit code is 0 if the answer is right, 1 if it is wrong, 2 if it is undecided. In a cluster, copy the stage's
 folder `trajectories` from the claim, or run the command in a pod that mounts it, with --state."""
-EXIT_CODES = {"equal": 0, "different": 1, "undecided": 2}
 
 
 def add_arguments(commands: Subparsers) -> None:
@@ -49,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
 def explain(known: str, answer: str, *, indent: str = "") -> int:
     """Print the verdict on an answer, its reason and the typed values of both; return the exit code."""
     from rstar2_verify import verify
-    from rstar2_verify.cli import described
+    from rstar2_verify.cli import EXIT_CODES, described
 
     verdict = verify(known, answer)
     print(f"{indent}{verdict.outcome}: {verdict.reason}")

@@ -9,7 +9,8 @@ from .tree import Node
 from .units import written
 from .verifier import verify
 
-_EXIT_CODES = {"equal": 0, "different": 1, "undecided": 2}
+EXIT_CODES = {"equal": 0, "different": 1, "undecided": 2}
+"""Outcome of a verdict -> exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"reason: {verdict.reason}")
         print(f"known:  {described(verdict.known)}")
         print(f"answer: {described(verdict.answer)}")
-    return _EXIT_CODES[verdict.outcome]
+    return EXIT_CODES[verdict.outcome]
 
 
 def described(node: Node | None) -> str:
