@@ -109,6 +109,14 @@ COSCHEDULING = Binary(
     "gang-scheduler", "scheduler-plugins", "rstar2.dev/tools/scheduler-plugins", "sigs.k8s.io/scheduler-plugins"
 )
 """Not part of a cluster: the scheduler of the tests of gangs."""
+VERSITYGW = Binary(
+    "versitygw",
+    "versitygw",
+    "github.com/versity/versitygw/cmd/versitygw",
+    "github.com/versity/versitygw",
+    "main.Version",
+)
+"""Not part of a cluster: the S3 server of the tests of storage/."""
 DATA = {
     "kwok": "kustomize/stage",
     "kueue": "config/components/crd/bases",

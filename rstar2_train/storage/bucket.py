@@ -1,0 +1,276 @@
+"""A bucket of S3, Google Cloud Storage, Azure Blob Storage or an S3-compatible server, by obstore.
+
+Credentials come from the environment, as the vendors' own tools read them: keys in variables, or the identity of the
+pod (IRSA, workload identity).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from rstar2_train.storage.retries import Result, Retries
+from rstar2_train.storage.store import (
+    AccessDenied,
+    Content,
+    CorruptObject,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+    StorageRejected,
+    StorageUnavailable,
+    StoredObject,
+    check_name,
+)
+
+PARALLEL_PARTS = 8
+CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
+"""Timeouts of a request: to connect, in all."""
+ALLOWED_ENDPOINT = "an address such as https://s3.example.org:9000, without user, path and query"
+_REJECTED = re.compile(r"status code: 4(?!08|09|29)\d\d|certificate|URL scheme is not allowed")
+_DAMAGED = re.compile(r"XAmzContentSHA256Mismatch|BadDigest|IncompleteBody|RequestTimeout|InvalidDigest")
+"""Codes of S3 for a request whose body was damaged on the line: a retry can succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The server of a bucket. Default: the vendor's own, or the one of the environment."""
+
+    url: str | None = None
+    """http:// or https:// address of an S3-compatible server, of GCS or of Azure."""
+    region: str | None = None
+    """Region of S3. Default: that of the environment, else us-east-1."""
+    virtual_host: bool = False
+    """S3: whether the bucket is part of the host name. Default: part of the path."""
+    authorities: Path | None = None
+    """PEM file of certificate authorities that are trusted besides the system's."""
+    silent_seconds: float = 30
+    """Seconds without a byte after which a request counts as failed."""
+    part_bytes: int = 16 * 2**20
+    """Size of the parts of an upload. S3 allows 10,000 of them, so a file may have 156 GiB."""
+    retries: Retries = field(default_factory=Retries)
+    """Bounds of the repetition of each operation."""
+
+
+def check_endpoint(url: str) -> str:
+    """Return a valid address of an endpoint. Raises ValueError with the allowed form."""
+    parts = urlsplit(url)
+    valid = parts.scheme in ("http", "https") and parts.hostname and not (parts.username or parts.password)
+    if not valid or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError(f"must be {ALLOWED_ENDPOINT}")
+    return url.rstrip("/")
+
+
+class Bucket:
+    """The objects of a bucket below a prefix."""
+
+    def __init__(
+        self,
+        scheme: str,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: Endpoint | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Open a bucket; no request is sent. `scheme`: s3, gs or az.
+
+        `environ`: variables of the environment. Raises StorageRejected for settings that no server can have.
+        """
+        endpoint = endpoint or Endpoint()
+        self.address = "/".join(filter(None, (f"{scheme}://{bucket}", prefix)))
+        self._retries, self._part_bytes = endpoint.retries, endpoint.part_bytes
+        try:
+            self._store = _open(scheme, bucket, prefix, endpoint, environ)
+        except (exceptions.BaseError, OSError, ValueError) as error:
+            raise StorageRejected(f"{self.address}: {_message(error)}") from error
+
+    def stat(self, name: str) -> StoredObject:
+        """Return size and version. Raises ObjectMissing."""
+        meta = self._run(name, lambda: obstore.head(self._store, check_name(name)))
+        return StoredObject(name, meta["size"], meta["e_tag"] or "")
+
+    def read(self, name: str, *, start: int = 0, end: int | None = None, etag: str = "", limit: int = 0) -> Content:
+        """Return the bytes from `start` to before `end` (store.ObjectStore)."""
+        options: Any = {"if_match": etag} if etag else {}
+        if end is not None:
+            options["range"] = (start, end)
+        elif start:
+            options["range"] = {"offset": start}
+        return self._run(name, partial(self._get, name, options, limit))
+
+    def _get(self, name: str, options: Any, limit: int) -> Content:
+        answer = obstore.get(self._store, check_name(name), options=options)
+        first, last = answer.range
+        if limit and last - first > limit:
+            raise CorruptObject(f"{self.address}/{name} has {last - first:,} bytes; allowed: {limit:,}")
+        body = bytes(answer.bytes())
+        if len(body) != last - first:
+            raise StorageUnavailable(f"{self.address}/{name}: {len(body)} bytes arrived of {last - first}")
+        return Content(body, answer.meta["e_tag"] or "", answer.meta["size"])
+
+    def put_if_absent(self, name: str, body: bytes) -> str:
+        """Create an object; return its ETag. Raises ObjectExists (store.ObjectStore)."""
+        return self._put(name, body, "create")
+
+    def put_if_unchanged(self, name: str, body: bytes, etag: str) -> str:
+        """Replace the version `etag`; return the new ETag. Raises ObjectChanged (store.ObjectStore)."""
+        try:
+            return self._put(name, body, {"e_tag": etag})
+        except ObjectMissing as error:
+            raise ObjectChanged(f"{self.address}/{name} was deleted") from error
+
+    def _put(self, name: str, body: bytes, mode: Any) -> str:
+        def put() -> str:
+            done = obstore.put(self._store, check_name(name), body, mode=mode, use_multipart=False)
+            return done["e_tag"] or ""
+
+        try:
+            return self._run(name, put)
+        except (ObjectExists, ObjectChanged):
+            # The answer of an earlier try may have been lost: then the object is that of this call.
+            if etag := self._etag_of(name, body):
+                return etag
+            raise
+
+    def _etag_of(self, name: str, body: bytes) -> str:
+        """Return the ETag of an object if its content is `body`; else an empty string."""
+        before = b""
+        try:
+            while True:
+                current = self.read(name, limit=len(body))
+                if current.body == body:
+                    return current.etag
+                if current.body == before:  # read twice, because the line may damage an answer
+                    return ""
+                before = current.body
+        except (ObjectMissing, CorruptObject):
+            return ""
+
+    def upload(self, name: str, file: Path) -> None:
+        """Create or replace an object by a file, in parts if it is large."""
+
+        def put() -> None:
+            parts = file.stat().st_size > self._part_bytes
+            obstore.put(
+                self._store,
+                check_name(name),
+                file,
+                use_multipart=parts,
+                chunk_size=self._part_bytes,
+                max_concurrency=PARALLEL_PARTS,
+            )
+
+        self._run(name, put)
+
+    def delete(self, name: str) -> None:
+        """Delete an object if it exists."""
+
+        def remove() -> None:
+            try:
+                obstore.delete(self._store, check_name(name))
+            except (exceptions.NotFoundError, FileNotFoundError):
+                return
+
+        self._run(name, remove)
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Yield the objects below a prefix, sorted by name."""
+
+        def pages() -> list[StoredObject]:
+            metas = [meta for page in obstore.list(self._store, prefix or None) for meta in page]
+            return [StoredObject(meta["path"], meta["size"], meta["e_tag"] or "") for meta in metas]
+
+        yield from sorted(self._run(prefix, pages), key=lambda item: item.name)
+
+    def _run(self, name: str, operation: Callable[[], Result]) -> Result:
+        """Return the result of an operation, with retries. Raises StorageError."""
+
+        def attempt() -> Result:
+            try:
+                return operation()
+            except (exceptions.BaseError, FileNotFoundError, FileExistsError, PermissionError, ValueError) as error:
+                raise _error(f"{self.address}/{name}".rstrip("/"), error) from error
+
+        return self._retries.run(attempt)
+
+
+def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, environ: Mapping[str, str]) -> Any:
+    url = check_endpoint(endpoint.url) if endpoint.url else None
+    effective = url or (environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") if scheme == "s3" else "")
+    client: dict[str, Any] = {
+        "allow_http": (effective or "").startswith("http://"),
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=endpoint.silent_seconds),
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+    }
+    if endpoint.authorities is not None:
+        client["root_certificate"] = endpoint.authorities.read_bytes()
+    patience = min(endpoint.retries.patience, 180.0)  # longer, signatures expire: Retries signs again
+    common: dict[str, Any] = {
+        "prefix": prefix or None,
+        "client_options": client,
+        # The parts of an upload are repeated one by one.
+        "retry_config": {
+            "max_retries": 10,
+            "backoff": {
+                "init_backoff": timedelta(seconds=endpoint.retries.first_delay),
+                "max_backoff": timedelta(seconds=min(10.0, patience)),
+            },
+            "retry_timeout": timedelta(seconds=patience),
+        },
+    }
+    if scheme == "s3":
+        settings: Any = {"virtual_hosted_style_request": endpoint.virtual_host}
+        if url:
+            settings["endpoint"] = _with_bucket(url, bucket) if endpoint.virtual_host else url
+        if endpoint.region:
+            settings["region"] = endpoint.region
+        return S3Store(bucket, config=settings, **common)
+    if scheme == "gs":
+        return GCSStore(bucket, config={"base_url": url} if url else {}, **common)
+    return AzureStore(bucket, config={"endpoint": url} if url else {}, **common)
+
+
+def _with_bucket(url: str, bucket: str) -> str:
+    """Return the address of a bucket in its own host: obstore expects it complete."""
+    scheme, _, host = url.partition("://")
+    return f"{scheme}://{bucket}.{host}"
+
+
+def _error(name: str, error: Exception) -> Exception:
+    """Return the error of this package for one of obstore."""
+    text = f"{name}: {_message(error)}"
+    if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
+        return ObjectMissing(text)
+    if isinstance(error, exceptions.AlreadyExistsError | FileExistsError):
+        return ObjectExists(text)
+    if isinstance(error, exceptions.PreconditionError):
+        return ObjectChanged(text)
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
+        return AccessDenied(text)
+    is_generic = isinstance(error, exceptions.GenericError)
+    if not is_generic or (_REJECTED.search(text) and not _DAMAGED.search(text)):
+        return StorageRejected(text)
+    return StorageUnavailable(text)
+
+
+def _message(error: Exception) -> str:
+    """Return the message of an error of obstore, with the cause, which only its debug form has."""
+    text, _, debug = str(error).partition("\n\nDebug source:")
+    causes = re.findall(r'(?:error: |message: |[(]\s*)"([^"]{3,})"', debug)
+    if certificate := re.search(r"InvalidCertificate[(]\s*(\w+)", debug):
+        causes.append(f"the certificate of the server is not trusted ({certificate[1]})")
+    text = " ".join(text.split())
+    return "; ".join([text[:600], *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text)])

@@ -1,0 +1,148 @@
+"""The documents of publications: a manifest per publication, and the index that names the visible ones. Pure.
+
+Both are JSON with a last line `sha256:DIGEST` of the lines before it, so that a damaged document is recognised without
+any other. Objects have a digest per block: a part of an object can be verified alone.
+
+    index.json                                   {attempt, writer, publications: [{name, manifest, sha256}]}
+    attempts/ATTEMPT-WRITER/NAME/manifest.json   {publication, attempt, writer, objects: [{name, size, sha256: []}]}
+    attempts/ATTEMPT-WRITER/NAME/objects/OBJECT
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from rstar2_train.storage.store import CorruptObject, check_name
+
+INDEX = "index.json"
+BLOCK_BYTES = 16 * 2**20
+"""Bytes of an object that one digest is about."""
+MAX_OBJECTS = 10_000
+"""Objects of a publication: a checkpoint has some files per rank."""
+MAX_BLOCKS = 100_000
+"""Blocks of one object: 1.5 TiB."""
+MAX_PUBLICATIONS = 10_000
+MAX_DOCUMENT_BYTES = 32 * 2**20
+"""Size up to which a document is read."""
+_SEAL = b"\nsha256:"
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Writer = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
+Attempt = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ObjectRecord(_Document):
+    """An object of a publication."""
+
+    name: str
+    size: Annotated[int, Field(ge=0)]
+    """Bytes."""
+    sha256: Annotated[list[Digest], Field(max_length=MAX_BLOCKS)]
+    """Digest of each block of BLOCK_BYTES; the last block may be shorter."""
+
+
+class PublicationManifest(_Document):
+    """The objects of a publication."""
+
+    version: Literal[1] = 1
+    publication: Label
+    attempt: Attempt
+    writer: Writer
+    objects: Annotated[list[ObjectRecord], Field(max_length=MAX_OBJECTS)]
+
+    @property
+    def folder(self) -> str:
+        """Return the prefix of the objects. It does not depend on their names."""
+        return f"{publication_folder(self.attempt, self.writer, self.publication)}/objects"
+
+
+class IndexEntry(_Document):
+    """A visible publication."""
+
+    name: Label
+    attempt: Attempt
+    """Attempt that wrote it."""
+    writer: Writer
+    sha256: Digest
+    """Digest of the manifest's document."""
+
+    @property
+    def manifest(self) -> str:
+        """Return the name of the manifest."""
+        return f"{publication_folder(self.attempt, self.writer, self.name)}/manifest.json"
+
+
+class PublicationIndex(_Document):
+    """The visible publications, the oldest first, and the attempt that may change them."""
+
+    version: Literal[1] = 1
+    attempt: Attempt
+    """Attempt that may publish; one with a lower number is fenced."""
+    writer: Writer
+    """Process of that attempt."""
+    publications: Annotated[list[IndexEntry], Field(max_length=MAX_PUBLICATIONS)] = []
+
+
+Document = TypeVar("Document", PublicationManifest, PublicationIndex)
+
+
+def publication_folder(attempt: int, writer: str, name: str) -> str:
+    """Return the prefix of everything that an attempt writes for a publication."""
+    return f"attempts/{attempt}-{writer}/{name}"
+
+
+def seal(document: PublicationManifest | PublicationIndex) -> bytes:
+    """Return the bytes of a document."""
+    body = document.model_dump_json().encode()
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b"\n"
+
+
+def unseal(body: bytes, kind: type[Document], name: str) -> Document:
+    """Return the document of some bytes. Raises CorruptObject, with `name`, for each rule that they break."""
+    if len(body) > MAX_DOCUMENT_BYTES:
+        raise CorruptObject(f"{name} has {len(body):,} bytes; allowed: {MAX_DOCUMENT_BYTES:,}")
+    text, _, digest = body.rpartition(_SEAL)
+    if digest.strip() != hashlib.sha256(text).hexdigest().encode():
+        raise CorruptObject(f"{name}: the document contradicts its own SHA-256: it is damaged or cut off")
+    try:
+        document = kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise CorruptObject(f"{name}: {error.error_count()} errors, the first: {field}: {first['msg']}") from error
+    if isinstance(document, PublicationManifest):
+        _check_objects(document, name)
+    return document
+
+
+def _check_objects(manifest: PublicationManifest, name: str) -> None:
+    names = {check_name(record.name) for record in manifest.objects}
+    if len(names) < len(manifest.objects):
+        raise CorruptObject(f"{name}: two objects have the same name")
+    folders = {parent for child in names for parent in _parents(child)}
+    if clash := sorted(names & folders):
+        raise CorruptObject(f"{name}: {clash[0]!r} is an object and a folder of others")
+    for record in manifest.objects:
+        if len(record.sha256) != blocks(record.size):
+            raise CorruptObject(
+                f"{name}: {record.name} has {record.size} bytes, so {blocks(record.size)} digests, "
+                f"not {len(record.sha256)}"
+            )
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def blocks(size: int) -> int:
+    """Return the number of blocks of an object."""
+    return -(-size // BLOCK_BYTES)

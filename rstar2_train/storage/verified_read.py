@@ -1,0 +1,141 @@
+"""Reads publications: index, manifest, then blocks, each compared with its digest before a byte of it is used.
+
+A damaged body is read again, because the line may have damaged it. An object that stays damaged is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rstar2_train.storage.manifest import (
+    BLOCK_BYTES,
+    INDEX,
+    MAX_DOCUMENT_BYTES,
+    IndexEntry,
+    ObjectRecord,
+    PublicationIndex,
+    PublicationManifest,
+    unseal,
+)
+from rstar2_train.storage.retries import Result
+from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore
+
+READS = 6
+"""Reads of a damaged body before it counts as damaged in the store."""
+PARALLEL_READS = 8
+
+
+def read_index(store: ObjectStore) -> tuple[PublicationIndex, str]:
+    """Return the index and its ETag; an empty index of attempt 0 and an empty ETag if nothing was ever published."""
+
+    def read() -> tuple[PublicationIndex, str]:
+        content = store.read(INDEX, limit=MAX_DOCUMENT_BYTES)
+        return unseal(content.body, PublicationIndex, f"{store.address}/{INDEX}"), content.etag
+
+    try:
+        return _repeated(read)
+    except ObjectMissing:
+        return PublicationIndex(attempt=0, writer="0" * 32), ""
+
+
+def read_manifest(store: ObjectStore, entry: IndexEntry) -> PublicationManifest:
+    """Return the manifest of a publication. Raises CorruptObject if it is not the one that was published."""
+    name = f"{store.address}/{entry.manifest}"
+
+    def read() -> PublicationManifest:
+        body = store.read(entry.manifest, limit=MAX_DOCUMENT_BYTES).body
+        if hashlib.sha256(body).hexdigest() != entry.sha256:
+            raise CorruptObject(f"{name}: the SHA-256 is not the one in the index")
+        return unseal(body, PublicationManifest, name)
+
+    manifest = _repeated(read)
+    if (manifest.publication, manifest.attempt, manifest.writer) != (entry.name, entry.attempt, entry.writer):
+        raise CorruptObject(f"{name} is the manifest of {manifest.publication} of attempt {manifest.attempt}")
+    return manifest
+
+
+def read_range(store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord, start: int, end: int) -> bytes:
+    """Return the verified bytes from `start` to before `end` of an object. Raises ValueError for a wrong range."""
+    if not 0 <= start <= end <= record.size:
+        raise ValueError(f"{record.name} has {record.size} bytes, no range {start} to {end}")
+    first, last = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
+    read = [_block(store, manifest, record, number) for number in range(first, last)]
+    return b"".join(read)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
+
+
+def fetch(store: ObjectStore, manifest: PublicationManifest, folder: Path) -> None:
+    """Write the objects of a publication into a folder, by parallel reads of blocks.
+
+    A file with the right content is kept, so a fetch that was interrupted resumes. A file gets its name when it is
+    complete. Nothing outside `folder` is written. Raises CorruptObject, ObjectMissing, OSError.
+    """
+    root = folder.resolve()
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        for record in manifest.objects:
+            path = root / record.name
+            if not path.resolve().is_relative_to(root):
+                raise CorruptObject(f"{store.address}: {record.name!r} leads out of {root} by a symbolic link")
+            if has_content(path, record):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                _write_blocks(temporary, record, _blocks(pool, store, manifest, record))
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def has_content(path: Path, record: ObjectRecord) -> bool:
+    """Return whether a file has the size and the digests of an object."""
+    if not path.is_file() or path.stat().st_size != record.size:
+        return False
+    with path.open("rb") as file:
+        return all(hashlib.sha256(file.read(BLOCK_BYTES)).hexdigest() == digest for digest in record.sha256)
+
+
+def _blocks(
+    pool: ThreadPoolExecutor, store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord
+) -> Iterable[bytes]:
+    """Yield the blocks of an object in order; at most 2 * PARALLEL_READS are in memory."""
+    for first in range(0, len(record.sha256), PARALLEL_READS):
+        numbers = range(first, min(first + PARALLEL_READS, len(record.sha256)))
+        yield from pool.map(lambda number: _block(store, manifest, record, number), numbers)
+
+
+def _write_blocks(path: Path, record: ObjectRecord, blocks: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        for block in blocks:
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _block(store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord, number: int) -> bytes:
+    name = f"{manifest.folder}/{record.name}"
+    start = number * BLOCK_BYTES
+    end = min(start + BLOCK_BYTES, record.size)
+
+    def read() -> bytes:
+        content = store.read(name, start=start, end=end, limit=BLOCK_BYTES)
+        if content.size != record.size:
+            raise CorruptObject(f"{store.address}/{name} has {content.size} bytes, in its manifest {record.size}")
+        if hashlib.sha256(content.body).hexdigest() != record.sha256[number]:
+            raise CorruptObject(f"{store.address}/{name}: block {number} contradicts its SHA-256 in the manifest")
+        return content.body
+
+    return _repeated(read)
+
+
+def _repeated(read: Callable[[], Result]) -> Result:
+    """Return the result of a read; repeat it if the body is damaged."""
+    for _ in range(READS - 1):
+        try:
+            return read()
+        except CorruptObject:
+            continue
+    return read()

@@ -1,0 +1,91 @@
+"""A real S3 server, a proxy that spoils its requests, and stores of both kinds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.retries import Retries
+from rstar2_train.storage.store import ObjectStore
+from tests.kube_node.requirements import ClusterUnavailable
+from tests.support.s3_proxy import S3Proxy, s3_proxy
+from tests.support.s3_server import CREDENTIALS, S3Server, s3_server
+
+PART_BYTES = 5 * 2**20
+"""The smallest size of a part that S3 allows."""
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run VersityGW; skip where it cannot be built."""
+    try:
+        with s3_server(tmp_path_factory.mktemp("s3")) as running:
+            yield running
+    except ClusterUnavailable as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture
+def proxy(server: S3Server) -> Iterator[S3Proxy]:
+    """Run a proxy before the server."""
+    with s3_proxy(server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: S3Server) -> str:
+    """Return the name of a new bucket."""
+    return server.bucket(f"bucket-{next(_numbers)}")
+
+
+def endpoint(url: str, *, patience: float = 20) -> Endpoint:
+    """Return an endpoint with short delays."""
+    retries = Retries(patience=patience, first_delay=0.01, max_delay=0.1)
+    return Endpoint(url=url, silent_seconds=1, part_bytes=PART_BYTES, retries=retries)
+
+
+def opened(url: str, bucket: str, *, prefix: str = "team/job", patience: float = 20) -> Bucket:
+    """Return the objects of a bucket below a prefix."""
+    return Bucket("s3", bucket, prefix, endpoint=endpoint(url, patience=patience), environ={})
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the credentials into the environment, from which obstore reads them."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(params=["bucket", "folder"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """Return an empty store of each kind."""
+    if request.param == "folder":
+        return LocalFolder(tmp_path / "objects")
+    server = request.getfixturevalue("server")
+    return opened(server.url, request.getfixturevalue("bucket"))
+
+
+Files = Callable[..., dict[str, Path]]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Return a function that writes files of given sizes: name -> path."""
+
+    def write(seed: int = 0, **sizes: int) -> dict[str, Path]:
+        folder = tmp_path / f"files-{seed}"
+        folder.mkdir(exist_ok=True)
+        written = {}
+        for name, size in sizes.items():
+            written[f"shards/{name}.bin"] = folder / name
+            (folder / name).write_bytes(random.Random(seed).randbytes(size))
+        return written
+
+    return write

@@ -1,0 +1,183 @@
+"""The operations of a store, on a real S3 server and on a folder."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.retries import Retries
+from rstar2_train.storage.store import (
+    AccessDenied,
+    CorruptObject,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+    ObjectStore,
+    StorageRejected,
+    StorageUnavailable,
+)
+from tests.integration.storage.conftest import PART_BYTES, endpoint, opened
+from tests.support.s3_proxy import S3Proxy
+from tests.support.s3_server import S3Server, s3_server
+
+
+def test_store_object_is_created_once(store: ObjectStore) -> None:
+    """The second creation fails, unless it has the same body: then its own first answer may have been lost."""
+    etag = store.put_if_absent("a/b.json", b"one")
+    assert store.put_if_absent("a/b.json", b"one") == etag
+    with pytest.raises(ObjectExists, match=r"a/b\.json"):
+        store.put_if_absent("a/b.json", b"two")
+    content = store.read("a/b.json")
+    assert (content.body, content.etag) == (b"one", etag)
+
+
+def test_store_object_is_replaced_by_etag(store: ObjectStore) -> None:
+    """Only the current version can be replaced; a replacement with the same body is a repetition."""
+    first = store.put_if_absent("index", b"1")
+    second = store.put_if_unchanged("index", b"2", first)
+    assert second != first and store.put_if_unchanged("index", b"2", first) == second
+    with pytest.raises(ObjectChanged):
+        store.put_if_unchanged("index", b"3", first)
+    with pytest.raises(ObjectChanged):
+        store.put_if_unchanged("absent", b"3", first)
+    assert store.read("index").body == b"2"
+
+
+def test_store_upload_in_parts_reads_in_ranges(store: ObjectStore, tmp_path: Path) -> None:
+    """A file of several parts arrives complete; ranges, sizes and listings agree with it."""
+    body = bytes(range(256)) * 4096 * 6
+    assert len(body) > PART_BYTES
+    (tmp_path / "large").write_bytes(body)
+    store.upload("large", tmp_path / "large")
+    store.put_if_absent("empty", b"")
+    assert store.stat("large").size == len(body)
+    assert store.read("large", start=1000, end=1010).body == body[1000:1010]
+    assert store.read("large", start=len(body) - 5).body == body[-5:]
+    assert store.read("large").body == body and store.read("empty").body == b""
+    assert [(each.name, each.size) for each in store.list()] == [("empty", 0), ("large", len(body))]
+    with pytest.raises(CorruptObject, match="allowed: 100"):
+        store.read("large", limit=100)
+
+
+def test_store_read_of_another_version_fails(store: ObjectStore) -> None:
+    """A read of one version never returns bytes of another one."""
+    etag = store.put_if_absent("a", b"1")
+    assert store.read("a", etag=etag).body == b"1"
+    store.put_if_unchanged("a", b"2", etag)
+    with pytest.raises(ObjectChanged):
+        store.read("a", etag=etag)
+
+
+def test_store_deleted_object_is_missing(store: ObjectStore) -> None:
+    """A deletion can be repeated."""
+    store.put_if_absent("a/b", b"1")
+    store.delete("a/b")
+    store.delete("a/b")
+    for operation in (store.stat, store.read):
+        with pytest.raises(ObjectMissing, match="a/b"):
+            operation("a/b")
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a//b", "", "a/./b", "a\nb", "a b", "ä", "x" * 1000])
+def test_store_invalid_name_is_rejected(name: str, store: ObjectStore) -> None:
+    """No name leads out of the prefix, and every store takes the same names."""
+    with pytest.raises(CorruptObject, match="not a valid name"):
+        store.put_if_absent(name, b"1")
+    with pytest.raises(CorruptObject, match="not a valid name"):
+        store.read(name)
+
+
+def test_bucket_wrong_secret_is_denied(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected key is not repeated; the message has the server's own words."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(AccessDenied, match="SignatureDoesNotMatch"):
+        opened(server.url, bucket).read("a")
+
+
+def test_bucket_that_does_not_exist_is_missing(server: S3Server) -> None:
+    """A missing bucket is named."""
+    with pytest.raises(ObjectMissing, match=r"s3://no-such-bucket/team/job/a.*NoSuchBucket"):
+        opened(server.url, "no-such-bucket").put_if_absent("a", b"1")
+
+
+def test_bucket_silent_server_fails_within_the_bound(server: S3Server, proxy: S3Proxy, bucket: str) -> None:
+    """A server that fails longer than the patience is an error with its own words, after several tries."""
+    proxy.before = lambda request: "503"
+    with pytest.raises(StorageUnavailable, match=r"503.*SlowDown.*repeated for"):
+        opened(proxy.url, bucket, patience=0.5).read("a")
+    assert len(proxy.requests) > 2
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://s3", "http://user:secret@s3", "https://s3/path", "https://s3?x=1", "s3.example"]
+)
+def test_bucket_invalid_endpoint_is_rejected(url: str) -> None:
+    """The error names the allowed form; credentials never stand in an address."""
+    with pytest.raises(StorageRejected, match="must be an address such as") as caught:
+        Bucket("s3", "bucket", endpoint=Endpoint(url=url))
+    assert "secret" not in str(caught.value)
+
+
+def test_bucket_with_own_authority(tmp_path: Path, server: S3Server) -> None:
+    """TLS with an authority of the site: trusted if its file is set, else rejected by name, without retries."""
+    certificate, key = certify(tmp_path)
+    with s3_server(tmp_path / "tls", "--cert", str(certificate), "--key", str(key), scheme="https") as secure:
+        name = secure.bucket("bucket")
+        trusted = Endpoint(url=secure.url, authorities=certificate)
+        assert Bucket("s3", name, endpoint=trusted, environ={}).put_if_absent("a", b"1")
+        unknown = Endpoint(url=secure.url, retries=Retries(patience=0.2))
+        with pytest.raises(StorageRejected, match="certificate"):
+            Bucket("s3", name, endpoint=unknown, environ={}).read("a")
+
+
+def test_bucket_in_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: S3Proxy) -> None:
+    """With virtual_host the bucket is part of the host name, and not of the path."""
+    monkeypatch.setenv("HTTP_PROXY", proxy.url)  # which stands for the DNS of the site
+    with s3_server(tmp_path / "virtual", "--virtual-domain", "s3.test") as virtual:
+        proxy.server.RequestHandlerClass.server_port = virtual.port  # type: ignore[attr-defined]
+        settings = Endpoint(url="http://s3.test", virtual_host=True, retries=Retries(patience=5))
+        store = Bucket("s3", virtual.bucket("models"), "x", endpoint=settings, environ={})
+        store.put_if_absent("a", b"1")
+        assert (virtual.data / "models/x/a").read_bytes() == b"1"
+    assert proxy.requests[0].path == "http://models.s3.test/x/a"
+
+
+def test_bucket_endpoint_of_the_environment(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS_ENDPOINT_URL is used as by the vendor's own tools, also over http."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    own = Bucket("s3", bucket, "p", endpoint=Endpoint(retries=Retries(patience=5)))
+    own.put_if_absent("a", b"1")
+    assert opened(server.url, bucket, prefix="p").read("a").body == b"1"
+    assert endpoint(server.url).url == server.url
+
+
+def certify(folder: Path) -> tuple[Path, Path]:
+    """Write a self-signed certificate of 127.0.0.1 and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "tls.key").write_bytes(encoded)
+    return folder / "tls.crt", folder / "tls.key"
