@@ -1,7 +1,8 @@
 """Finds the program in an answer: the content of a code fence, or the whole answer. Pure.
 
-Used by the reward `Tests`. The fences are those of CommonMark, also unclosed ones, those that start after other text
-(a sentence, a list marker, a quotation mark), and those whose end follows the code on the same line.
+Used by the reward `Tests`. The fences are those of CommonMark, also those that models write besides: unclosed ones,
+those that start after other text (a sentence, list markers, quotation marks), and those whose end is on the line of the
+code or before other text. An answer that is one code span is the program of the span.
 """
 
 from __future__ import annotations
@@ -9,15 +10,24 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_OPEN = re.compile(r"(?P<before>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`]*)")
-_OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*)(?P<fence>`{3,})[ \t]*(?P<label>\{?\.?[\w+#-]*\}?)")
-_QUOTED = re.compile(r"[ \t]*(?:>[ \t]?)+")
-_LIST_MARKER = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]+")
+_OPEN = re.compile(r"(?P<before>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<label>[^`]*+)")
+_OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*+)(?P<fence>`{3,})[ \t]*+(?P<label>\{?\.?[\w+#-]*+\}?)")
+_CONTAINER = re.compile(r"(?:[ \t]*+(?:[-*+]|\d++[.)])[ \t]++)*+(?:[ \t]*+>[ \t]?)++")
+_QUOTED = re.compile(r"(?:[ \t]*+>[ \t]?)++")
+_LIST_MARKERS = re.compile(r"(?:[ \t]*+(?:[-*+]|\d++[.)])[ \t]++)++")
 _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
+_NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
+"""What follows the marks of a fence that starts a block, inside a block without an end."""
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
 )
+_SESSION = re.compile(r"\s*>>>")
+"""Start of a session at a prompt, which is no program."""
+_SPAN = re.compile(r"(`+)(?!`)(?P<code>.+?)(?<!`)\1")
+_SPAN_LANGUAGE = re.compile(r"(?:i|c)?py(?:thon|py)?[\d.]*[ \t]+")
+_MOST_INDENTED = 3
+"""Columns by which the end of a block may be indented more than its start."""
 
 
 class _Block(NamedTuple):
@@ -29,54 +39,77 @@ def answer_program(answer: str) -> str | None:
     """Return the program in an answer; None if it has no code block.
 
     Of several code blocks it is the last one in Python; without such a label the last one without a label that looks
-    like code, else the last one.
+    like code, else the last one. A session at a prompt is taken only if there is no other block.
     """
-    blocks = _blocks(answer)
+    lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    blocks = _blocks(lines)
     if not blocks:
-        return None
+        span = _SPAN.fullmatch(answer.strip())
+        return f"{_SPAN_LANGUAGE.sub('', span['code'].strip(), count=1)}\n" if span else None
+    blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
     return (python or unlabelled or blocks)[-1].code
 
 
-def _blocks(answer: str) -> list[_Block]:
+def _blocks(lines: list[str]) -> list[_Block]:
     blocks: list[_Block] = []
-    lines = iter(answer.replace("\r\n", "\n").split("\n"))
-    for first in lines:
-        quoted = _QUOTED.match(first)
-        first = first[quoted.end() :].rstrip() if quoted else first.rstrip()
+    at = 0
+    while at < len(lines):
+        container = _CONTAINER.match(lines[at])
+        first = lines[at][container.end() :].rstrip() if container else lines[at].rstrip()
+        at += 1
         start = _OPEN.fullmatch(first) or _OPEN_AFTER_TEXT.fullmatch(first)
         if start is None:
             continue
         fence, language = start["fence"], _LANGUAGE.match(start["label"])
+        before = start["before"]
+        columns = len(before) if _LIST_MARKERS.fullmatch(before) else _indent(before)
         code: list[str] = []
-        for line in lines:
-            if quoted and (mark := _QUOTED.match(line)):
+        while at < len(lines):
+            line, at = lines[at], at + 1
+            if container and (mark := _QUOTED.match(line)):
                 line = line[mark.end() :]
-            if _closes(line, fence):
+            after = _after_marks(line, fence, columns)
+            if after is not None and _NEW_BLOCK.fullmatch(after):
+                at -= 1  # the block has no end, and another one starts
+                break
+            if after is not None:
+                break
+            if _ends_with_marks(line, fence):
+                code.append(line.rstrip().removesuffix(fence))
                 break
             code.append(line)
-            if line.rstrip().endswith(fence):
-                code[-1] = line.rstrip().removesuffix(fence)
-                break
         if any(line.strip() for line in code):
-            blocks.append(_Block(language[1].lower() if language else "", _dedented(code, _columns(start["before"]))))
+            blocks.append(_Block(language[1].lower() if language else "", _dedented(code, columns)))
     return blocks
 
 
-def _columns(before: str) -> int:
-    """Return the columns that the start of a fence indents its code by, at most: its spaces and its list marker."""
-    marker = _LIST_MARKER.fullmatch(before)
-    return len(before) if marker else len(before) - len(before.lstrip(" \t"))
+def _after_marks(line: str, fence: str, columns: int) -> str | None:
+    """Return the text after the marks of a line that ends a block, or starts the next one; None for a line of code.
+
+    The end has at least as many marks as the start, and is not indented like code. `columns`: of the start.
+    """
+    text = line.strip()
+    marks = len(text) - len(text.lstrip(fence[0]))
+    if marks < len(fence) or _indent(line) > columns + _MOST_INDENTED:
+        return None
+    return text[marks:]
+
+
+def _ends_with_marks(line: str, fence: str) -> bool:
+    """Return whether a line of code has the end of the block after it."""
+    return line.rstrip().endswith(fence) and bool(line.strip().strip(fence[0]))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _dedented(code: list[str], columns: int) -> str:
-    """Return the code without the columns that all of its lines are indented by, up to `columns`."""
-    common = min(len(line) - len(line.lstrip(" \t")) for line in code if line.strip())
-    return "\n".join([*(line[min(columns, common) :] for line in code), ""])
-
-
-def _closes(line: str, fence: str) -> bool:
-    """Return whether a line ends a block: at least as many marks as its start has, and nothing else."""
-    text = line.strip()
-    return len(text) >= len(fence) and not text.strip(fence[0])
+    """Return the code without the `columns` of its fence, and without further columns that all of its lines have."""
+    first = next(line for line in code if line.strip())
+    if _indent(first) >= columns:
+        code = [line[min(columns, _indent(line)) :] for line in code]
+    common = min(_indent(line) for line in code if line.strip())
+    return "\n".join([*(line[common:] for line in code), ""])

@@ -43,6 +43,19 @@ PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
         "> ```python\n" + "".join(f"> {line}\n" for line in PROGRAM.splitlines()) + "> ```",
         f"```python\n{PROGRAM}```\n```\n```",
         "\t```python\n" + "".join(f"\t{line}\n" for line in PROGRAM.splitlines()) + "\t```",
+        f"```python\n{PROGRAM}``` That is all.",
+        f"```python\n{PROGRAM}```.",
+        f'"```python\n{PROGRAM}```"',
+        f"(```python\n{PROGRAM}```)",
+        f"\\boxed{{```python\n{PROGRAM}```}}",
+        f"```python\n{PROGRAM}```".replace("\n", "\r"),
+        "```python\n" + "".join(f"    {line}\n" for line in PROGRAM.splitlines()) + "```",
+        "- - ```python\n" + "".join(f"    {line}\n" for line in PROGRAM.splitlines()) + "    ```",
+        "- > ```python\n" + "".join(f"  > {line}\n" for line in PROGRAM.splitlines()) + "  > ```",
+        "> - ```python\n" + "".join(f">   {line}\n" for line in PROGRAM.splitlines()) + ">   ```",
+        f"```\nplan\n\n```python\n{PROGRAM}```",
+        f"```python\nx = 1\n\nFinal:\n```python\n{PROGRAM}```",
+        f"```python\n{PROGRAM}```\nExample:\n```python\n>>> add(3, 4)\n7\n```",
     ],
 )
 def test_answer_program_reads_every_fence(answer: str) -> None:
@@ -63,7 +76,25 @@ def test_answer_program_keeps_other_fences_in_the_code() -> None:
     assert answer_program(f"````python\n{code}````") == code
 
 
+@pytest.mark.parametrize("answer", ["`print(1)`", "``print(1)``", "```print(1)```", "```python print(1)```"])
+def test_answer_program_reads_a_span(answer: str) -> None:
+    """An answer that is one code span is the program of the span; a span in a sentence is no program."""
+    assert answer_program(answer) == "print(1)\n"
+    assert answer_program(f"Run {answer}.") is None
+
+
+def test_answer_program_keeps_fences_in_texts_of_the_code() -> None:
+    """A fence that is indented like code is part of it, and lines of a text may be indented less than the code."""
+    code = 'def add():\n    """\n    ```\n    add()\n    ```\n    """\n\n\nadd()\n'
+    assert answer_program(f"```python\n{code}```") == code
+    assert answer_program('  ```python\n  s = """\na\n"""\n  print(s)\n  ```') == 's = """\na\n"""\nprint(s)\n'
+    assert answer_program("  ```python\nif 1:\n  print(1)\n  ```") == "if 1:\n  print(1)\n"
+
+
 def test_answer_program_reads_hostile_text_in_linear_time() -> None:
     """No text takes more than linear time."""
     for text in ("`" * 100_000, "```\n" * 30_000, "~~~ " * 30_000, " " * 100_000 + "```", "```x " + "=" * 100_000):
+        answer_program(text)
+    spaces = " " * 100_000
+    for text in (f"-{spaces}x", f"```{spaces}`", "- " * 50_000, ">" * 100_000, "`x" * 50_000, "```a\n" * 30_000):
         answer_program(text)
