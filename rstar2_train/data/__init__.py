@@ -12,6 +12,7 @@
 
 Modules:
 
+- `json_values`: parses JSON without a loss.
 - `readers`: reads the rows of a data file.
 - `problems`: validates rows as problems.
 - `demonstrations`: validates rows as demonstrations.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rstar2_train.data.json_values import json_decoder
 from rstar2_train.data.readers import DataError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _values(array: pyarrow.Array) -> list[Any]:
 
     kind = array.type
     if isinstance(array, pyarrow.ExtensionArray):
-        return _values(array.storage)
+        return _extension_values(array)
     if types.is_dictionary(kind):
         return _values(array.dictionary_decode())
     if types.is_run_end_encoded(kind):
@@ -98,8 +99,35 @@ def _values(array: pyarrow.Array) -> list[Any]:
         return _lists(array)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return _texts(array)
-    plain = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    if types.is_float16(kind) or types.is_float32(kind):  # the digits of the value, not those of its double
+        return [None if value is None else float(str(value)) for value in _floats(array)]
+    plain = (types.is_boolean, types.is_integer, types.is_float64, types.is_decimal, types.is_null)
     return list(array.to_pylist()) if any(check(kind) for check in plain) else _unreadable(array, str(kind))
+
+
+def _floats(array: pyarrow.Array) -> list[Any]:
+    values = array.to_numpy(zero_copy_only=False)
+    return [value if is_valid else None for value, is_valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+def _extension_values(array: pyarrow.ExtensionArray) -> list[Any]:
+    """Return the values of a type with a name: JSON parsed, others as they are stored, if that has the same meaning."""
+    name, stored = array.type.extension_name, _values(array.storage)
+    if name == "arrow.json":
+        return [text if text is None or isinstance(text, Unreadable) else _parsed(text) for text in stored]
+    if name == "arrow.bool8":
+        return [None if value is None else bool(value) for value in stored]
+    shape = getattr(array.type, "shape", ())
+    if name in ("arrow.fixed_shape_tensor", "arrow.opaque") and len(shape) != 1:
+        return [None if value is None else Unreadable(str(array.type), str(value)) for value in stored]
+    return stored
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json_decoder().decode(text)
+    except (ValueError, RecursionError) as error:
+        return Unreadable("invalid JSON", f"{error}")
 
 
 def _structs(array: pyarrow.Array) -> list[Any]:

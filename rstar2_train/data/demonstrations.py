@@ -15,7 +15,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.readers import DataError, check_text, json_value, read_rows, short_repr
+from rstar2_train.data.json_values import RepeatedKeyError, json_decoder
+from rstar2_train.data.readers import DataError, check_text, is_whole, json_value, read_rows, short_repr
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.schema import tools_section
@@ -51,6 +52,7 @@ ROW_FIELDS: Mapping[str, str] = {
     "chat_template_kwargs": "set spec.model.chatTemplate to a template that needs no arguments",
 }
 """Fields of a row that would change the conversation -> remedy."""
+_REASONING_TAGS = ("<think>", "</think>")
 LARGEST_LEVEL = 2**31 - 1
 
 
@@ -79,7 +81,10 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
     messages, tools = read_messages(row, where), read_tools(row, where)
     check_order(messages, f"{where}: messages")
     _check_texts_and_names(messages, {tool["function"]["name"] for tool in tools}, f"{where}: messages")
-    return Demonstration(with_tools(messages, tools), level=read_level(row, where), where=where)
+    whole = with_tools(messages, tools)
+    if tools:
+        check_text(whole[0]["content"], f"{where}: tools")
+    return Demonstration(whole, level=read_level(row, where), where=where)
 
 
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
@@ -113,6 +118,12 @@ def read_message(message: Any, field: str) -> Message:
             raise DataError(f"{field}.{key} is not trained on: {_REMEDIES.get(key, _OTHER)}")
     read: Message = {"role": role, "content": _content(message, field, needed=role != "assistant")}
     if reasoning := _text(given.get("reasoning_content", ""), f"{field}.reasoning_content"):
+        for name, text in (("reasoning_content", reasoning), ("content", read["content"])):
+            if tag := next((tag for tag in _REASONING_TAGS if tag in text), ""):
+                raise DataError(
+                    f"{field}.{name} contains {tag}, but the chat template writes the tags of reasoning_content: "
+                    "write the reasoning once, without tags"
+                )
         read["reasoning_content"] = reasoning
     if "tool_calls" in given:
         read["tool_calls"] = _calls(given["tool_calls"], f"{field}.tool_calls")
@@ -136,7 +147,7 @@ def read_level(row: Mapping[str, Any], where: str) -> int:
     if level is None or (isinstance(level, float) and math.isnan(level)):
         return 0
     is_number = isinstance(level, (int, float, Decimal)) and not isinstance(level, bool)
-    if not is_number or level % 1 != 0 or not 0 <= level <= LARGEST_LEVEL:
+    if not is_number or not is_whole(level) or not 0 <= level <= LARGEST_LEVEL:
         raise DataError(f"{where}: level must be a whole number from 1 (easiest), got {short_repr(level)}")
     return int(level)
 
@@ -234,6 +245,8 @@ def _call(call: Any, field: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict):
         raise DataError(f"{field} must be an object {{function: {{name, arguments}}}}, got {short_repr(call)}")
+    if function is not call and (doubled := sorted({"name", "arguments"}.intersection(_set_keys(call)))):
+        raise DataError(f"{field}.{doubled[0]} is set outside of function too: remove one of them")
     given = {key: value for key, value in {**call, **function}.items() if value is not None}
     unknown = sorted(set(given) - {"id", "index", "type", "function", "name", "arguments"})
     if unknown:
@@ -245,19 +258,22 @@ def _call(call: Any, field: str) -> dict[str, Any]:
         raise DataError(f"{field}.function.name must be a non-empty text, got {short_repr(name)}")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
+            arguments = json_decoder().decode(arguments or "{}")
+        except RepeatedKeyError as error:
+            raise DataError(f"{field}.function.arguments: {error}") from None
         except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{field}.function.arguments is not valid JSON: {error}; correct or remove the row"
             ) from None
     if not isinstance(arguments, dict):
         raise DataError(f"{field}.function.arguments must be a JSON object, got {short_repr(arguments)}")
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{field}.function.arguments cannot be written as JSON: {error}; correct the row") from None
+    arguments = json_value(arguments, f"{field}.function.arguments")
     read: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return {"id": given["id"], **read} if "id" in given else read
+
+
+def _set_keys(row: Mapping[str, Any]) -> set[str]:
+    return {key for key, value in row.items() if value is not None}
 
 
 def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: str) -> None:

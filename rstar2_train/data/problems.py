@@ -13,7 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.readers import DataError, check_text, json_value, known_answer, read_rows, short_repr, text_field
+from rstar2_train.data.readers import (
+    DataError,
+    check_characters,
+    check_text,
+    json_value,
+    known_answer,
+    read_rows,
+    short_repr,
+    text_field,
+)
 from rstar2_train.rewards.answer_forms import form_of, form_of_row
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
@@ -87,13 +96,13 @@ def read_problems(path: Path) -> Iterator[Problem]:
     for line, row in read_rows(path):
         where = f"{path}:{line}"
         problem = Problem(
-            id=text_field(row, "id", where, default=f"{path.stem}-{line}"),
-            problem=check_text(text_field(row, "problem", where), f"{where}: problem"),
-            answer=_answer(row, where),
-            slice=text_field(row, "slice", where, default=""),
+            id=_label(row, "id", where) or f"{path.stem}-{line}",
+            problem=check_text(_not_blank(text_field(row, "problem", where), "problem", where), f"{where}: problem"),
+            answer=check_characters(_answer(row, where), f"{where}: answer"),
+            slice=_label(row, "slice", where),
             hard=_flag(row, "hard", where),
             tools=_tools(row, where),
-            reward=text_field(row, "reward", where, default=""),
+            reward=_label(row, "reward", where),
             files=_files(row, where, folder=path.parent),
             data=_data(row, where),
             functions=_functions(row, where),
@@ -106,6 +115,17 @@ def read_problems(path: Path) -> Iterator[Problem]:
         yield problem
 
 
+def _label(row: dict[str, Any], field: str, where: str) -> str:
+    """Return a text that names or groups rows; empty: the row has none."""
+    return check_characters(text_field(row, field, where, default=""), f"{where}: {field}")
+
+
+def _not_blank(text: str, field: str, where: str) -> str:
+    if not text.strip():
+        raise DataError(f"{where}: {field} must be a non-empty text, got {short_repr(text)}")
+    return text
+
+
 def _answer(row: dict[str, Any], where: str) -> str:
     """Return the answer of a row as text."""
     form = form_of_row(row)
@@ -116,7 +136,9 @@ def _answer(row: dict[str, Any], where: str) -> str:
             return form.encode(json_value(row[form.field], f"{where}: {form.field}"))
         answer = text_field(row, "answer", where)
         form = form_of(answer)
-        return form.check(answer) if form is not None else known_answer(answer, f"{where}: answer")
+        if form is not None:
+            return form.check(answer)
+        return _not_blank(known_answer(answer, f"{where}: answer"), "answer", where)
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{where}: {error}") from error
 
@@ -124,7 +146,7 @@ def _answer(row: dict[str, Any], where: str) -> str:
 def _data(row: dict[str, Any], where: str) -> str:
     """Return the further data of a row as JSON; empty: none."""
     data = json_value(row.get("data"), f"{where}: data")
-    return "" if data is None else json.dumps(data, ensure_ascii=False)
+    return "" if data is None else check_characters(json.dumps(data, ensure_ascii=False), f"{where}: data")
 
 
 def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
@@ -151,7 +173,7 @@ def _functions(row: dict[str, Any], where: str) -> str:
         raise DataError(f"{where}: functions must be a list of {{name, description, parameters}}: {error}") from error
     if len(set(names)) < len(names):
         raise DataError(f"{where}: functions must have different names, got {', '.join(names)}")
-    return json.dumps(functions, ensure_ascii=False)
+    return check_characters(json.dumps(functions, ensure_ascii=False), f"{where}: functions")
 
 
 def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str, str], ...]:

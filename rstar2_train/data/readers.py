@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
+from rstar2_train.data.json_values import RepeatedKeyError, WrittenFloat, WrittenInteger, json_decoder
 from rstar2_train.utils.text import lone_surrogate
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
@@ -38,8 +39,10 @@ _CONTROL = re.compile(
     r"|\r(?:ho|ight|angle|ceil|floor|m)(?![a-z])|\n(?:eq|eg|abla)(?![a-z])"
 )
 """Control characters that no answer has: all but tab and line breaks, and those if they start a LaTeX command."""
-_MAX_DIGITS = 4000
-"""Python does not convert more than 4300 digits to an int."""
+
+
+_SEPARATOR = re.compile(r"[;\t|]")
+"""Other marks than a comma that separate fields in files named `.csv`."""
 
 
 class DataError(ValueError):
@@ -79,15 +82,18 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
 
 
 def text_field(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:
-    """Return the text of a field. A number becomes text, `5.0` becomes `5`. `where`: file and line, for the message.
+    """Return the text of a field. A number becomes text, `5.0` becomes `5`; one that a double does not keep has all its
+    digits. `where`: file and line, for the message.
 
     Raises DataError if the field has another type, or if it is missing or empty and there is no `default`.
     """
     value = row.get(field)
+    if isinstance(value, WrittenFloat):
+        value = value.digits
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # a column of integers with gaps
         value = int(value)
     if isinstance(value, Decimal) and value.is_finite():
-        value = str(int(value)) if value % 1 == 0 else f"{value:f}"
+        value = str(int(value)) if is_whole(value) else f"{value:f}"
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         value = str(value)
     if default is not None and (value is None or (isinstance(value, float) and math.isnan(value))):  # a gap of pandas
@@ -95,6 +101,11 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     if not isinstance(value, str) or (not value and default is None):
         raise DataError(f"{where}: {field} must be a non-empty text, got {short_repr(value)}")
     return value
+
+
+def is_whole(value: float | Decimal) -> bool:
+    """Return whether a number is whole."""
+    return value == value.to_integral_value() if isinstance(value, Decimal) else value % 1 == 0
 
 
 def first_text(row: dict[str, Any], where: str, *fields: str) -> str:
@@ -118,8 +129,10 @@ def _json_value(value: Any, field: str) -> Any:
         return {key: _json_value(inner, f"{field}.{key}") for key, inner in value.items()}
     if isinstance(value, list):
         return [_json_value(inner, f"{field}[{at}]") for at, inner in enumerate(value)]
-    if isinstance(value, Decimal) and value.is_finite() and value % 1 == 0:
+    if isinstance(value, Decimal) and value.is_finite() and is_whole(value):
         return int(value)
+    if isinstance(value, WrittenInteger):
+        raise DataError(f"{field} is an integer of {len(value):,} digits, which no program reads: write it as a text")
     if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise DataError(f"{field} is {short_repr(value)}, which JSON cannot hold: write it as a text or a number")
@@ -139,10 +152,16 @@ def known_answer(answer: str, field: str) -> str:
     return last.removeprefix("#### ").strip() if last.startswith("#### ") else answer
 
 
-def check_text(text: str, field: str) -> str:
-    """Return the text unchanged. Raises DataError for a text that tokenizers reject."""
+def check_characters(text: str, field: str) -> str:
+    """Return the text unchanged. Raises DataError for one that has no form in UTF-8."""
     if half := lone_surrogate(text):
         raise DataError(f"{field} contains {half!a}, half of a surrogate pair; remove it or the row")
+    return text
+
+
+def check_text(text: str, field: str) -> str:
+    """Return the text unchanged. Raises DataError for a text that tokenizers reject."""
+    check_characters(text, field)
     if len(text) > LONGEST_TEXT:
         raise DataError(
             f"{field} has {len(text):,} characters; the limit is {LONGEST_TEXT:,}. Shorten or remove the row"
@@ -157,24 +176,27 @@ def short_repr(value: object) -> str:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    decoder = json_decoder()
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
             text = raw.rstrip().removeprefix(codecs.BOM_UTF8 if line == 1 else b"")
             if not text:
                 continue
             try:
-                yield line, json.loads(text.decode("utf-8"), parse_int=_parse_int)
+                yield line, decoder.decode(text.decode("utf-8"))
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}") from error
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
+            except RepeatedKeyError as error:
+                raise DataError(f"{path}:{line}: {error}") from error
             except RecursionError as error:
                 raise DataError(f"{path}:{line}: too many nested objects or arrays") from error
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the elements of one JSON array, or the lines of a file that starts with an object."""
-    decoder = json.JSONDecoder(parse_int=_parse_int)
+    decoder = json_decoder()
     with path.open(encoding="utf-8-sig") as file:
         text = _skip_to_value(path, file, "", skip="")
         if text.startswith("{"):
@@ -185,6 +207,12 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         text = _skip_to_value(path, file, text[1:], skip="")
         for number in itertools.count(1):
             if text.startswith("]"):
+                while not (rest := text[1:].strip()) and (text := _read_chunk(path, file)):
+                    text = f"]{text}"
+                if rest:
+                    raise DataError(
+                        f"{path}: {short_repr(rest)} follows the array; write one array, or an object per line"
+                    )
                 return
             while True:
                 try:
@@ -196,6 +224,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                     if not more:
                         raise DataError(f"{path}:{number}: not valid JSON: {error.msg}") from error
                     text += more
+                except RepeatedKeyError as error:
+                    raise DataError(f"{path}:{number}: {error}") from error
                 except RecursionError as error:
                     raise DataError(f"{path}:{number}: too many nested objects or arrays") from error
             yield number, row
@@ -219,11 +249,6 @@ def _read_chunk(path: Path, file: TextIO) -> str:
         raise DataError(f"{path}: not UTF-8: {error.reason}") from error
 
 
-def _parse_int(digits: str) -> int | str:
-    """Return a JSON integer. One of thousands of digits, which some answers have, stays text."""
-    return int(digits) if len(digits) <= _MAX_DIGITS else digits
-
-
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a CSV file as dicts by header, each with the number of its first line."""
     csv.field_size_limit(LARGEST_ROW)
@@ -236,6 +261,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     continue
                 if not header:
                     header = fields
+                    if len(header) == 1 and (mark := _SEPARATOR.search(header[0])):
+                        raise DataError(
+                            f"{path}:{first_line}: the fields are separated by {mark[0]!r}; write commas between them"
+                        )
                     if len(set(header)) < len(header):
                         raise DataError(f"{path}:{first_line}: two columns have the same name")
                     continue

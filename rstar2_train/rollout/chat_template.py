@@ -146,14 +146,14 @@ class ChatTemplate:
 
     def check_reasoning(self, turn: str) -> None:
         """Raise ChatFormatError for a turn whose reasoning does not fit the start of a generation."""
-        if self._opened[0] == _THINK and (_THINK_END not in turn or _THINK in turn):
+        if self._opened[0] == _THINK and (turn.count(_THINK_END) != 1 or _THINK in turn):
             raise ChatFormatError(
                 f"the chat template opens {_THINK}, so an assistant message must close it exactly once: set "
                 f"reasoning_content, or start the content with {_THINK}...{_THINK_END}"
             )
-        if self._has_closed_reasoning and _THINK in turn:
+        if self._has_closed_reasoning and (tag := next((tag for tag in (_THINK, _THINK_END) if tag in turn), "")):
             raise ChatFormatError(
-                f"the chat template starts a turn with an empty reasoning, so an assistant message cannot have {_THINK}"
+                f"the chat template starts a turn with an empty reasoning, so an assistant message cannot have {tag}"
             )
 
     def _written_fields(self, message: Mapping[str, Any]) -> str:

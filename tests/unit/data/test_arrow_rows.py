@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,12 @@ READABLE: dict[str, tuple[pa.DataType, Any, Any]] = {
     "large text": (pa.large_string(), "7", "7"),
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), "7", "7"),
     "decimal": (pa.decimal128(5, 2), Decimal("7.00"), Decimal("7.00")),
-    "half": (pa.float16(), 7.0, 7.0),
+    "half": (pa.float16(), 0.1, 0.1),
+    "single": (pa.float32(), 0.1, 0.1),
+    "not a number": (pa.float32(), math.inf, math.inf),
+    "decimal of 60 digits": (pa.decimal256(76, 1), Decimal("1" * 60), Decimal("1" * 60)),
+    "JSON": (pa.json_(), '{"a": [1, null], "b": 1.50}', {"a": [1, None], "b": 1.5}),
+    "boolean in a byte": (pa.bool8(), 1, True),
     "list": (pa.list_(pa.int8()), [1, None], [1, None]),
     "large list of lists": (pa.large_list(pa.list_(pa.string())), [["a"], [], None], [["a"], [], None]),
     "map": (pa.map_(pa.string(), pa.int8()), [("a", 1), ("b", None)], {"a": 1, "b": None}),
@@ -113,6 +119,10 @@ def test_read_problems_has_only_the_keys_of_its_row(tmp_path: Path) -> None:
         (pa.decimal128(5, 2), Decimal("7.00"), "7"),
         (pa.decimal128(5, 2), Decimal("0.50"), "0.50"),
         (pa.float64(), 7.0, "7"),
+        (pa.float32(), 0.1, "0.1"),
+        (pa.float16(), 0.1, "0.1"),
+        (pa.decimal128(38, 2), Decimal("1" * 30), "1" * 30),
+        (pa.decimal256(76, 1), Decimal("1" * 60 + ".5"), "1" * 60 + ".5"),
     ],
 )
 def test_read_problems_reads_numbers_as_answers(tmp_path: Path, kind: pa.DataType, value: Any, expected: str) -> None:
@@ -120,6 +130,20 @@ def test_read_problems_reads_numbers_as_answers(tmp_path: Path, kind: pa.DataTyp
     pq.write_table(pa.table({"problem": ["x"], "answer": pa.array([value], type=kind)}), tmp_path / "data.parquet")
     (problem,) = read_problems(tmp_path / "data.parquet")
     assert problem.answer == expected
+
+
+def test_read_rows_refuses_types_with_another_meaning(tmp_path: Path) -> None:
+    """A tensor has a shape that its stored list lacks, JSON may be invalid, and a repeated key is one too many."""
+    tensor = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int8(), [2, 2]), pa.array([[1, 2, 3, 4]], pa.list_(pa.int8(), 4))
+    )
+    texts = [pa.array([text], type=pa.json_()) for text in ("{", '{"a": 1, "a": 2}')]
+    for values in (tensor, *texts):
+        table = pa.table({"problem": ["x"], "answer": ["1"], "data": values})
+        with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
+            stream.write_table(table)
+        with pytest.raises(DataError, match=r"data\.arrow:1: data is a value of type "):
+            list(read_problems(tmp_path / "data.arrow"))
 
 
 def test_read_rows_gaps_of_pandas_are_no_values(tmp_path: Path) -> None:

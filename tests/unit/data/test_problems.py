@@ -39,6 +39,12 @@ def _schema() -> pa.Schema:
     return pa.schema([*texts, ("hard", pa.bool_())])
 
 
+def test_read_problems_with_empty_id_uses_file_and_line(tmp_path: Path) -> None:
+    """A gap in the column of ids of a CSV file is an empty text."""
+    (tmp_path / "data.csv").write_text("id,problem,answer,slice\n,x,1,\n,y,2,\n")
+    assert [(each.id, each.slice) for each in read_problems(tmp_path / "data.csv")] == [("data-2", ""), ("data-3", "")]
+
+
 def test_read_problems_without_id_uses_file_and_line(tmp_path: Path) -> None:
     """A row without an id gets one from file and line. An answer may be a number."""
     path = tmp_path / "set.jsonl"
@@ -67,6 +73,12 @@ def test_read_problems_with_instructions_round_trips(tmp_path: Path) -> None:
         ({"problem": "half \ud800", "answer": "1"}, "problem contains '\\ud800', half of a surrogate pair"),
         ({"problem": "a" * (2**20 + 1), "answer": "1"}, "problem has 1,048,577 characters; the limit is 1,048,576"),
         ({"problem": "x", "answer": ""}, "answer must be a non-empty text, got ''"),
+        ({"problem": "x", "answer": "1", "id": "\ud800"}, "id contains '\\ud800', half of a surrogate pair"),
+        ({"problem": "x", "answer": "\ud800"}, "answer contains '\\ud800', half of a surrogate pair"),
+        ({"problem": "x", "answer": "1", "slice": "\ud800"}, "slice contains '\\ud800'"),
+        ({"problem": "x", "answer": "1", "data": {"a": "\ud800"}}, "data contains '\\ud800'"),
+        ({"problem": " \n", "answer": "1"}, "problem must be a non-empty text, got ' \\n'"),
+        ({"problem": "x", "answer": "\t "}, "answer must be a non-empty text"),
         ({"problem": "x", "answer": True}, "answer must be a non-empty text, got True"),
         ({"problem": "x", "answer": "1", "hard": "yes"}, "hard must be true or false, got 'yes'"),
         ([1], "a row must be a JSON object"),

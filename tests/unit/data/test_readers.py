@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rstar2_train.data import readers
-from rstar2_train.data.readers import DataError, read_rows, text_field
+from rstar2_train.data.readers import DataError, json_value, read_rows, text_field
 
 ROWS: list[dict[str, Any]] = [
     {"a": 'x, ]} \\ " [{', "n": 1},
@@ -117,6 +117,10 @@ def test_read_rows_of_json_with_object_per_line(tmp_path: Path) -> None:
         ('[{"a": 1},', "the array is not closed"),
         ('[{"a": 1}, 3]', ":2: a row must be a JSON object, got 3"),
         ("[]", "the file has no rows"),
+        ('[{"a": 1}] [{"a": 2}]', "follows the array; write one array, or an object per line"),
+        ('[{"a": 1}]' + " " * 100_000 + "x", "'x' follows the array"),
+        ('[{"a": 1}, {"a": 1, "a": 2}]', ":2: an object has the key 'a' twice; keep one"),
+        ('{"a": 1}\n{"b": [{"a": 1, "a": 2}]}', ":2: an object has the key 'a' twice; keep one"),
     ],
 )
 def test_read_rows_of_invalid_json_names_row(tmp_path: Path, text: str, message: str) -> None:
@@ -147,6 +151,50 @@ def test_read_rows_with_huge_number_or_nesting(tmp_path: Path, suffix: str) -> N
     assert [row for _, row in read_rows(path)] == [{"a": "9" * 5000}]
     path.write_text(f'{brackets[0]}{{"a": {"[" * 100_000}')
     with pytest.raises(DataError, match=r":1: too many nested objects or arrays"):
+        list(read_rows(path))
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("0.30000000000000000000000001", "0.30000000000000000000000001"),
+        ("12345678901234567890.5", "12345678901234567890.5"),
+        ("9007199254740993.0", "9007199254740993.0"),
+        ("1e400", "1e400"),
+        ("1e-400", "1e-400"),
+        ("1e99999999999999999999", "1e99999999999999999999"),
+        ("5.00000000000000000000", "5"),
+        ("0.1000000000000000", "0.1"),
+        ("1.5e3", "1500"),
+        ("-0.25", "-0.25"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_text_field_of_json_number_keeps_its_digits(tmp_path: Path, suffix: str, number: str, text: str) -> None:
+    """A known answer is never rounded; a number that a double keeps has its usual form."""
+    path = tmp_path / f"data.{suffix}"
+    path.write_text(f'[{{"a": {number}}}]' if suffix == "json" else f'{{"a": {number}}}')
+    ((_, row),) = read_rows(path)
+    assert text_field(row, "a", "f:1") == text
+
+
+def test_json_value_of_long_numbers_is_number_or_refused(tmp_path: Path) -> None:
+    """A float in data is the next double, as for each reader of JSON; an integer that Python cannot read is refused."""
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"a": {"x": 0.30000000000000000000000001}}\n{"a": {"x": ' + "9" * 5000 + "}}")
+    (_, first), (_, second) = read_rows(path)
+    assert json.dumps(json_value(first["a"], "f:1: a")) == '{"x": 0.3}'
+    with pytest.raises(DataError, match=r"f:1: a\.x is an integer of 5,000 digits, .* write it as a text"):
+        json_value(second["a"], "f:1: a")
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_read_rows_of_csv_names_another_separator(tmp_path: Path, mark: str) -> None:
+    """A file with semicolons or tabs is refused by its header."""
+    path = tmp_path / "data.csv"
+    path.write_text(f"problem{mark}answer\nx{mark}1\n")
+    with pytest.raises(DataError, match=r"data\.csv:1: the fields are separated by .*; write commas between them"):
         list(read_rows(path))
 
 

@@ -116,6 +116,9 @@ def test_encode_demonstration_reasoning_of_opened_turn(chat_format: ChatFormat) 
     [
         (QWEN35, _assistant("b"), "opens <think>, so an assistant message must close it exactly once"),
         (QWEN35, _assistant(f"{THOUGHT}{THOUGHT}"), "must close it exactly once"),
+        (QWEN35, _assistant("<think>\nr\n</think>\n</think>\nb"), "must close it exactly once"),
+        (QWEN35, _assistant("<think>\n<think>\nr\n</think>\nb"), "must close it exactly once"),
+        (QWEN35_SILENT, _assistant("r\n</think>\n\nb"), "so an assistant message cannot have </think>"),
         (QWEN35_SILENT, _assistant(THOUGHT), "starts a turn with an empty reasoning"),
         (QWEN35_SILENT, _assistant("b", reasoning_content="r"), "in a form that no turn has"),
         (LLAMA32, _assistant("I compute.", tool_calls=[CALL]), "does not write content"),
