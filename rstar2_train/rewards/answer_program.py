@@ -17,7 +17,7 @@ _QUOTED = re.compile(r"(?:[ \t]*+>[ \t]?)++")
 _LIST_MARKERS = re.compile(r"(?:[ \t]*+(?:[-*+]|\d++[.)])[ \t]++)++")
 _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
 _NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
-"""What follows the marks of a fence that starts a block, inside a block without an end."""
+"""The label after the marks of a fence that starts a block, inside a block without an end."""
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
