@@ -12,7 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rstar2_train.api.objective_rules import NEEDS_REFERENCE, NEEDS_SOURCE, NO_SHAPING, only_for
+from rstar2_train.api.objective_rules import (
+    NEEDS_REFERENCE,
+    NEEDS_REWARD,
+    NEEDS_SOURCE,
+    NEEDS_TEACHER,
+    NO_SHAPING,
+    ONE_FROZEN_POLICY,
+    only_for,
+)
 from rstar2_train.api.objectives import ObjectiveSpec, types_with
 from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
@@ -170,6 +178,10 @@ def _of_objective(at: str) -> Iterator[Rule]:
     shaped = "has(self.overlongBufferRatio) && self.overlongBufferRatio > 0.0"
     rule = f"self.type != 'MaxRL' || !({shaped})"
     yield Rule(at=at, rule=rule, message=NO_SHAPING, field=".overlongBufferRatio")
+    rule = "(self.type == 'Distillation') == has(self.teacher)"
+    yield Rule(at=at, rule=rule, message=NEEDS_TEACHER, field=".teacher")
+    rule = f"self.type != 'Distillation' || self.?rewardWeight.orValue(0.0) > 0.0 || !({shaped})"
+    yield Rule(at=at, rule=rule, message=NEEDS_REWARD, field=".overlongBufferRatio")
 
 
 def _of_reference(at: str) -> Rule:
@@ -181,6 +193,11 @@ OBJECTIVES = (
     *_of_objective("spec.stages[].grpo.objective"),
     _of_reference("spec.grpo.referenceKl"),
     _of_reference("spec.stages[].grpo.referenceKl"),
+    _each_grpo(
+        "(has(s.grpo.objective) ? s.grpo.objective.type : self.grpo.?objective.type.orValue('GRPO')) != 'Distillation'"
+        " || !has(s.grpo.referenceKl) && !has(self.grpo.referenceKl)",
+        f"referenceKl {ONE_FROZEN_POLICY}",
+    ),
 )
 
 ROLES = (

@@ -143,7 +143,8 @@ def _describe_objective_defaults(fields: Schema) -> None:
     """Add the types that have a field, and their defaults, to its description: a default depends on the type."""
     for name, field in ObjectiveSpec.model_fields.items():
         if types := types_with(name):
-            defaults = (f"{kind}: {json.dumps(value)}" if value else kind for kind, value in types.items())
+            own = {kind: "" if value in (None, "") else f": {json.dumps(value)}" for kind, value in types.items()}
+            defaults = (f"{kind}{default}" for kind, default in own.items())
             fields[str(field.alias)]["description"] += f" Only for {', '.join(defaults)}."
 
 

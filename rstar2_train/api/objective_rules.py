@@ -22,6 +22,14 @@ TRUSTED = (
     "the file runs in the processes of the trainer, without the sandbox of tools, and reads the job's storage and "
     "secrets; use only code that you trust"
 )
+NEEDS_TEACHER = "teacher is required if type is Distillation, and only allowed then"
+NEEDS_REWARD = (
+    "must be 0 if type is Distillation and rewardWeight is 0: the shaping changes a reward that has no term in the loss"
+)
+ONE_FROZEN_POLICY = (
+    "must not be set if the objective's type is Distillation: the ranks hold one frozen policy, the teacher, and its "
+    "term already is the K1 estimate of the divergence from it"
+)
 NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
 NO_SHAPING = (
     "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
@@ -45,6 +53,12 @@ def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
         reference = grpo.reference_kl
         if reference is not None and (reference.model == "Source") != (reference.source is not None):
             yield Issue(f"{at}.referenceKl.source", NEEDS_REFERENCE, reference.source)
+    for index, stage in enumerate(job.spec.stages):
+        if stage.grpo is None:
+            continue
+        settings = job.grpo_settings(stage)
+        if settings.objective.type == "Distillation" and settings.reference_kl is not None:
+            yield Issue(f"spec.stages[{index}].grpo.referenceKl", ONE_FROZEN_POLICY)
 
 
 def objectives(job: AgenticRLJob) -> Iterator[Issue]:
@@ -64,5 +78,9 @@ def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
         yield Issue(f"{at}.source", NEEDS_SOURCE)
     elif spec.type == "Custom":
         yield Issue(f"{at}.source", TRUSTED, spec.source, warning=True)
+    if (spec.type == "Distillation") != (spec.teacher is not None):
+        yield Issue(f"{at}.teacher", NEEDS_TEACHER)
+    if spec.type == "Distillation" and spec.overlong_buffer_ratio and not spec.reward_weight:
+        yield Issue(f"{at}.overlongBufferRatio", NEEDS_REWARD, spec.overlong_buffer_ratio)
     if spec.type == "MaxRL" and spec.overlong_buffer_ratio:
         yield Issue(f"{at}.overlongBufferRatio", NO_SHAPING, spec.overlong_buffer_ratio)

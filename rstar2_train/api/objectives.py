@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from rstar2_train.api.base import VARIABLE, ApiModel, Positive, Probability, Text, keys
 
-OBJECTIVES: dict[str, dict[str, float | str]] = {
+OBJECTIVES: dict[str, dict[str, float | str | None]] = {
     "GRPO": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "GroupMean"},
     "DrGRPO": {"clip_low": 0.2, "clip_high": 0.2},
     "DAPO": {"clip_low": 0.2, "clip_high": 0.28, "overlong_buffer_ratio": 0.2},
@@ -23,6 +23,7 @@ OBJECTIVES: dict[str, dict[str, float | str]] = {
     "DPPO": {"max_divergence": 0.2, "max_ratio": 20.0},
     "RLOO": {},
     "MaxRL": {},
+    "Distillation": {"teacher": None, "teacher_weight": 1.0, "reward_weight": 0.0},
     "Custom": {"source": ""},
 }
 """Registry: type -> its own fields, by their Python names, with the defaults of the source. A new type is one line here
@@ -45,7 +46,15 @@ ObjectiveType = Annotated[
 ]
 Aggregation = Literal["GroupMean", "SequenceMean", "TokenMean"]
 Truncated = Literal["Train", "Mask"]
+Weight = Annotated[float, Field(ge=0)]
 Parameters = Annotated[dict[str, float], Field(max_length=32), keys(VARIABLE)]
+
+
+class Teacher(ApiModel):
+    """Policy that a student learns from, which the ranks hold as a second sharded copy (docs/objectives.md)."""
+
+    source: Text
+    """Model folder of the same architecture, shape and tokenizer as the trained model."""
 
 
 class ObjectiveSpec(ApiModel):
@@ -68,6 +77,12 @@ class ObjectiveSpec(ApiModel):
     """Change of a token's probability beyond which an update that enlarges it is masked."""
     max_ratio: Positive | None = None
     """Maximum of the probability ratio."""
+    teacher: Teacher | None = None
+    """Policy that the stage learns from; required if type is Distillation, and only allowed then."""
+    teacher_weight: Positive | None = None
+    """Weight of the teacher's term: the log-probability of the teacher minus that of the policy."""
+    reward_weight: Weight | None = None
+    """Weight of the advantage of the reward. 0: the rewards only select rollouts."""
     source: Text | None = None
     """Python file with the functions `advantages` and `loss`. It runs in the trainer's processes without a sandbox."""
     parameters: Parameters | None = None
@@ -100,6 +115,9 @@ class Objective(ApiModel):
     negative_temperature: float = 0.0
     max_divergence: float = 0.0
     max_ratio: float = 0.0
+    teacher: Teacher | None = None
+    teacher_weight: float = 0.0
+    reward_weight: float = 0.0
     source: str = ""
     parameters: dict[str, float] = {}
     overlong_buffer_ratio: float = 0.0

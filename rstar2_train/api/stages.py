@@ -211,6 +211,11 @@ class GRPOSettings(ApiModel):
         )
 
     @property
+    def has_reference(self) -> bool:
+        """Whether the ranks hold a frozen policy: the teacher, or the reference of the KL term."""
+        return self.reference_kl is not None or self.objective.teacher is not None
+
+    @property
     def correction_cap(self) -> float | None:
         """Cap of the truncated importance correction; None if it is off."""
         correction = self.importance_correction

@@ -102,7 +102,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
-        reference=stage.type == "GRPO" and job.grpo_settings(stage).reference_kl is not None,
+        reference=stage.type == "GRPO" and job.grpo_settings(stage).has_reference,
         snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
 

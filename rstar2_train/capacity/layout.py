@@ -43,7 +43,7 @@ class Layout:
     published: bool = False
     """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
     reference: bool = False
-    """Whether the ranks hold a reference policy too."""
+    """Whether the ranks hold a frozen policy too: the reference of a KL term, or a teacher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class TrainerStep:
     published: bool = False
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
     reference: bool = False
-    """Whether the ranks hold a reference policy (grpo.referenceKl), in the number format of forward and backward."""
+    """Whether the ranks hold a frozen policy (referenceKl, a teacher), in the number format of forward and backward."""
     snapshot_on_device: bool = False
     """Whether the same memory has the copy that a checkpoint is written from: on the CPU, where it is the host's."""
 
@@ -72,7 +72,7 @@ class TrainerMemory:
     published: float
     """The weights published last, in the number format of the engines: the base of the next changes."""
     reference: float
-    """The weights of the reference policy."""
+    """The weights of the frozen policy: of referenceKl, or the teacher."""
     transient: float
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
     snapshot: float

@@ -47,7 +47,6 @@ def policy_loss(
     engine_logprobs: Tensor | None = None,
     stale: Tensor | None = None,
     excluded: Tensor | None = None,
-    reference_logprobs: Tensor | None = None,
 ) -> LossParts:
     """Return minus the share of some tokens in the objective of the update. All tensors have the shape [tokens].
 
@@ -59,10 +58,9 @@ def policy_loss(
         stale: whether other weights than those of p_old sampled the token, for the metrics; None: no token.
         excluded: whether the token's rollout is too far from p_old to be trained on (`excluded_by_gap`); None: no
             token. Its weight in the loss becomes 0; the metrics include it.
-        reference_logprobs: log-probabilities of the reference policy, for `settings.reference_kl`.
 
     Raises:
-        ValueError: for a correction without the engine's log-probabilities, or a KL term without a reference.
+        ValueError: for a correction without the engine's log-probabilities, or a KL term without those of a reference.
     """
     correction_cap = settings.correction_cap
     if correction_cap is not None and engine_logprobs is None:
@@ -97,25 +95,24 @@ def policy_loss(
             sums["excluded"] = (excluded.to(count.dtype) * count).sum()
     loss = -(terms.objective * correction * terms.weights).sum()
     if settings.reference_kl is not None:
-        if reference_logprobs is None:
-            raise ValueError("a KL term needs the log-probabilities of the reference policy")
-        estimate = kl_estimate(tokens, reference_logprobs, settings.reference_kl.estimator)
+        estimate = kl_estimate(tokens, settings.reference_kl.estimator)
         if excluded is not None:
             estimate = torch.where(excluded, 0.0, estimate)
         sums["reference_kl"] = (estimate.detach() * count).sum()
         loss = loss + settings.reference_kl.weight * (estimate * terms.weights).sum()
+    if settings.objective.teacher is not None:
+        sums["teacher_kl"] = (kl_estimate(tokens, "K1").detach() * count).sum()
     return LossParts(loss=loss, sums=sums, maxima=maxima, gaps=gaps)
 
 
-def kl_estimate(tokens: Tokens, reference: Tensor, estimator: Literal["K1", "K2", "K3"]) -> Tensor:
+def kl_estimate(tokens: Tokens, estimator: Literal["K1", "K2", "K3"]) -> Tensor:
     """Return the estimate of KL(pi || pi_reference) of each token, times pi / pi_old; 0 for tokens that do not train.
 
     With the ratio, the gradient of the mean over tokens that pi_old sampled is that of the mean under pi: an estimator
     alone lacks the part of the sampling, and K1 alone has the gradient 0 on average. With d = log pi - log
     pi_reference, within +-20: K1 is d, K2 d^2 / 2, K3 exp(-d) - 1 + d.
     """
-    difference = torch.where(tokens.trained, tokens.logprobs - reference, 0.0)
-    d = difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    d = tokens.reference_difference
     values = {"K1": lambda: d, "K2": lambda: d * d / 2, "K3": lambda: torch.expm1(-d) + d}
     return tokens.ratio * values[estimator]()
 

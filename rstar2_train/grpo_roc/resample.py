@@ -47,11 +47,18 @@ class RolloutSelection:
     """One reason per rollout. kept: negative | positive; untrained: all correct | all wrong | alone (selected, but the
     group has no variance); dropped: negative | penalty (a positive that was not drawn) | uniform | infrastructure."""
     trainable: bool
-    """Whether the selected rewards differ; without variance all advantages are 0."""
+    """Whether the selected rollouts train: if their rewards differ, as all advantages are 0 without variance, or if
+    equal rewards train."""
 
 
 def resample(
-    stats: Sequence[RolloutStats], *, keep: int, mode: Mode = "Paper", min_per_class: int = 0, seed: Seed
+    stats: Sequence[RolloutStats],
+    *,
+    keep: int,
+    mode: Mode = "Paper",
+    min_per_class: int = 0,
+    equal_rewards_train: bool = False,
+    seed: Seed,
 ) -> RolloutSelection:
     """Select `keep` (G) of the rollouts of one prompt.
 
@@ -65,6 +72,7 @@ def resample(
         keep: G, the number of rollouts that train, at least 1.
         mode: how correct rollouts are drawn.
         min_per_class: smallest number of each class, if the class has it; at most G/2.
+        equal_rewards_train: whether the objective has a term without the reward: of a teacher.
         seed: run seed, step and prompt id (or one number); the same seed gives the same draw on every machine.
 
     Raises:
@@ -94,9 +102,8 @@ def resample(
             rng.sample(negatives, negative_count) + _draw_positives(stats, positives, positive_count, mode, rng)
         )
     rewards = {stats[index].reward for index in kept}
-    return RolloutSelection(
-        kept=kept, reasons=_reasons(stats, set(kept), mode, len(rewards) > 1), trainable=len(rewards) > 1
-    )
+    trainable = len(rewards) > 1 or (equal_rewards_train and bool(kept))
+    return RolloutSelection(kept=kept, reasons=_reasons(stats, set(kept), mode, trainable), trainable=trainable)
 
 
 def class_counts(

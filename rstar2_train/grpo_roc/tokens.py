@@ -65,6 +65,8 @@ class Tokens:
     """[sequences] trained tokens of each sequence, int64."""
     counts: Counts
     """Denominators of the update."""
+    reference_logprobs: Tensor | None = None
+    """Log-probability of each token under the frozen policy: the teacher, or the reference of a KL term."""
 
     @cached_property
     def log_ratio(self) -> Tensor:
@@ -76,6 +78,18 @@ class Tokens:
     def ratio(self) -> Tensor:
         """pi / pi_old of each token."""
         return self.log_ratio.exp()
+
+    @cached_property
+    def reference_difference(self) -> Tensor:
+        """log pi - log pi_reference, within +-20; 0 for tokens that do not train.
+
+        Raises:
+            ValueError: if the ranks hold no frozen policy.
+        """
+        if self.reference_logprobs is None:
+            raise ValueError("the loss needs the log-probabilities of the teacher or of the reference policy")
+        difference = (self.logprobs - self.reference_logprobs).where(self.trained, 0.0)
+        return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """Return for each token the mean of `values` over the trained tokens of its sequence."""

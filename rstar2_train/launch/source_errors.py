@@ -1,4 +1,4 @@
-"""Checks the files of a job's sources before its first stage: the rows, the chat template and the functions.
+"""Checks the files of a job's sources before its first stage: rows, chat template, functions and frozen models.
 
 `rstar2 validate`, the preflight of `rstar2 run` and the prepare program of a cluster call it.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.capacity.frozen_model import find_frozen_model_errors
 from rstar2_train.data.sources import find_invalid_files
 from rstar2_train.rollout.template_check import find_template_errors
 from rstar2_train.trainer.objective_check import find_objective_errors
@@ -16,4 +17,5 @@ def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
 
     For a field with several errors, that of its rows or functions is returned.
     """
-    return find_template_errors(job) | find_objective_errors(job) | find_invalid_files(job)
+    models = find_frozen_model_errors(job)
+    return find_template_errors(job) | find_objective_errors(job) | models | find_invalid_files(job)

@@ -41,10 +41,14 @@ def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialP
 
 
 def reference_model(job: AgenticRLJob, stage: Stage, source: InitialPolicy) -> Path | None:
-    """Return the model folder of a stage's reference policy; None: the stage has no KL term."""
-    reference = job.grpo_settings(stage).reference_kl if stage.type == "GRPO" else None
-    if reference is None:
+    """Return the model folder of a stage's frozen policy, its teacher or the reference of its KL term; None: none."""
+    settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
+    if settings is None or not settings.has_reference:
         return None
+    if settings.objective.teacher is not None:
+        return Path(settings.objective.teacher.source)
+    reference = settings.reference_kl
+    assert reference is not None
     return {"Initial": Path(job.spec.model.source), "Stage": source.model, "Source": Path(reference.source or "")}[
         reference.model
     ]

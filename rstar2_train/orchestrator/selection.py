@@ -28,14 +28,15 @@ def select_group(
 
     `seed` names the step; with the problem's id it seeds the draw.
     `staleness`: returns the age of a weight version at the step, in steps; None: every token has age 0. Return None for
-    a group whose kept rewards are equal before the shaping: it has no advantage. Truncated rollouts that the objective
-    masks count in the advantages of the others.
+    a group whose kept rewards are equal before the shaping, unless the objective has a teacher: it has no advantage.
+    Truncated rollouts that the objective masks count in the advantages of the others.
     """
     selection = resample(
         [_stats(trajectory) for trajectory in group],
         keep=settings.keep_per_prompt,
         mode=settings.resample.mode,
         min_per_class=settings.resample.min_per_class,
+        equal_rewards_train=settings.objective.teacher is not None,
         seed=(*seed, group[0].prompt_id),
     )
     for index, trajectory in enumerate(group):

@@ -97,8 +97,8 @@ def _trainer_rows(
         base = f"{step.value_bytes} x {parameters} / {step.ranks}: the base of the changes that Delta writes"
         yield Row(section, "publishedWeights", "weights published last", "bytes", memory.published, base)
     if step.reference:
-        base = f"{step.value_bytes} x {parameters} / {step.ranks}: grpo.referenceKl"
-        yield Row(section, "referenceWeights", "weights of the reference", "bytes", memory.reference, base)
+        base = f"{step.value_bytes} x {parameters} / {step.ranks}: {_reference(job, stage)}"
+        yield Row(section, "referenceWeights", "weights of the frozen policy", "bytes", memory.reference, base)
     yield Row(
         *(section, "transient", "logits, layer gradients", "bytes", memory.transient),
         f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",
@@ -114,6 +114,11 @@ def _trainer_rows(
     if not step.snapshot_on_device:
         size = snapshot_bytes(shape, ranks=step.ranks)
         yield Row(section, "checkpointCopy", "host: copy for a checkpoint", "bytes", size, copy)
+
+
+def _reference(job: AgenticRLJob, stage: Stage) -> str:
+    teacher = job.grpo_settings(stage).objective.teacher
+    return "grpo.referenceKl" if teacher is None else "the teacher of grpo.objective"
 
 
 def _gradients(parameters: str, step: TrainerStep) -> str:

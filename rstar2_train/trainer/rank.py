@@ -45,7 +45,7 @@ class TrainerRank:
         self.ranks_per_host: int | None = None
         self.policy: Policy | None = None
         self.reference: Policy | None = None
-        """Frozen policy of grpo.referenceKl."""
+        """Frozen policy: the teacher, or that of grpo.referenceKl."""
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
         self.writer: ShardWriter | None = None

@@ -72,7 +72,7 @@ def grpo_backward(
         settings: objective, temperature and importance correction.
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
-        reference: policy of the KL term, if the settings have one.
+        reference: frozen policy, if the settings have one: of the KL term, or the teacher.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
@@ -87,14 +87,14 @@ def grpo_backward(
             excluded = _excluded(batch, old, limit=settings.importance_correction.max_sequence_gap)
         else:
             old, excluded, counts = start.old_logprobs[number], start.excluded[number], start.counts
-        tokens = objective_tokens(batch, logprobs, old, excluded if counts is not None else None, counts)
+        dropped = excluded if counts is not None else None
+        tokens = objective_tokens(batch, logprobs, old, dropped, counts, reference_logprobs)
         parts = policy_loss(
             tokens,
             settings,
             engine_logprobs=batch.engine_logprobs,
             stale=batch.stale,
             excluded=excluded,
-            reference_logprobs=reference_logprobs,
         )
         _backward(parts.loss)
         entropy = torch.where(tokens.trained, entropies, 0.0).sum()
@@ -180,11 +180,17 @@ def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) ->
 
 
 def objective_tokens(
-    batch: DeviceBatch, logprobs: Tensor, old: Tensor, dropped: Tensor | None, counts: Counts | None
+    batch: DeviceBatch,
+    logprobs: Tensor,
+    old: Tensor,
+    dropped: Tensor | None,
+    counts: Counts | None,
+    reference: Tensor | None = None,
 ) -> Tokens:
     """Return the input of the objective.
 
-    `dropped`: tokens of rollouts that leave the denominators, which then are `counts`.
+    `dropped`: tokens of rollouts that leave the denominators, which then are `counts`. `reference`: log-probabilities
+    of the frozen policy, if the ranks hold one.
     """
     trained, row_tokens, update = batch.weights > 0, batch.row_tokens, batch.counts
     if dropped is not None:
@@ -198,6 +204,7 @@ def objective_tokens(
         groups=batch.groups,
         sequence_tokens=row_tokens,
         counts=counts or Counts(update.groups, update.sequences, update.tokens, batch.group_tokens),
+        reference_logprobs=reference,
     )
 
 

@@ -141,8 +141,8 @@ class TrainerGroup:
 
         Returns:
             loss, grad_norm (largest), clip_fraction, ratio_mean, ratio_max, approx_kl, entropy, mismatch_mean and
-            mismatch_max (|log p_trainer - log p_engine| at the start of the step), correction_mean and reference_kl if
-            they are enabled, the metrics of `_gap_metrics`, tokens (trained), sequences, groups, updates,
+            mismatch_max (|log p_trainer - log p_engine| at the start of the step), correction_mean, reference_kl and
+            teacher_kl if they are enabled, the metrics of `_gap_metrics`, tokens (trained), sequences, groups, updates,
             update_skipped, lr, seconds, tokens_per_second.
         """
         started = time.perf_counter()
@@ -167,8 +167,7 @@ class TrainerGroup:
         }
         if "correction" in tally.sums:
             metrics["correction_mean"] = tally.sums["correction"] / tokens
-        if "reference_kl" in tally.sums:
-            metrics["reference_kl"] = tally.sums["reference_kl"] / tokens
+        metrics |= {name: tally.sums[name] / tokens for name in ("reference_kl", "teacher_kl") if name in tally.sums}
         return metrics | _gap_metrics(tally)
 
     def snapshot_state(self) -> None:

@@ -57,7 +57,7 @@ class TrainConfig:
     """Whether the ranks keep the weights published last (Delta, Collective). The layout leaves memory for them."""
 
     reference: Path | None = None
-    """Model folder of the reference policy (grpo.referenceKl); None: no reference."""
+    """Model folder of the frozen policy: the teacher, or that of grpo.referenceKl; None: none."""
 
     @classmethod
     def from_spec(

@@ -162,14 +162,14 @@ def parts_of(
         known = index >= 0
         logprobs = torch.where(known, new[index.clamp(min=0)], -1e3)
         old_logprobs = torch.where(known, old[index.clamp(min=0)], -5.0)
-        tokens = objective_tokens(batch, logprobs, old_logprobs, dropped if counts else None, counts)
+        frozen = torch.where(known, reference[index.clamp(min=0)], -7.0)
+        tokens = objective_tokens(batch, logprobs, old_logprobs, dropped if counts else None, counts, frozen)
         parts.append(
             policy_loss(
                 tokens,
                 update.settings,
                 engine_logprobs=batch.engine_logprobs,
                 excluded=dropped,
-                reference_logprobs=torch.where(known, reference[index.clamp(min=0)], -7.0),
             )
         )
     torch.stack([part.loss for part in parts]).sum().backward()

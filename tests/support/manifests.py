@@ -120,6 +120,14 @@ FINE: list[tuple[str, object]] = [
             {"type": "GRPO", "aggregation": "SequenceMean", "truncated": "Mask"},
             {"type": "DAPO", "clipHigh": 0.3, "overlongBufferRatio": 0.1, "overlongPenalty": 0.5},
             {"type": "GSPO"},
+            {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
+            {
+                "type": "Distillation",
+                "teacher": {"source": "hf://a/b"},
+                "teacherWeight": 0.5,
+                "rewardWeight": 1,
+                "overlongBufferRatio": 0.2,
+            },
             {"type": "Custom", "source": "pvc://a/objective.py", "parameters": {"tau": 2.0}},
         )
     ),
@@ -224,6 +232,35 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         {"type": "Custom"},
         "spec.grpo.objective.source: source is required if type is Custom",
         "source is required if type is Custom, and only allowed then",
+    ),
+    (
+        "spec.stages.1.grpo.objective",
+        {"type": "Distillation"},
+        "spec.stages[1].grpo.objective.teacher: teacher is required if type is Distillation",
+        "teacher is required if type is Distillation, and only allowed then",
+    ),
+    (
+        "spec.grpo.objective",
+        {"type": "CISPO", "teacher": {"source": "pvc://m/t"}},
+        "spec.grpo.objective.teacher is ",
+        "is only allowed if type is Distillation",
+    ),
+    (
+        "spec.grpo.objective",
+        {"type": "Distillation", "teacher": {"source": "pvc://m/t"}, "overlongBufferRatio": 0.2},
+        "spec.grpo.objective.overlongBufferRatio is 0.2: must be 0 if type is Distillation and rewardWeight is 0",
+        "must be 0 if type is Distillation and rewardWeight is 0",
+    ),
+    (
+        "spec.stages.1.grpo",
+        {
+            "data": "p.jsonl",
+            "steps": 2,
+            "objective": {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
+            "referenceKl": {"weight": 0.1},
+        },
+        "spec.stages[1].grpo.referenceKl: must not be set if the objective's type is Distillation",
+        "must not be set if the objective's type is Distillation",
     ),
     (
         "spec.grpo.objective",

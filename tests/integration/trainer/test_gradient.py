@@ -15,13 +15,14 @@ from rank_processes import run_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from rstar2_train.api.objectives import ObjectiveSpec
+from rstar2_train.api.objectives import ObjectiveSpec, Teacher
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.trainer import step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy, named_shards
 from rstar2_train.trainer.rank import TrainerRank
+from rstar2_train.trainer.reference import load_reference
 from rstar2_train.trainer.types import TokenSequence
 
 SETTINGS = GRPOSettings(temperature=0.8, importance_correction=ImportanceCorrection(enabled=True, cap=2.0))
@@ -167,6 +168,10 @@ def gradients(
             packed=case.packed,
             compiled=case.compiled,
         )
+        teacher = None
+        if settings.objective.teacher is not None:
+            folder, config = Path(settings.objective.teacher.source), replace(CONFIG, packed=case.packed)
+            teacher = load_reference(folder, model, compute=trainer.compute, layout=layout, config=config)
         (update,) = grpo_updates(groups, updates=1, seed=0)
         rows = [row for group in update for row in group]
         batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
@@ -177,7 +182,7 @@ def gradients(
             values = [torch.full(batch.targets.shape, old) for batch in batches]
             start = step.UpdateStart(values, excluded=[None] * len(values))
         with OperationCount() as count:
-            step.grpo_backward(policy, batches, device, settings=settings, start=start)
+            step.grpo_backward(policy, batches, device, settings=settings, start=start, reference=teacher)
         whole = {}
         for name, shard in named_shards(policy).items():
             assert shard.grad is not None
@@ -271,14 +276,21 @@ OLD = -4.0
 def objective_gradient(
     model: Path, groups: list[list[TokenSequence]], settings: GRPOSettings
 ) -> dict[str, torch.Tensor]:
-    """Return the gradient of minus GSPO or Dr. GRPO in float64, one sequence at a time; every old value is OLD."""
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
+    """Return the gradient of minus the objective in float64, one sequence at a time; every old value is OLD."""
+    teacher = settings.objective.teacher
+    policy, frozen = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+        for folder in (model, teacher.source if teacher else model)
+    )
     bounds, loss = settings.objective, torch.zeros((), dtype=torch.float64)
     rollouts = [rollout for group in groups for rollout in group]
     for rollout in rollouts:
-        log_p = policy(torch.tensor([rollout.ids.tolist()])).logits[0].log_softmax(dim=-1)
-        places = np.flatnonzero(rollout.mask)
-        values = torch.stack([log_p[place - 1, int(rollout.ids[place])] for place in places])
+        values, theirs = (_logprobs(each, rollout) for each in (policy, frozen))
+        if teacher is not None:
+            advantage = rollout.advantage + bounds.teacher_weight * (theirs - values).detach()
+            tokens = sum(int(each.mask.sum()) for each in rollouts)
+            loss = loss - ((values - OLD).exp() * advantage).sum() / tokens
+            continue
         ratio = (values - OLD).mean().exp() if bounds.type == "GSPO" else (values - OLD).exp()
         clipped = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
         term = torch.minimum(ratio * rollout.advantage, clipped * rollout.advantage)
@@ -288,13 +300,22 @@ def objective_gradient(
     return {name: parameter.grad for name, parameter in policy.named_parameters()}
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize("kind", ["GSPO", "DrGRPO"])
-def test_step_gradient_of_sequence_objectives(model_dir: Path, kind: str, ranks: int) -> None:
+def _logprobs(policy: Any, rollout: TokenSequence) -> torch.Tensor:
+    log_p = policy(torch.tensor([rollout.ids.tolist()])).logits[0].log_softmax(dim=-1)
+    return torch.stack([log_p[place - 1, int(rollout.ids[place])] for place in np.flatnonzero(rollout.mask)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [("GSPO", 1), ("GSPO", 4), ("DrGRPO", 1), ("DrGRPO", 4), ("Distillation", 4)]
+)
+def test_step_gradient_of_other_objectives(model_dir: Path, tmp_path: Path, kind: str, ranks: int) -> None:
     """The denominators are those of the update: padded or packed, over ranks, shards and HSDP copies."""
     groups = rollout_groups(4, 4)
-    objective = ObjectiveSpec(type=kind, clip_low=0.9, clip_high=3.0).settings()
-    settings = GRPOSettings(objective=objective, max_response_tokens=64)
+    spec = ObjectiveSpec(type=kind, clip_low=0.9, clip_high=3.0)
+    if kind == "Distillation":
+        teacher = Teacher(source=str(write_model(tmp_path / "teacher", seed=8)))
+        spec = ObjectiveSpec(type=kind, teacher=teacher, teacher_weight=0.5)
+    settings = GRPOSettings(objective=spec.settings(), max_response_tokens=64)
     expected = objective_gradient(model_dir, groups, settings)
     cases = {
         1: [Case(1, tokens=4096), Case(1, tokens=20, packed=True)],

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rstar2_train.api.objectives import OBJECTIVES, ReferenceKL
+from rstar2_train.api.objectives import OBJECTIVES, ReferenceKL, Teacher
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.grpo_roc.loss import kl_estimate
 from rstar2_train.grpo_roc.objectives import functions_of
@@ -19,8 +19,10 @@ from tests.support.drawn_updates import MOST, DrawnRollout, DrawnUpdate, draw_up
 
 RTOL = 1e-6
 KINDS = [kind for kind in OBJECTIVES if kind != "Custom"]
+TEACHER = {"teacher": Teacher(source="teacher")}
 CASES: dict[str, GRPOSettings] = {
-    **{kind: settings_of(kind) for kind in KINDS},
+    **{kind: settings_of(kind, **(TEACHER if kind == "Distillation" else {})) for kind in KINDS},
+    "Distillation with the reward": settings_of("Distillation", **TEACHER, teacher_weight=0.3, reward_weight=2.0),
     "GRPO SequenceMean": settings_of("GRPO", aggregation="SequenceMean"),
     "GRPO TokenMean": settings_of("GRPO", aggregation="TokenMean"),
     "GSPO wide": settings_of("GSPO", clip_low=0.1, clip_high=0.2),
@@ -29,12 +31,12 @@ CASES: dict[str, GRPOSettings] = {
     "SAPO steep": settings_of("SAPO", positive_temperature=2.0, negative_temperature=3.0),
 }
 
-Equation = Callable[[Tensor, Tensor, float, GRPOSettings], Tensor]
-"""Log-probabilities, old ones, advantage, settings -> objective of each token of one sequence, in float64."""
+Equation = Callable[[Tensor, DrawnRollout, GRPOSettings], Tensor]
+"""Log-probabilities, their rollout, settings -> objective of each token of one sequence, in float64."""
 
 
 def ratio_of(new: Tensor, old: Tensor) -> Tensor:
-    return torch.exp(torch.clamp(new - old, -20, 20))
+    return torch.exp(torch.clamp(new - old.double(), -20, 20))
 
 
 def clipped(ratio: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
@@ -43,29 +45,30 @@ def clipped(ratio: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
     return torch.minimum(ratio * advantage, bounded * advantage)
 
 
-def surrogate(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
-    return clipped(ratio_of(new, old), advantage, settings)
+def surrogate(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
+    return clipped(ratio_of(new, rollout.old), rollout.advantage, settings)
 
 
-def gspo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
-    likelihood = torch.exp(torch.clamp(new - old, -20, 20).mean())
-    return clipped(likelihood, advantage, settings).expand(len(new))
+def gspo(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
+    likelihood = torch.exp(torch.clamp(new - rollout.old.double(), -20, 20).mean())
+    return clipped(likelihood, rollout.advantage, settings).expand(len(new))
 
 
-def cispo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+def cispo(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
     bounds = settings.objective
-    return torch.clamp(ratio_of(new, old), 1 - bounds.clip_low, 1 + bounds.clip_high).detach() * advantage * new
+    weight = torch.clamp(ratio_of(new, rollout.old), 1 - bounds.clip_low, 1 + bounds.clip_high).detach()
+    return weight * rollout.advantage * new
 
 
-def sapo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
+def sapo(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
     fields = settings.objective
-    tau = fields.positive_temperature if advantage > 0 else fields.negative_temperature
-    return 4 / tau * torch.sigmoid(tau * (ratio_of(new, old) - 1)) * advantage
+    tau = fields.positive_temperature if rollout.advantage > 0 else fields.negative_temperature
+    return 4 / tau * torch.sigmoid(tau * (ratio_of(new, rollout.old) - 1)) * rollout.advantage
 
 
-def dppo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
-    terms = []
-    for now, before in zip(new, old, strict=True):
+def dppo(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
+    terms, advantage = [], rollout.advantage
+    for now, before in zip(new, rollout.old.double(), strict=True):
         change = float(now.exp() - before.exp())
         far = (
             change > settings.objective.max_divergence if advantage > 0 else -change > settings.objective.max_divergence
@@ -75,17 +78,24 @@ def dppo(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> 
     return torch.stack(terms)
 
 
-def plain(new: Tensor, old: Tensor, advantage: float, settings: GRPOSettings) -> Tensor:
-    return ratio_of(new, old) * advantage
+def plain(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
+    return ratio_of(new, rollout.old) * rollout.advantage
+
+
+def distillation(new: Tensor, rollout: DrawnRollout, settings: GRPOSettings) -> Tensor:
+    behind = torch.clamp(rollout.reference.double() - new, -20, 20).detach()
+    return ratio_of(new, rollout.old) * (rollout.advantage + settings.objective.teacher_weight * behind)
 
 
 EQUATIONS: dict[str, Equation] = {
     **{"GRPO": surrogate, "DrGRPO": surrogate, "DAPO": surrogate, "GSPO": gspo, "CISPO": cispo},
     **{"SAPO": sapo, "DPPO": dppo, "RLOO": plain, "MaxRL": plain},
+    "Distillation": distillation,
 }
 MEANS = {
     **{"DrGRPO": "constant", "DAPO": "TokenMean", "GSPO": "SequenceMean", "CISPO": "TokenMean"},
     **{"SAPO": "SequenceMean", "DPPO": "TokenMean", "RLOO": "TokenMean", "MaxRL": "TokenMean"},
+    "Distillation": "TokenMean",
 }
 
 
@@ -104,7 +114,7 @@ def equation(update: DrawnUpdate) -> tuple[Tensor, Tensor, float]:
         if rollout.far:
             loss = loss + 0.0 * values.sum()
             continue
-        term = EQUATIONS[kind](values, rollout.old.double(), rollout.advantage, settings)
+        term = EQUATIONS[kind](values, rollout, settings)
         cap = settings.correction_cap
         if cap is not None:
             gap = rollout.old.double() - rollout.engine.double()
@@ -120,7 +130,7 @@ def equation(update: DrawnUpdate) -> tuple[Tensor, Tensor, float]:
         if settings.reference_kl is not None:
             d = torch.clamp(values - rollout.reference.double(), -20, 20)
             estimates = {"K1": d, "K2": d**2 / 2, "K3": torch.exp(-d) - 1 + d}
-            kl = ratio_of(values, rollout.old.double()) * estimates[settings.reference_kl.estimator]
+            kl = ratio_of(values, rollout.old) * estimates[settings.reference_kl.estimator]
             loss = loss + settings.reference_kl.weight * kl.sum() / divisor
     loss.backward()
     return loss.detach(), torch.cat([values.grad for values in new if values.grad is not None]), size
@@ -219,8 +229,9 @@ def test_kl_estimate_has_the_exact_gradient_on_average(estimator: Literal["K1", 
         groups=every,
         sequence_tokens=torch.ones(6, dtype=torch.int64),
         counts=Counts(6, 6, 6, torch.ones(6, dtype=torch.int64)),
+        reference_logprobs=reference,
     )
-    estimate = (log_p.detach().exp() * kl_estimate(tokens, reference, estimator)).sum()
+    estimate = (log_p.detach().exp() * kl_estimate(tokens, estimator)).sum()
     difference = log_p - reference
     divergence = (log_p.exp() * (difference**2 / 2 if estimator == "K2" else difference)).sum()
     assert estimate.item() == pytest.approx(divergence.item())
@@ -243,8 +254,35 @@ def test_objective_advantages_equal_their_equation(kind: str, rewards: list[floa
     name = {"DrGRPO": "centred", "DPPO": "centred", "RLOO": "RLOO", "MaxRL": "MaxRL"}.get(kind, "standardised")
     settings = CASES[kind]
     group = GroupRewards(rewards, [10] * len(rewards))
+    weight = 0.0 if kind == "Distillation" else 1.0
     actual = functions_of(settings.objective).advantages(group, settings)
-    assert actual == pytest.approx(ADVANTAGES[name](rewards), abs=1e-12)
+    assert actual == pytest.approx([weight * value for value in ADVANTAGES[name](rewards)], abs=1e-12)
+
+
+def test_distillation_has_the_gradient_of_the_reverse_divergence() -> None:
+    """Summed over all tokens by their probability: of weight x KL(pi || pi_teacher), after earlier updates too."""
+    draw = torch.Generator().manual_seed(1)
+    logits = torch.randn(6, generator=draw, dtype=torch.float64).requires_grad_()
+    old, teacher = (torch.randn(6, generator=draw, dtype=torch.float64).log_softmax(0) for _ in range(2))
+    log_p, every, ones = logits.log_softmax(0), torch.arange(6), torch.ones(6, dtype=torch.int64)
+    tokens = Tokens(
+        logprobs=log_p,
+        old_logprobs=old,
+        advantages=torch.zeros(6, dtype=torch.float64),
+        trained=ones.bool(),
+        sequences=every,
+        groups=every,
+        sequence_tokens=ones,
+        counts=Counts(6, 6, 6, ones),
+        reference_logprobs=teacher,
+    )
+    settings = settings_of("Distillation", **TEACHER, teacher_weight=0.7)
+    terms = functions_of(settings.objective).loss(tokens, settings)
+    sampled = -(old.exp() * terms.objective).sum()
+    divergence = 0.7 * (log_p.exp() * (log_p - teacher)).sum()
+    assert sampled.item() == pytest.approx(divergence.item())
+    actual, expected = (torch.autograd.grad(value, logits, retain_graph=True)[0] for value in (sampled, divergence))
+    torch.testing.assert_close(actual, expected)
 
 
 def test_rollouts_of_a_drawn_update_have_the_cases() -> None:

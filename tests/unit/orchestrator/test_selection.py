@@ -3,7 +3,7 @@
 import pytest
 
 from rstar2_train.analysis.roc import reason_texts
-from rstar2_train.api.objectives import ObjectiveSpec
+from rstar2_train.api.objectives import ObjectiveSpec, Teacher
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.selection import regroup_stored, select_group
@@ -115,4 +115,24 @@ def test_select_group_shapes_long_responses() -> None:
     assert [sequence.advantage for sequence in sequences] == pytest.approx([0.5, 0.0, -0.5])
     for trajectory in group:
         trajectory.reward = 1.0
+    assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None
+
+
+def test_select_group_equal_rewards_train_with_a_teacher() -> None:
+    """The teacher's term needs no variance: equal rewards and a single rollout train, with the reward's advantage 0."""
+    group = rollouts("a", "a", "a")
+    for trajectory in group:
+        trajectory.reward, trajectory.verdict = 1.0, "correct"
+        trajectory.segments = [Segment("model", token_array([1]), logprob_array([-0.5]))]
+    objective = ObjectiveSpec(type="Distillation", teacher=Teacher(source="t"), reward_weight=1.0).settings()
+    settings = GRPOSettings(keep_per_prompt=2, objective=objective)
+    sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
+    assert sequences is not None
+    assert [sequence.advantage for sequence in sequences] == [0.0, 0.0]
+    assert [trajectory.kept for trajectory in group].count(True) == 2
+    assert sorted({trajectory.selection_reason for trajectory in group}) == ["dropped: penalty", "kept: positive"]
+    for trajectory in group[1:]:
+        trajectory.stop = "infrastructure"
+    assert len(select_group(group, settings=settings, seed=(0, "rl-1", 0)) or []) == 1
+    group[0].stop = "infrastructure"
     assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None

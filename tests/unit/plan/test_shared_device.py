@@ -59,6 +59,9 @@ def test_plan_counts_the_reference_policy() -> None:
     assert values["referenceWeights"] == size
     assert values["sleepingTrainer"] - plain["sleepingTrainer"] == size
     assert values["stepSeconds"] > plain["stepSeconds"]
+    del data["spec"]["grpo"]["referenceKl"]
+    data["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"source": "pvc://models/teacher"}}
+    assert plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"] == values
 
 
 def test_shared_device_host_memory_counts_every_copy() -> None:

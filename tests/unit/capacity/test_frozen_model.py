@@ -1,0 +1,72 @@
+"""Which model folders can be the teacher or the reference of a job, before anything starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.validation import check
+from rstar2_train.capacity.frozen_model import find_frozen_model_errors
+from tests.support.manifests import changed
+
+CONFIG = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+}
+DISTILLATION = "spec.stages[1].grpo.objective.teacher.source"
+
+
+def job_with(folder: Path, **grpo: object) -> AgenticRLJob:
+    """Return a job whose model is FOLDER/model."""
+    data = changed("spec.stages.1.grpo", {"data": "p.jsonl", "steps": 1, **grpo})
+    data["spec"]["model"]["source"] = str(folder / "model")
+    job, issues = check(data)
+    assert job is not None, issues
+    return job
+
+
+def write(folder: Path, *, tokenizer: str | None = "{}", **changes: int) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
+    if tokenizer is not None:
+        (folder / "tokenizer.json").write_text(tokenizer)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("other", "error"),
+    [
+        ({}, ""),
+        ({"tokenizer": "{ }"}, "its tokenizer.json has SHA-256"),
+        ({"tokenizer": None}, "its tokenizer.json has SHA-256 none: no such file"),
+        ({"num_hidden_layers": 3}, "its shape is ModelShape(name='', layers=3"),
+        ({"vocab_size": 65}, "vocabulary=65"),
+    ],
+)
+def test_frozen_model_of_another_shape_or_tokenizer(tmp_path: Path, other: dict[str, Any], error: str) -> None:
+    """The same tokens are compared, in a second copy of the model: other tokenizers and shapes are refused."""
+    write(tmp_path / "model")
+    source = write(tmp_path / "other", **other)
+    jobs = {
+        DISTILLATION: job_with(tmp_path, objective={"type": "Distillation", "teacher": {"source": source}}),
+        "spec.stages[1].grpo.referenceKl.source": job_with(
+            tmp_path, referenceKl={"weight": 0.1, "model": "Source", "source": source}
+        ),
+    }
+    for field, job in jobs.items():
+        errors = find_frozen_model_errors(job)
+        assert list(errors) == ([field] if error else [])
+        assert error in errors.get(field, "") and all(source in text for text in errors.values())
+
+
+def test_frozen_model_without_a_folder_is_no_error_here(tmp_path: Path) -> None:
+    """A missing folder is an error of the model's own check."""
+    write(tmp_path / "model")
+    job = job_with(tmp_path, objective={"type": "Distillation", "teacher": {"source": str(tmp_path / "none")}})
+    assert find_frozen_model_errors(job) == {}
