@@ -4,9 +4,9 @@
     J = mean over groups of the token mean of  min( ratio A, clip(ratio, 1 - clipLow, 1 + clipHigh) A )
 
 `aggregation` replaces the mean: SequenceMean is that of DeepSeekMath (arXiv 2402.03300, eq. 3, without its KL term);
-TokenMean that of DAPO. Others: TRL's `bnpo` and verl's `token-mean` are TokenMean of a micro-batch or of a
-mini-batch on one rank, whose mean over unequal micro-batches depends on the packing; here denominators are those of the
-update. TRL's `grpo` is SequenceMean, and has clipHigh 0.2. Both have std without or with N - 1 and 1e-4 or 1e-6.
+TokenMean that of DAPO. Others: TRL's `grpo` is SequenceMean and its `bnpo` TokenMean, of a micro-batch, so that unequal
+micro-batches change the mean; here denominators are those of the update. verl's `vanilla` has a dual clip too: no
+gradient for ratios above 3 if A < 0. Both have clipHigh 0.2; TRL adds 1e-4 to std.
 """
 
 from __future__ import annotations

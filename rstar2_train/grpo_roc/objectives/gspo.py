@@ -6,8 +6,7 @@
 
 The mean excludes tool output, and is that of the whole sequence, which is never split over micro-batches. The staleness
 correction is that of the sequence too: min(cap, exp(mean of log p_old - log p_engine)). Others: TRL has it as
-`importance_sampling_level: sequence`, with the aggregation of its loss type, and its correction is per token; verl
-aggregates `seq-mean-token-mean` per rank. Equal ranks and micro-batches are then required for the same gradient.
+`importance_sampling_level: sequence`, with the mean of its loss type; the correction of TRL and verl is per token.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     J = mean over sequences of the token mean of  4 / tau · sigmoid( tau (ratio - 1) ) · A
     tau = positiveTemperature if A > 0, else negativeTemperature
 
-On policy the gradient is that of GRPO. Others: TRL and verl have the same term; verl's default mean is that of
-`seq-mean-token-mean` per rank.
+On policy the gradient is that of GRPO. Others: TRL and verl have the same term; TRL's mean is that of a micro-batch.
 """
 
 from __future__ import annotations
