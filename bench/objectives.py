@@ -3,9 +3,11 @@
     python -m bench.objectives [--only NAME] [--seeds 0 1 2] [--state FOLDER]
 
 `make bench-objectives` writes bench/results/objectives.json: {NAME: {uniform: {pass_at_1: [..], tool_errors: [..],
-step_seconds: [..]}, roc: {..}}}. `QUICK=1 make bench-objectives` runs some objectives for three steps of the smoke
-task, and prints the same figures. All runs of a seed start from the same SFT model. Each run is `rstar2 run`; complete
-jobs stay in the state folder, so that an interrupted benchmark resumes.
+step_seconds: [..]}, roc: {..}}, run: {..}}. `QUICK=1 make bench-objectives` runs some objectives for three steps of the
+smoke task, and writes the same figures under `quick`: this shows that the types run, not how well they learn. `run` has
+the measured objectives, the command, the commit and the machine. All runs of a seed start from the same SFT model. Each
+run is `rstar2 run`; complete jobs stay in the state folder, so that an interrupted benchmark resumes. Custom and
+Distillation need a file and a teacher, and are not measured.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
 
 RESULTS = ROOT / "bench" / "results" / "objectives.json"
-NAMES = [name for name in OBJECTIVES if name != "Custom"]
+NAMES = [name for name in OBJECTIVES if name not in ("Custom", "Distillation")]
 QUICK_NAMES = ["GRPO", "DrGRPO", "GSPO", "RLOO"]
 MODES = {"uniform": "Uniform", "roc": "Paper"}
 LAST_STEPS = 8
@@ -83,22 +85,21 @@ def main() -> None:
     options = parser.parse_args()
     quick = bool(os.environ.get("QUICK"))
     seeds = options.seeds or ([0] if quick else [0, 1, 2])
-    results: dict[str, Any] = {}
-    if RESULTS.exists() and not quick:
-        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    everything: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    results = everything.setdefault("quick", {}) if quick else everything
     for name in options.only or (QUICK_NAMES if quick else NAMES):
         results[name] = {}
         for mode in ["roc"] if quick else MODES:
             rows = [measure(name, mode, seed, options.state.resolve(), quick=quick) for seed in seeds]
             results[name][mode] = {key: [row[key] for row in rows] for key in rows[0]}
-        if not quick:
-            results["run"] = {
-                "command": "python -m bench.objectives",
-                "seeds": seeds,
-                "commit": describe_commit(),
-                "machine": describe_machine(),
-            }
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        results["run"] = {
+            "measured": [name for name in NAMES if name in results],
+            "command": f"{'QUICK=1 ' if quick else ''}python -m bench.objectives{' --only NAME' * bool(options.only)}",
+            "seeds": seeds,
+            "commit": describe_commit(),
+            "machine": describe_machine(),
+        }
+        RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(results, indent=1))
 
 

@@ -77,7 +77,6 @@ def _groups(valid_groups: Sequence[Sequence[Trajectory]]) -> dict[str, float | N
     rewards = [{trajectory.reward for trajectory in group} for group in valid_groups if group]
     equal = [values for values in rewards if len(values) == 1]
     wrong = sum(values == {0.0} for values in equal)
-    kept = [{trajectory.reward for trajectory in group if trajectory.kept} for group in valid_groups]
     return {
         "reject_equal_reward/solve_non_equal_total": len(rewards) - len(equal),
         "reject_equal_reward/solve_equal_total": len(equal),
@@ -86,7 +85,7 @@ def _groups(valid_groups: Sequence[Sequence[Trajectory]]) -> dict[str, float | N
         "reject_equal_reward/solve_equal_non_all_zeros": len(equal) - wrong,
         "reject_equal_reward/all_correct_ratio": ratio(len(equal) - wrong, len(rewards)),
         "reject_equal_reward/all_wrong_ratio": ratio(wrong, len(rewards)),
-        "down_sampling/trained_group_num": sum(len(values) > 1 for values in kept),
+        "down_sampling/trained_group_num": sum(any(row.kept for row in group) for group in valid_groups),
     }
 
 

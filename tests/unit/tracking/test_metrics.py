@@ -71,7 +71,7 @@ def test_step_metrics_equal_manual_computation() -> None:
         "reject_equal_reward/all_wrong_ratio": 1 / 4,
         "down_sampling/before_sampling_trace_num": 7,
         "down_sampling/after_sampling_trace_num": 4,
-        "down_sampling/trained_group_num": 1,
+        "down_sampling/trained_group_num": 3,
         "roc_error_ratio/global_err_ratio": 3 / 6,
         "roc_error_ratio/penalty_weight": 3 / 7,
         "roc_error_ratio/penalty_weight_kept_correct": 0.5 / 3,

@@ -26,6 +26,17 @@ SMOKE = ROOT / "examples" / "smoke.yaml"
 pytestmark = pytest.mark.timeout(3000)
 STAGES = ["sft", "rl-1", "rl-2", "hard", "rl-3", "eval"]
 RUN_SECONDS = 1200
+OBJECTIVE = """
+from rstar2_train.grpo_roc.tokens import Terms
+
+def advantages(group, settings):
+    return [reward - 0.5 for reward in group.rewards]
+
+def loss(tokens, settings):
+    weight = tokens.ratio.detach().clamp(max=settings.objective.parameters["cap"])
+    terms = weight * tokens.advantages * tokens.logprobs
+    return Terms(terms, tokens.weights("TokenMean"), clipped=tokens.trained)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +136,27 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
+def manifest(tmp_path_factory) -> Path:
+    """The smoke manifest with an objective in a file of the user in rl-2, and one with a teacher in rl-3."""
+    folder = tmp_path_factory.mktemp("manifest")
+    (folder / "objective.py").write_text(OBJECTIVE)
+    job = read_manifest(SMOKE)
+    stages = {stage["name"]: stage for stage in job["spec"]["stages"]}
+    custom = {"type": "Custom", "source": str(folder / "objective.py"), "parameters": {"cap": 2}}
+    teacher = {"source": job["spec"]["model"]["source"]}
+    stages["rl-2"]["grpo"]["objective"] = custom
+    stages["rl-3"]["grpo"]["objective"] = {"type": "Distillation", "teacher": teacher, "rewardWeight": 0.5}
+    path = folder / "smoke.yaml"
+    path.write_text(json.dumps(job))  # which is YAML too
+    return path
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory, start, manifest) -> tuple[JobState, str]:
     """A complete run in which each part was killed once, and which was suspended once."""
     folder = tmp_path_factory.mktemp("smoke")
     state = JobState(folder / "smoke")
-    run = start(folder)
+    run = start(folder, manifest)
     kill_every_part(state, run)
     wait_for(state, "hard", 0, run)
     run.send_signal(signal.SIGINT)
@@ -137,7 +164,7 @@ def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
     assert code == ExitCode.SUSPENDED, output
     assert "Suspended. Run the same command to resume." in output
     assert_no_processes(state)
-    code, output = finish(start(folder))
+    code, output = finish(start(folder, manifest))
     assert code == 0, output
     return state, output
 
@@ -168,15 +195,20 @@ def test_run_sends_runs_and_metrics_to_mlflow(smoke) -> None:
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     rl = next(run for run in nested if "rl-1" in run.info.run_name)
     assert [point.step for point in client.get_metric_history(rl.info.run_id, "reward/mean")] == [1, 2, 3]
+    # The user's file marks every token as clipped; the policy and its teacher differ since the SFT stage.
+    for stage, metric, low, high in (("rl-2", "clip_fraction", 1, 1), ("rl-3", "teacher_kl", 0.01, 20)):
+        run = next(run for run in nested if stage in run.info.run_name)
+        values = [point.value for point in client.get_metric_history(run.info.run_id, f"trainer/{metric}")]
+        assert values and all(low <= value <= high for value in values), (stage, values)
     artifacts = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert {"manifest.yaml", "report.json"} <= artifacts
 
 
-def test_run_complete_job_changes_nothing(smoke, start) -> None:
+def test_run_complete_job_changes_nothing(smoke, start, manifest) -> None:
     """The report is the same."""
     state, _ = smoke
     before = state.report_file.read_text()
-    code, output = finish(start(state.root.parent))
+    code, output = finish(start(state.root.parent, manifest))
     assert code == 0
     assert "already complete" in output
     assert json.loads(before)["stages"] == json.loads(state.report_file.read_text())["stages"]
