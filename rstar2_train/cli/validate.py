@@ -39,8 +39,7 @@ def main(args: argparse.Namespace) -> int:
     if job is None:
         errors = sum(not issue.warning for issue in issues)
         return fail(NAME, f"{args.file}: {errors} error{'s' if errors > 1 else ''}")
-    invalid_files, unclear = _check_local_files(job, args.file.parent)
-    invalid = _find_obstacles(job, args.file.parent) | invalid_files
+    invalid, unclear = _check_local_files(job, args.file.parent)
     for field, message in invalid.items():
         print(f"error: {field}: {message}", file=sys.stderr)
     if invalid:
@@ -59,6 +58,7 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     `folder`: that of the manifest.
     """
     from rstar2_train.api.sources import sources
+    from rstar2_train.launch.source_errors import find_model_errors, find_source_errors
 
     job = job.model_copy(deep=True)
     local = set()
@@ -71,40 +71,11 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
         return {}, {}
     try:
         from rstar2_train.data.known_answers import find_unclear_answers
-        from rstar2_train.launch.source_errors import find_source_errors
+
+        found = find_source_errors(job)
     except ImportError as error:
         print(f"note: the local files were not read, because {error.name} is not installed: install rstar2[train]")
-        return {}, {}
-    errors = {field: message for field, message in find_source_errors(job).items() if field in local}
+        return {field: message for field, message in find_model_errors(job).items() if field in local}, {}
+    errors = {field: message for field, message in found.items() if field in local}
     unclear = {} if errors else find_unclear_answers(job)
     return errors, {field: faults for field, faults in unclear.items() if field in local}
-
-
-def _find_obstacles(job: AgenticRLJob, folder: Path) -> dict[str, str]:
-    """Return why the trainer refuses the job's model, if its folder is on this machine: field -> reasons."""
-    from rstar2_train.capacity.fit import is_packed, model_obstacles
-    from rstar2_train.capacity.model_support import is_proven
-
-    source = job.spec.model.source
-    model = folder / Path(source).expanduser()
-    if "://" in source or not (model / "config.json").is_file() or not any(stage.learns for stage in job.spec.stages):
-        return {}
-    obstacles = model_obstacles(job, model)
-    if not obstacles and not is_proven(model):
-        obstacles = _measured_obstacles(model, packed=is_packed(job))
-    return {"spec.model.source": f"{model}/config.json: {'; '.join(obstacles)}"} if obstacles else {}
-
-
-def _measured_obstacles(folder: Path, *, packed: bool) -> list[str]:
-    """Return why the trainer does not compute a class of models that no test proves, by a small random model of it."""
-    try:
-        from rstar2_train.trainer.self_check import check_folder
-    except ImportError:  # an installation without the trainer: its ranks check the model
-        return []
-    from rstar2_train.capacity.model_support import UnsupportedModel
-
-    try:
-        check_folder(folder, packed=packed)
-    except UnsupportedModel as error:
-        return [str(error)]
-    return []

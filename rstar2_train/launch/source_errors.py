@@ -1,21 +1,54 @@
-"""Checks the files of a job's sources before its first stage: rows, chat template, functions and frozen models.
+"""Checks the files of a job's sources before its first stage: models, rows, chat template and functions.
 
-`rstar2 validate`, the preflight of `rstar2 run` and the prepare program of a cluster call it.
+`rstar2 validate`, the preflight of `rstar2 run` and the prepare program of a cluster call it. The base install, which
+`rstar2 validate` supports, has only the checks of the models' config.json.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.capacity.fit import is_packed, model_obstacles
 from rstar2_train.capacity.frozen_model import find_frozen_model_errors
-from rstar2_train.data.sources import find_invalid_files
-from rstar2_train.rollout.template_check import find_template_errors
-from rstar2_train.trainer.objective_check import find_objective_errors
+from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
 
 
 def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
     """Return the error of each file of a job whose sources are paths: field -> error. Runs the code of objectives.
 
-    For a field with several errors, that of its rows or functions is returned.
+    For a field with several errors, that of its rows or functions is returned. Raises ImportError in the base install.
     """
-    models = find_frozen_model_errors(job)
-    return find_template_errors(job) | find_objective_errors(job) | models | find_invalid_files(job)
+    from rstar2_train.data.sources import find_invalid_files
+    from rstar2_train.rollout.template_check import find_template_errors
+    from rstar2_train.trainer.objective_check import find_objective_errors
+
+    errors = find_model_errors(job) | find_template_errors(job) | find_objective_errors(job)
+    return errors | find_invalid_files(job)
+
+
+def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
+    """Return why the trainer refuses the models of a job whose sources are paths: field -> reasons.
+
+    A model type that no test proves is measured with a small random model. The base install cannot measure.
+    """
+    folder, errors = Path(job.spec.model.source), find_frozen_model_errors(job)
+    if not (folder / "config.json").is_file() or not any(stage.learns for stage in job.spec.stages):
+        return errors
+    obstacles = model_obstacles(job, folder)
+    if not obstacles and not is_proven(folder):
+        obstacles = _measured_obstacles(folder, packed=is_packed(job))
+    return errors | ({"spec.model.source": f"{folder}/config.json: {'; '.join(obstacles)}"} if obstacles else {})
+
+
+def _measured_obstacles(folder: Path, *, packed: bool) -> list[str]:
+    """Return why the trainer does not compute a class of models that no test proves, by a small random model of it."""
+    try:
+        from rstar2_train.trainer.self_check import check_folder
+    except ImportError:  # an installation without the trainer: its ranks check the model
+        return []
+    try:
+        check_folder(folder, packed=packed)
+    except UnsupportedModel as error:
+        return [str(error)]
+    return []

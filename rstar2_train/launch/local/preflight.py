@@ -24,7 +24,6 @@ from rstar2_train.api.sources import sources
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
-from rstar2_train.capacity.fit import model_obstacles
 from rstar2_train.capacity.model_shape import UnknownModel, read_shape
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 from rstar2_train.data.problems import DataError
@@ -73,8 +72,6 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             continue
         source.put(str(path.resolve()))
     errors = find_source_errors(job) | missing
-    if obstacles := model_obstacles(job, Path(job.spec.model.source)):
-        errors["spec.model.source"] = f"{job.spec.model.source}/config.json: {'; '.join(obstacles)}"
     _raise_all([f"{field}: {message}" for field, message in errors.items()] + _missing_programs(job))
     return job
 

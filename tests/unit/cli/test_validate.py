@@ -63,8 +63,12 @@ def test_validate_needs_no_trainer(
     file = write_job(tmp_path, {"model_type": "qwen3"})
     if not local:
         (tmp_path / "model").rename(tmp_path / "other")
-    for name in ("data.known_answers", "data.sources", "rollout.template_check"):
+    for name in ("data.known_answers", "data.sources", "rollout.template_check", "trainer.self_check"):
         monkeypatch.setitem(sys.modules, f"rstar2_train.{name}", None)
     assert main(["validate", str(file)]) == 0
     printed = capsys.readouterr().out
     assert ": valid, " in printed and ("were not read" in printed) is local
+    if local:  # the model's config.json is still checked
+        (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
+        assert main(["validate", str(file)]) != 0
+        assert "mixtures of experts" in capsys.readouterr().err

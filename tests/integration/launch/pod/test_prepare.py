@@ -24,8 +24,13 @@ __all__ = ["model_folder"]
 COMMIT = hashlib.sha1(b"commit").hexdigest()
 WEIGHTS = os.urandom(300_000)
 DEMONSTRATION = b'{"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}\n'
+CONFIG = b'{"model_type": "qwen3"}'
 FILES = {
-    ("models", "acme/policy"): {"config.json": b"{}", "model.safetensors": WEIGHTS, "pytorch_model.bin": b"twice"},
+    ("models", "acme/policy"): {
+        "config.json": b'{"model_type": "qwen3"}',
+        "model.safetensors": WEIGHTS,
+        "pytorch_model.bin": b"twice",
+    },
     ("datasets", "acme/sums"): {"data/easy.jsonl": DEMONSTRATION, "data/huge.jsonl": b"x"},
     ("datasets", "acme/kit"): {
         "tools/kit/__init__.py": b'from kit import shop\n\n\ndef query(sql: str) -> str:\n    """Runs it."""\n',

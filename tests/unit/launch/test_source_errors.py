@@ -1,0 +1,50 @@
+"""A model that the trainer does not compute is refused before the first pod with an accelerator starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.launch.pod.prepare import provide_sources
+from rstar2_train.launch.source_errors import find_model_errors
+
+MIXTURE = {"model_type": "mixtral", "num_local_experts": 8}
+TRAINS = {"name": "sft", "type": "SFT", "sft": {"data": "{folder}/rows.jsonl"}}
+SAMPLES = {"name": "eval", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "{folder}/b.jsonl"}]}}
+
+
+def job(folder: Path, config: dict[str, Any], stage: dict[str, Any]) -> AgenticRLJob:
+    """Return a job with one stage and a model of this config.json."""
+    (folder / "config.json").write_text(json.dumps(config))
+    stages = json.loads(json.dumps([stage]).replace("{folder}", str(folder)))
+    model = {"source": str(folder), "assumeInstructionTuned": True}
+    spec = {"model": model, "accelerator": {"vendor": "None"}, "trainer": {"gpusPerReplica": 0}, "stages": stages}
+    return AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": spec})
+
+
+def test_prepare_refuses_a_model_by_its_config(tmp_path: Path) -> None:
+    """The prepare program of a cluster refuses what `rstar2 validate` refuses, with its other faulty files."""
+    source = job(tmp_path, MIXTURE, TRAINS)
+    with pytest.raises(StageFailed, match=r"config.json: num_local_experts: mixtures of") as caught:
+        provide_sources(source, source, JobState(tmp_path / "state"))
+    assert "spec.model.source: " in str(caught.value)
+    assert caught.value.reason == "BadData" and not caught.value.retryable
+    assert "spec.stages[0].sft.data" in str(caught.value)
+
+
+def test_model_that_only_samples_is_not_refused(tmp_path: Path) -> None:
+    """The engine of a job without a stage that learns may serve models that the trainer does not compute."""
+    assert find_model_errors(job(tmp_path, MIXTURE, SAMPLES)) == {}
+    assert find_model_errors(job(tmp_path, {"model_type": "qwen3"}, TRAINS)) == {}
+
+
+def test_model_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
+    """A class that no test proves is measured; transformers does not know this one."""
+    errors = find_model_errors(job(tmp_path, {"model_type": "unheard-of"}, TRAINS))
+    assert "unheard-of" in errors["spec.model.source"]
