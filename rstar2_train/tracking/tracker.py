@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypedDict
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tracking.journal import Event, Journal
+from rstar2_train.tracking.journal import Event, Journal, read_entries
 from rstar2_train.tracking.traces import Decode, build_trace
 from rstar2_train.utils.files import write_atomically
 
@@ -103,7 +103,12 @@ class Tracker:
         self._end(stage, ending, reason)
 
     def end_job(self, ending: Ending, *, reason: str = "") -> None:
-        """Finish the job's run with the status of its outcome."""
+        """Finish the job's run with the status of its outcome, after the open runs of its stages.
+
+        An orchestrator that is killed leaves the run of its stage open.
+        """
+        for stage in self._open_stages():
+            self._end(stage, ending, reason)
         self._end(JOB, ending, reason)
 
     def log_metrics(self, stage: str, *, step: int, values: Mapping[str, float]) -> None:
@@ -125,6 +130,14 @@ class Tracker:
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()
+
+    def _open_stages(self) -> list[str]:
+        """Return the stages whose run was started, in the order of their first start, and not finished since."""
+        is_open: dict[str, bool] = {}
+        for event, _ in read_entries(journal_file(self._root)):
+            if event is not None and event["kind"] in ("start", "end") and event["run"] != JOB:
+                is_open[event["run"]] = event["kind"] == "start"
+        return [stage for stage, value in is_open.items() if value]
 
     def _end(self, run: str, ending: Ending, reason: str) -> None:
         tags = {"rstar2.outcome": ending, "rstar2.reason": reason}
