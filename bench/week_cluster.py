@@ -128,8 +128,6 @@ class WeekCluster(PlayedPods):
             "readyReplicas": count,
             "observedGeneration": owner["metadata"]["generation"],
         }
-        if kind == "StatefulSet":
-            status["currentReplicas"] = len(pods)
         await self.set_status(kind, owner, status)
 
     async def _play_job(self, job: Body) -> None:

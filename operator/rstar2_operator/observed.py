@@ -230,7 +230,7 @@ def lacks_pods(kind: str, child: Object) -> bool:
     """Return whether some pods of a StatefulSet, or of a running batch Job, are not created yet."""
     status = child.get("status") or {}
     if kind == "StatefulSet":
-        return not status.get("currentReplicas")
+        return not status.get("replicas")  # currentReplicas is 0 while the pods of a new revision replace others
     if kind != "Job" or job_finished_at(child) is not None:
         return False
     created = sum(int(status.get(field) or 0) for field in ("active", "terminating", "succeeded", "failed"))

@@ -124,8 +124,6 @@ class ClusterPlayer:
             pods.append(await self.set_status("Pod", created, start or running(created)))
         ready = 0 if meta["name"] in self.starts else count
         status = {"active": count, "ready": count} if kind == "Job" else {"replicas": count, "readyReplicas": ready}
-        if kind == "StatefulSet":
-            status["currentReplicas"] = count
         await self.set_status(kind, owner, status)
 
     async def _delete_pods(self, owner: str) -> None:

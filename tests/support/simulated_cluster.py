@@ -213,7 +213,7 @@ class SimulatedCluster(MemoryApi):
             if kind == "Job" and not child.get("status") and not self._has_pods(name):
                 self._start(name, child)
             elif kind in ("Deployment", "StatefulSet"):
-                child["status"] = {"readyReplicas": child["spec"]["replicas"], "currentReplicas": 1}
+                child["status"] = {"readyReplicas": child["spec"]["replicas"], "replicas": 1}
 
     def _has_pods(self, job: str) -> bool:
         """Return whether the Job has pods; those of an earlier Job of the same name do not count."""

@@ -15,7 +15,7 @@ from typing import Any
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Decision, listed
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
-from rstar2_operator.decide.pending_deadline import pending_pods
+from rstar2_operator.decide.pending_deadline import controllers_without_pods, pending_pods, unscheduled_pods
 from rstar2_operator.observed import Object, ObservedJob, is_true, ready_of, timestamp
 from rstar2_operator.observed import condition as condition_of
 
@@ -138,7 +138,12 @@ def _scheduled(decision: Decision, observed: ObservedJob, problems: list[Diagnos
         problem = next((diagnosis for diagnosis in problems if diagnosis.subject.rpartition("/")[2] in pending), None)
         if problem is not None:
             return _condition("PodsScheduled", False, problem.reason, str(problem))
-        return _condition("PodsScheduled", False, "Pending", f"Waiting for a node: {listed(pending)}.")
+        waiting = {
+            "Waiting for a node": unscheduled_pods(observed),
+            "Waiting for the creation of pods": controllers_without_pods(observed),
+        }
+        message = " ".join(f"{text}: {listed(objects)}." for text, objects in waiting.items() if objects)
+        return _condition("PodsScheduled", False, "Pending", message)
     if not observed.pods:
         return _condition("PodsScheduled", False, "NoPods", "The job has no pods now.")
     return _condition("PodsScheduled", True, "Scheduled")

@@ -33,18 +33,29 @@ MAX_CAUSES = 2
 
 def pending_pods(observed: ObservedJob) -> list[str]:
     """Return the names of pods without a node, and of controllers whose pods are rejected (RuntimeClass, quota)."""
-    pods = [pod["metadata"]["name"] for pod in observed.pods if _is_unscheduled(pod)]
-    controllers = [
+    return unscheduled_pods(observed) + controllers_without_pods(observed)
+
+
+def unscheduled_pods(observed: ObservedJob) -> list[str]:
+    """Return the names of pods without a node."""
+    return sorted(pod["metadata"]["name"] for pod in observed.pods if _is_unscheduled(pod))
+
+
+def controllers_without_pods(observed: ObservedJob) -> list[str]:
+    """Return the names of objects whose pods are not created yet, or rejected (RuntimeClass, quota)."""
+    return sorted(
         name
         for (kind, name), child in observed.children.items()
         if is_true(child, "ReplicaFailure") or lacks_pods(kind, child)
-    ]
-    return sorted(pods) + sorted(controllers)
+    )
 
 
 def _is_unscheduled(pod: Object) -> bool:
+    """Return whether a pod waits for a node. A kubelet may write the status of a pod without its PodScheduled."""
+    if pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") not in (None, "Pending"):
+        return False
     scheduled = condition(pod, "PodScheduled")
-    return (scheduled is None or scheduled["status"] != "True") and not pod["metadata"].get("deletionTimestamp")
+    return scheduled is None or scheduled["status"] != "True"
 
 
 def pending_deadline(facts: Facts) -> Verdict:

@@ -102,3 +102,31 @@ def test_rejected_attempt_releases_the_engines_in_time() -> None:
     assert engines in cluster.children
     assert cluster.running() == ["demo-g0-2"]
     assert cluster.job["status"]["restarts"] == 1
+
+
+def scheduled(cluster: SimulatedCluster) -> tuple[str, str]:
+    """Return status and message of the condition PodsScheduled."""
+    match = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "PodsScheduled")
+    return match["status"], match["message"]
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed", "Pending"])
+def test_running_pod_does_not_wait_for_a_node(phase: str) -> None:
+    """A kubelet may write a status without PodScheduled: only a pending pod waits for a node then."""
+    cluster = at_first_stage("g")
+    cluster.pods["demo-g0-1-1"]["status"] = {"phase": phase, "conditions": []}
+    cluster.round(1)
+    waits = phase == "Pending"
+    assert scheduled(cluster) == (str(not waits), "Waiting for a node: demo-g0-1-1." if waits else "")
+
+
+def test_updated_redis_does_not_wait_for_a_node() -> None:
+    """While the pod of a new revision runs, the StatefulSet has no pod of the current one."""
+    cluster = at_first_stage("g")
+    redis = cluster.children["StatefulSet", "demo-redis"]
+    redis["status"] = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1}
+    cluster.run_operator()
+    assert scheduled(cluster) == ("True", "")
+    redis["status"] = {"replicas": 0}
+    cluster.run_operator()
+    assert scheduled(cluster) == ("False", "Waiting for the creation of pods: demo-redis.")
