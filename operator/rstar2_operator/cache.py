@@ -21,7 +21,16 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.cached_object import CachedObject, bodies, strip_event, to_cached, uid_of, version_of
 from rstar2_operator.node_health import FaultIndicator, NodeFault, node_fault, not_ready_since
-from rstar2_operator.observed import Object, ObservedJob, belongs, condition, is_true, labels, seconds
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    belongs,
+    condition,
+    deletion_requested_at,
+    is_true,
+    labels,
+    seconds,
+)
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -52,6 +61,7 @@ class WatchCache:
         self._pods: defaultdict[Key, dict[str, CachedObject]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
         self._disrupted: defaultdict[Key, set[str]] = defaultdict(set)
+        self._deletions: defaultdict[Key, dict[str, float]] = defaultdict(dict)
         self._nodes: dict[str, _Node] = {}
         """Faulty nodes, and those that are not ready, by name."""
         self._sees_nodes = False
@@ -83,6 +93,7 @@ class WatchCache:
         if stored and (gone or (replaced is not None and replaced.uid != uid_of(body))):
             self._warnings.pop(key, None)
             self._disrupted.pop(key, None)
+            self._deletions.pop(key, None)
         self._drop_empty(key)
         return key
 
@@ -106,8 +117,11 @@ class WatchCache:
         return None if before is not None and after is not None and after.only_newer(before) else key
 
     def _record_disruption(self, key: Key, pod: Object) -> None:
-        """Record the disruption of a pod, or that Kubernetes has withdrawn it."""
+        """Record the deletion or disruption of a pod, or that Kubernetes has withdrawn the disruption."""
         job, disruption = labels(pod).get(names.BATCH_JOB_LABEL, ""), condition(pod, "DisruptionTarget")
+        if (deleted_at := deletion_requested_at(pod)) is not None:
+            deletions = self._deletions[key]
+            deletions[job] = min(deleted_at, deletions.get(job, deleted_at))
         if disruption is None:
             return
         if disruption["status"] == "True":
@@ -263,6 +277,7 @@ class WatchCache:
             lost_nodes=lost if self._sees_nodes else None,
             warnings=tuple(self._warnings.get(key, ())),
             disrupted=frozenset(self._disrupted.get(key, ())),
+            deletions=dict(self._deletions.get(key, ())),
         )
         self._snapshot = key, observed
         return observed

@@ -57,6 +57,8 @@ class ObservedJob:
     """Warning events about them, oldest first."""
     disrupted: frozenset[str] = frozenset()
     """Batch Jobs with an evicted, preempted or drained pod; the pod may be deleted before its Job has failed."""
+    deletions: Mapping[str, float] = field(default_factory=dict)
+    """Batch Job of an attempt -> when the first of its running pods was deleted, which its failure may follow."""
     flavors: Mapping[str, Object] = field(default_factory=dict)
     """ResourceFlavors that Kueue has assigned to the job, by name."""
     node_faults: Mapping[str, NodeFault] = field(default_factory=dict)
@@ -226,6 +228,12 @@ def job_finished_at(job: Object) -> float | None:
     return None
 
 
+def job_failing_since(job: Object) -> float | None:
+    """Return when a batch Job began to fail; None if it does not. Its controller deletes none of its pods before."""
+    failing = condition(job, "FailureTarget") or condition(job, "Failed")
+    return None if failing is None or failing["status"] != "True" else seconds(failing["lastTransitionTime"])
+
+
 def lacks_pods(kind: str, child: Object) -> bool:
     """Return whether some pods of a StatefulSet, or of a running batch Job, are not created yet."""
     status = child.get("status") or {}
@@ -260,6 +268,14 @@ def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
 def is_alive(pod: Object) -> bool:
     """Return whether a pod may still run a container; also if its node does not answer."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def deletion_requested_at(pod: Object) -> float | None:
+    """Return when a pod of an attempt was deleted while it ran; None if it was not deleted, or had ended."""
+    metadata = pod["metadata"]
+    if "deletionTimestamp" not in metadata or names.STAGE_LABEL not in labels(pod) or not is_alive(pod):
+        return None
+    return seconds(metadata["deletionTimestamp"]) - int(metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def lost_since(pod: Object, observed: ObservedJob) -> float | None:

@@ -92,7 +92,7 @@ class StageStatus(ApiModel):
     attempts: Count | None = None
     """Attempts so far."""
     disrupted_attempt: Count | None = None
-    """Last attempt with a pod that was evicted, preempted or drained."""
+    """Last attempt with a pod that was evicted, preempted, drained or deleted, or that lost its node."""
     ended: EndedAttempt | None = None
     """Last attempt that the operator ended."""
     outcome_time: Time | None = None

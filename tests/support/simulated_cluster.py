@@ -20,7 +20,7 @@ from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.names import ROLE_LABEL
 from rstar2_operator.node_health import NodeFault
-from rstar2_operator.observed import ObservedJob, is_alive, is_true, labels, timestamp
+from rstar2_operator.observed import ObservedJob, deletion_requested_at, is_alive, is_true, labels, timestamp
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
@@ -80,6 +80,8 @@ class SimulatedCluster(MemoryApi):
         """Object -> UID of the Secret that existed when the object was created."""
         self.disrupted: set[str] = set()
         """Jobs with an evicted pod."""
+        self.deletions: dict[str, float] = {}
+        """Job of an attempt -> when the first of its running pods was deleted."""
         self.flavors: dict[str, dict[str, Any]] = {}
         """ResourceFlavors by name."""
         self.node_faults: dict[str, NodeFault] = {}
@@ -107,10 +109,14 @@ class SimulatedCluster(MemoryApi):
         """Return the facts without requests: the Secret is unreadable, and flavors are not watched."""
         evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
+        for pod in self.pods.values():
+            if (when := deletion_requested_at(pod)) is not None:
+                job = labels(pod)["batch.kubernetes.io/job-name"]
+                self.deletions[job] = min(when, self.deletions.get(job, when))
         children = {key: child for key, child in self.children.items() if key != SECRET}
         meta = {field: value for field, value in self.job["metadata"].items() if field != "resourceVersion"}
         return ObservedJob(job={**self.job, "metadata": meta}, children=children, pods=tuple(self.pods.values()),
-                           disrupted=frozenset(self.disrupted), flavors=self.flavors,
+                           disrupted=frozenset(self.disrupted), deletions=self.deletions, flavors=self.flavors,
                            node_faults=self.node_faults)  # fmt: skip
 
     def decision(self) -> Decision:

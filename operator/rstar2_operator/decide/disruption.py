@@ -1,34 +1,60 @@
-"""Disruptions: attempts that ended because a pod was evicted, preempted, drained, or rejected by its kubelet.
+"""Disruptions: attempts that ended because a pod was evicted, drained, deleted or rejected, or its node was lost.
+
+The orchestrator may report the loss of the pod's ranks before the Job controller fails the Job. The order does not
+matter: what happened to the pod is the cause.
 
 Such a restart does not count towards maxRestarts, because the job is not its cause. Two limits keep the job from an
 endless series: an eviction by pressure on the node counts, because the pod used more than it requested; and so does
 each further disruption after MAX_CONSECUTIVE in a row without a new checkpoint.
 
 The API server keeps the facts: a pod's condition, the status after the pod is deleted, and the Job of the next attempt
-with the number of consecutive disruptions.
+with the number of consecutive disruptions. Only the time of a deletion is in the memory of the operator until the Job
+fails, which is about a second.
 """
 
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, exit_code, is_of, is_true
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    annotations_of,
+    deletion_requested_at,
+    exit_code,
+    is_of,
+    is_true,
+    job_failing_since,
+    lost_since,
+    seconds,
+)
 
 MAX_CONSECUTIVE = 10
 """Disruptions in a row without a new checkpoint that do not count towards maxRestarts."""
 EVICTED = "Evicted"
 REJECTED = "PodRejected"
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
+DELETED = "PodLost: a pod of the attempt was deleted"
+RECORDED = f"{DISRUPTED}, was deleted, or lost its node"
 
 
-def is_disrupted(job: Object, stage: str, number: int, observed: ObservedJob) -> bool:
-    """Return whether a pod of attempt `number`, whose batch Job is `job`, was disrupted or rejected."""
-    recorded = observed.stage_status(stage).get("disruptedAttempt") == number
-    return (
-        recorded
-        or job["metadata"]["name"] in observed.disrupted
-        or any(is_of(pod, job) and is_true(pod, "DisruptionTarget") for pod in observed.pods)
-        or bool(rejection(job, observed))
-    )
+def disruption(job: Object, stage: str, number: int, observed: ObservedJob) -> str:
+    """Return the disruption of attempt `number`, whose batch Job is `job`, with its reason; else empty."""
+    if rejected := rejection(job, observed):
+        return rejected
+    pods = [pod for pod in observed.pods if is_of(pod, job)]
+    if job["metadata"]["name"] in observed.disrupted or any(is_true(pod, "DisruptionTarget") for pod in pods):
+        return DISRUPTED
+    failed_at = job_failing_since(job)
+    if failed_at is not None:
+        times = [observed.deletions.get(job["metadata"]["name"]), *map(deletion_requested_at, pods)]
+        # A failing Job deletes its other pods, in the same second or later. A Job fails a second after a deletion.
+        created_at = seconds(job["metadata"]["creationTimestamp"])
+        if any(created_at <= when < failed_at for when in times if when is not None):
+            return DELETED
+        if lost := next((pod for pod in pods if lost_since(pod, observed) is not None), None):
+            node, name = lost["spec"].get("nodeName", ""), lost["metadata"]["name"]
+            return f"Disrupted: node {node} of Pod/{name} does not report"
+    return RECORDED if observed.stage_status(stage).get("disruptedAttempt") == number else ""
 
 
 def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:

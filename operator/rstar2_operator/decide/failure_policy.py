@@ -96,13 +96,12 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     if outcome is not None and outcome.attempt != number:
         outcome = None  # of an earlier attempt
     code = orchestrator_exit_code(stage, observed, number=number)
-    is_disrupted = disruption.is_disrupted(last, stage.name, number, observed)
+    disrupted = disruption.disruption(last, stage.name, number, observed)
     pressure, memory = disruption.eviction_by_pressure(last, observed), out_of_memory(last, observed)
-    rejected = disruption.rejection(last, observed)
-    texts = (pressure, memory, rejected)
+    texts = (pressure, memory, disrupted)
     pods = Failure(
-        reasons=frozenset(text.partition(":")[0] for text in texts if text) | _lost(is_disrupted, code),
-        pod_conditions=_pod_conditions(last, observed, is_disrupted=is_disrupted),
+        reasons=frozenset(text.partition(":")[0] for text in texts if text) | _lost(bool(disrupted), code),
+        pod_conditions=_pod_conditions(last, observed, is_disrupted=bool(disrupted)),
     )
     decision = after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=None, pods=pods)
     if decision.action == "NextStage":
@@ -112,21 +111,21 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     checkpoint = "; the orchestrator wrote a checkpoint" if progressed else ""
     cause = f"{POD_LOST}{checkpoint}" if decision.action == "Suspend" else decision.reason
     if rule is not None:
-        cause = rejected or (disruption.DISRUPTED if is_disrupted else cause)
+        cause = disrupted or cause
         if rule.action == "FailJob":
             return NextStep("FailJob", reason=pressure or memory or cause)
         counts, reason = rule.counts_towards_max, cause
     elif decision.action == "FailJob":
         return NextStep("FailJob", reason=cause)
-    elif is_disrupted and not pressure:
+    elif disrupted and not pressure:
         # A drained node does not count, whether or not the orchestrator had time for a checkpoint.
         disruptions = disruption.consecutive(last, stage.name, number, observed)
-        counts, reason = disruptions > disruption.MAX_CONSECUTIVE, rejected or disruption.DISRUPTED
+        counts, reason = disruptions > disruption.MAX_CONSECUTIVE, disrupted
         if counts:
             reason += f" ({disruptions} times in a row without a new checkpoint)"
     else:
         # Exit code 75, but the Job was not deleted: the suspension was not requested. A pod was lost, which terminated
-        # the others. An autoscaler deletes pods without a trace: then it counts only without a new checkpoint. A worker
+        # the others, and the operator did not see its deletion: then it counts only without a new checkpoint. A worker
         # that crashes counts, because it may crash in every attempt.
         is_lost = decision.action == "Suspend" and not _has_crashed_worker(last, observed)
         counts, reason = not (is_lost and progressed), cause

@@ -154,7 +154,7 @@ def _stage(
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
     row["attempts"] = stage_progress.last_attempt(stage, observed)
     last = observed.attempts(stage.name).get(row["attempts"])
-    if last is not None and disruption.is_disrupted(last, stage.name, row["attempts"], observed):
+    if last is not None and disruption.disruption(last, stage.name, row["attempts"], observed):
         row["disruptedAttempt"] = row["attempts"]
     if (reported := observed.outcome(stage.name)) is not None and reported.attempt == row["attempts"]:
         row.setdefault("outcomeTime", timestamp(now))

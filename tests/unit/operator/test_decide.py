@@ -662,6 +662,7 @@ def test_decide_failing_job_is_not_training() -> None:
     cluster = at_first_stage("g")
     cluster.progress("g0", 1, 2)
     target = {"type": "FailureTarget", "status": "True", "message": "Job has reached the specified backoff limit"}
+    target["lastTransitionTime"] = timestamp(cluster.now)
     cluster.children["Job", "demo-g0-1"]["status"] = {"conditions": [target]}
     decision = cluster.round()
     training = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Training")

@@ -68,6 +68,111 @@ def test_pod_deleted_by_others_counts_without_progress(crashed: bool) -> None:
     assert cluster.job["status"]["restartsCountedTowardsMax"] == (2 if crashed else 0)
 
 
+def fail_job(cluster: SimulatedCluster, job: str, code: int, *, outcome: Outcome | None) -> None:
+    """Finish the pods of a Job, as its controller does: it deletes the running pods after FailureTarget."""
+    cluster.now += 1.1
+    failing = {"type": "FailureTarget", "status": "True", "reason": "x", "lastTransitionTime": timestamp(cluster.now)}
+    cluster.children["Job", job]["status"] = {"conditions": [failing]}
+    for name, pod in cluster.pods.items():
+        if name.startswith(f"{job}-") and not name.endswith("-0"):
+            delete_pod(cluster, name, grace=30, patch=pod)
+    cluster.run_operator()
+    cluster.finish_job(job, code, outcome=outcome)
+    for name in [name for name, pod in cluster.pods.items() if "deletionTimestamp" in pod["metadata"]]:
+        del cluster.pods[name]
+    cluster.children["Job", job]["status"]["conditions"].insert(0, failing)
+
+
+def delete_pod(cluster: SimulatedCluster, name: str, *, grace: int, patch: dict[str, Any] | None = None) -> None:
+    """Delete a pod: it stays, with a deletion time, until its containers have ended."""
+    metadata = (patch or cluster.pods[name])["metadata"]
+    if "deletionTimestamp" not in metadata:
+        metadata |= {"deletionTimestamp": timestamp(cluster.now + grace), "deletionGracePeriodSeconds": grace}
+
+
+RANKS_LOST = Outcome(stage="g0", attempt=1, outcome="failed", reason="RanksLost", message="rank 1", retryable=True)
+STOPPED = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("grace", [0, 30])
+@pytest.mark.parametrize(("code", "outcome"), [(76, RANKS_LOST), (75, STOPPED), (137, None)])
+def test_deleted_pod_never_counts(index: int, grace: int, code: int, outcome: Outcome | None) -> None:
+    """Whether the orchestrator reports the lost ranks first, stops with a checkpoint, or is killed itself."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
+    cluster.progress("g0", 1, 2)
+    cluster.round(1)
+    delete_pod(cluster, f"demo-g0-1-{index}", grace=grace)
+    cluster.run_operator()  # the pod may be gone before the next round
+    if grace == 0:
+        del cluster.pods[f"demo-g0-1-{index}"]
+    fail_job(cluster, "demo-g0-1", code, outcome=outcome)
+    assert "PodLost: a pod of the attempt was deleted" in cluster.round().message
+    cluster.deletions.clear()  # the operator restarts
+    cluster.now += 600
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_lost_ranks_of_running_pods_count() -> None:
+    """The Job controller deletes the other pods of an attempt that fails by itself: no disruption."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 1})
+    cluster.progress("g0", 1, 2)
+    cluster.round(1)
+    fail_job(cluster, "demo-g0-1", 76, outcome=RANKS_LOST)
+    assert "RanksLost: rank 1" in cluster.round().message
+    cluster.now += 600
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 1
+
+
+def test_deleted_pod_matches_rules_about_it() -> None:
+    """A rule can name the lost pod, or every disruption; it decides before the default does."""
+    for reason in ("PodLost", "Disrupted"):
+        rule = {"onReasons": [reason], "action": "FailJob"}
+        cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+        delete_pod(cluster, "demo-g0-1-1", grace=0)
+        cluster.run_operator()
+        fail_job(cluster, "demo-g0-1", 76, outcome=RANKS_LOST)
+        assert cluster.round().phase == "Finalizing"
+
+
+def test_lost_ranks_of_a_lost_node_do_not_count() -> None:
+    """The orchestrator reports them before the node controller sees the node; the pod stays until the node is gone."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
+    cluster.progress("g0", 1, 2)
+    cluster.round(1)
+    worker = cluster.pods["demo-g0-1-1"]
+    fail_job(cluster, "demo-g0-1", 76, outcome=RANKS_LOST)
+    since = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(cluster.now)}
+    running = {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(0)}}}
+    worker["status"] = {"phase": "Running", "conditions": [since], "containerStatuses": [running]}
+    cluster.pods["demo-g0-1-1"] = worker
+    cluster.now += 60
+    assert cluster.round().reason == "WaitingForPodTermination"
+    del cluster.pods["demo-g0-1-1"]  # a person taints the node
+    cluster.round()
+    cluster.now += 600
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_cache_keeps_the_first_deletion_of_a_gone_pod() -> None:
+    """The pod of an attempt is gone within a second; a later, shorter grace period is another deletion of it."""
+    cache = WatchCache()
+    cache.record_job({**manifest("g"), "status": {}}, gone=False)
+    labels = {"app.kubernetes.io/managed-by": "rstar2-operator", "rstar2.dev/job": "demo", BATCH_JOB_LABEL: "demo-g0-1"}
+    meta = {"name": "p", "namespace": "lab", "uid": "p", "creationTimestamp": timestamp(0)}
+    meta["labels"] = {**labels, "rstar2.dev/stage": "g0", "rstar2.dev/attempt": "1"}
+    for version, (when, grace) in enumerate(((130, 30), (110, 0)), start=2):
+        deleted = {"deletionTimestamp": timestamp(when), "deletionGracePeriodSeconds": grace}
+        pod = {"metadata": {**meta, **deleted, "resourceVersion": str(version)}, "spec": {}}
+        cache.record_child("Pod", {"kind": "Pod", **pod, "status": {"phase": "Running"}}, gone=version == 3)
+    observed = cache.observed(("lab", "demo"))
+    assert observed is not None and not observed.pods
+    assert observed.deletions == {"demo-g0-1": 100.0}
+
+
 def test_active_deadline_keeps_the_reason_of_a_failure() -> None:
     """A deadline that passes while the report is written does not replace the cause."""
     cluster = at_first_stage("g", activeDeadlineSeconds=100, failurePolicy={"maxRestarts": 0})
