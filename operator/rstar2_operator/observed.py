@@ -229,7 +229,7 @@ def job_finished_at(job: Object) -> float | None:
 
 
 def job_failing_since(job: Object) -> float | None:
-    """Return when a batch Job began to fail; None if it does not. Its controller deletes none of its pods before."""
+    """Return since when a batch Job fails; None if it does not. Its controller deletes none of its pods before."""
     failing = condition(job, "FailureTarget") or condition(job, "Failed")
     return None if failing is None or failing["status"] != "True" else seconds(failing["lastTransitionTime"])
 

@@ -72,10 +72,10 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     try:
         from rstar2_train.data.known_answers import find_unclear_answers
 
-        found = find_source_errors(job)
+        all_errors = find_source_errors(job)
     except ImportError as error:
         print(f"note: the local files were not read, because {error.name} is not installed: install rstar2[train]")
         return {field: message for field, message in find_model_errors(job).items() if field in local}, {}
-    errors = {field: message for field, message in found.items() if field in local}
+    errors = {field: message for field, message in all_errors.items() if field in local}
     unclear = {} if errors else find_unclear_answers(job)
     return errors, {field: faults for field, faults in unclear.items() if field in local}
