@@ -10,6 +10,7 @@ Modules:
 
 - `model_shape`       parameters and operations of a dense transformer, from its config.json or a table
 - `model_support`     which models the trainer computes exactly, from their config.json
+- `frozen_model`      which model folders can be the teacher or the reference of a job
 - `layout`            how a training step is distributed over ranks and memory
 - `memory`            bytes of a trainer rank and of an engine
 - `hardware_profile`  memory, arithmetic and links of a device, with sources
