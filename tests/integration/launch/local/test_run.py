@@ -195,11 +195,16 @@ def test_run_sends_runs_and_metrics_to_mlflow(smoke) -> None:
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     rl = next(run for run in nested if "rl-1" in run.info.run_name)
     assert [point.step for point in client.get_metric_history(rl.info.run_id, "reward/mean")] == [1, 2, 3]
-    # The user's file marks every token as clipped; the policy and its teacher differ since the SFT stage.
+    # The file marks every token as clipped; the policy and its teacher differ since the SFT stage. A step in which
+    # no group trains has no metric of the update.
     for stage, metric, low, high in (("rl-2", "clip_fraction", 1, 1), ("rl-3", "teacher_kl", 0.01, 20)):
         run = next(run for run in nested if stage in run.info.run_name)
-        values = [point.value for point in client.get_metric_history(run.info.run_id, f"trainer/{metric}")]
-        assert values and all(low <= value <= high for value in values), (stage, values)
+        groups, values = (
+            {point.step: point.value for point in client.get_metric_history(run.info.run_id, name)}
+            for name in ("down_sampling/trained_group_num", f"trainer/{metric}")
+        )
+        assert set(values) == {step for step, count in groups.items() if count}, (stage, groups, values)
+        assert all(low <= value <= high for value in values.values()), (stage, values)
     artifacts = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert {"manifest.yaml", "report.json"} <= artifacts
 
