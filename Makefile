@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-apiserver \
-  e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-serve \
+  e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
   bench-environments bench-objectives bench-week bench-verifiers
@@ -108,6 +108,9 @@ gpu-smoke: setup ## Run the smoke curriculum on the GPUs of this machine (bench/
 ##@ Documentation and generated files
 docs: setup ## Build the documentation site into build/site; fails on a broken link, a missing page or a missing anchor
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "docs: open build/site/index.html"
+
+docs-record: setup ## Run the demo again, and record its output and picture in docs/pictures
+	@rm -rf build/record && $(BIN)/python -m scripts.docs.demo_picture build/record
 
 docs-serve: setup ## Serve the documentation site at http://127.0.0.1:8000 and rebuild it after each change
 	@$(BIN)/python -m mkdocs serve

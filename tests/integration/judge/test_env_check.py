@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from rstar2_train.cli.main import main
 from rstar2_train.data.task_templates import write_template
+from scripts.docs.outputs import blocks, without_times
+from scripts.docs.repository import ROOT
 from tests.support.servers import running
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
@@ -58,6 +61,26 @@ def test_env_check_plays_the_game_of_its_template(check: Check, tmp_path: Path) 
         assert text.index("higher") < text.index("lower") < text.index("reward: 1 (correct from 1), correct")
         code, text = check(tmp_path / "game", row=2)
         assert (code, "reward: 0 (correct from 1), wrong" in text) == (0, True), text
+
+
+def test_env_check_prints_the_output_of_the_environments_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment of docs/environments.md plays its script; the page has the output, apart from times."""
+    folder = Path("examples/environment")
+    server = tmp_path / "server.py"
+    server.write_text(
+        f"import sys, uvicorn\nsys.path.insert(0, {str(ROOT / folder)!r})\n"
+        "uvicorn.run('environment:app', port=int(sys.argv[1]))\n"
+    )
+    shutil.copytree(ROOT / folder, tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
+    with running(str(server)) as port:
+        manifest = folder / "job.yaml"
+        manifest.write_text(manifest.read_text().replace("8765", str(port)))
+        assert main(["env", "check", str(manifest), "--script", str(folder / "script.txt")]) == 0
+    page = (ROOT / "docs" / "environments.md").read_text("utf-8")
+    assert without_times(capsys.readouterr().out) in [without_times(block) for block in blocks(page)]
 
 
 def test_env_check_starts_a_judge_only_for_its_use(
