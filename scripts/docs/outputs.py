@@ -14,7 +14,8 @@ import shlex
 
 from scripts.docs.repository import ROOT
 
-PAGES = ("gpu.md",)
+PAGES = {"debugging-rewards.md": 1, "gpu.md": 3}
+"""Page -> number of its outputs."""
 COLUMNS = 120
 _OUTPUT = re.compile(r"(<!-- output of: rstar2 (?P<command>[^\n]*) -->\n```\n)(?P<output>.*?)(?=```\n)", re.DOTALL)
 _SECONDS = re.compile(r"\d+\.\d\d s\b")

@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 
+from rstar2_train.inference.turn_wire import PART_TOKENS
 from scripts.docs import demo_picture, outputs
 from scripts.docs.repository import ROOT
 
@@ -51,7 +52,13 @@ def test_page_has_the_outputs_of_its_commands(name: str) -> None:
     """`python -m scripts.docs.outputs` writes them again."""
     page = (ROOT / "docs" / name).read_text("utf-8")
     assert outputs.refreshed(page) == page
-    assert page.count("<!-- output of: ") >= 3
+    assert page.count("<!-- output of: ") == outputs.PAGES[name]
+
+
+def test_pages_have_the_number_of_resampled_tokens() -> None:
+    """After the loss of an engine at most one part of a turn is sampled again."""
+    for name in ("algorithm", "kubernetes", "scheduling"):
+        assert f"{PART_TOKENS:,} tokens" in (ROOT / "docs" / f"{name}.md").read_text("utf-8")
 
 
 def test_environments_page_has_the_files_of_the_example() -> None:
