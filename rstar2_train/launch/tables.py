@@ -15,6 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from rstar2_train.utils.text import printable
+
 GAP = 2
 """Blanks between two columns."""
 EDGES = 2
@@ -109,5 +111,5 @@ def _table(title: str | Text, columns: Iterable[Column], width: int) -> Table:
             overflow="fold",
         )
     for row in zip(*(column.cells for column in chosen), strict=True):
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
     return table

@@ -1,6 +1,7 @@
 """The tables of a report: every value is readable at any width, with many slices and long names."""
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from rstar2_train.evaluation.records import JobReport, SliceMetrics, StageReport
@@ -62,6 +63,17 @@ def test_report_tables_show_each_score_at_any_width(width: int) -> None:
             assert f"{score(number, at):.3f} ±0.010" in slices
     assert "rl-2-with-long" in slices and "tiny: seed 7, 1 h 01 min" in stages
     assert ("Not shown at this width" in stages) == (width < 120)
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_report_tables_print_names_of_any_text(width: int) -> None:
+    """A name from a data file is neither markup nor a command of the terminal, and wide characters fold too."""
+    names = ["[red]x[/red]", "[/]", "\x1b[31mred", "\x9b2J", "", "漢字" * 30, "😀" * 40, "x" * 300, *FAMILIES[:8]]
+    text = printed(ReportTables(report(families=names)), width)
+    assert max(map(cell_len, text.splitlines())) <= width and "…" not in text
+    assert not {"\x1b", "\x9b"} & set(text) and "[red]x[/red]" in text and "␛[31mred" in text
+    for number in range(len(STAGES)):
+        assert all(f"{score(number, at):.3f} ±0.010" in text for at in range(16))
 
 
 def test_wide_report_has_each_column() -> None:
