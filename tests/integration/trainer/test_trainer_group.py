@@ -22,6 +22,7 @@ from rstar2_train.trainer import checkpoint, ray_runtime
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointInvalid
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.utils.ray_environment import store_bytes
 from rstar2_train.weights import version_store
 from rstar2_train.weights.experimental.tensor_group import TensorGroup, client_store
 from rstar2_train.weights.host_copy import HostCopy
@@ -50,6 +51,14 @@ def steps(group: TrainerGroup, numbers: range) -> list[float]:
         rollouts = rollout_groups(3, 4, seed=number)
         losses.append(group.grpo_step(rollouts, lr=LR, settings=SETTINGS, seed=number)["loss"])
     return losses
+
+
+def test_trainer_group_ray_store_holds_a_step(group: TrainerGroup) -> None:
+    """The private Ray has the object store of a cluster's: with a small one it writes the sequences to the disk."""
+    import ray
+
+    (node,) = ray.nodes()
+    assert node["Resources"]["object_store_memory"] == store_bytes()
 
 
 def test_trainer_group_load_logs_layout_and_attention(

@@ -157,6 +157,19 @@ def test_varlen_arguments_of_each_torch(grouped: bool, monkeypatch: pytest.Monke
     assert calls == [{"window_size": (-1, 0)} | flag, {"window_size": (2, 0)} | flag]
 
 
+def test_find_obstacle_takes_the_kernel_of_torch_211(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only windows are needed from the signature, and the trial decides; an older kernel is named."""
+    config, device = SimpleNamespace(num_attention_heads=4, hidden_size=32), torch.device("cuda")
+    monkeypatch.setattr(varlen, "_trial_error", lambda *_: 0.0)
+    for parameters, obstacle in (("window_size", None), ("query", "has none with causal windows")):
+        monkeypatch.setattr(varlen, "PARAMETERS", frozenset({parameters}))
+        found = varlen.find_obstacle(config, device, torch.bfloat16)
+        assert found == obstacle or (found and obstacle and obstacle in found)
+    monkeypatch.setattr(varlen, "_trial_error", lambda *_: 1.0)
+    monkeypatch.setattr(varlen, "PARAMETERS", frozenset({"window_size"}))
+    assert "relative error is 1.000" in str(varlen.find_obstacle(config, device, torch.bfloat16))
+
+
 def test_packing_has_no_guarded_values() -> None:
     """Torch 2.11 compiles a layer again for each value in a frozen dataclass, and gives up after eight."""
     assert not Packing.__dataclass_params__.frozen  # type: ignore[attr-defined]
