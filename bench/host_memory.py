@@ -15,6 +15,7 @@ import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +62,28 @@ class DrawnRollouts:
 
 
 def _trajectory(problem: Problem, prompt: array[int], sample: int) -> Trajectory:
-    draw = np.random.default_rng([sample, len(problem.id)])
+    ids, logprobs, text = _drawn()
+    start = int.from_bytes(os.urandom(4)) % (len(ids) - TOKENS)
     segments: list[Segment] = []
     for turn in range(TURNS):
-        count = TOKENS // TURNS
-        ids = array("i", draw.integers(0, VOCABULARY, count, dtype=np.int32).tobytes())
-        logprobs = array("f", draw.standard_normal(count, dtype=np.float32).tobytes())
-        segments.append(Segment("model", ids, logprobs, [("rl-step-000001", 0)]))
+        part = slice(start + turn * (TOKENS // TURNS), start + (turn + 1) * (TOKENS // TURNS))
+        segments.append(Segment("model", ids[part], logprobs[part], [("rl-step-000001", 0)]))
         if turn < TURNS - 1:
             segments.append(Segment("tool", array("i", range(TOOL_TOKENS))))
     call = ToolCall(0, "execute_python_code_with_standard_io", os.urandom(400).hex(), "", "ok", os.urandom(100).hex())
     return Trajectory(
         prompt_id=problem.id, sample=sample, prompt_ids=prompt, segments=segments, calls=[call], turns=TURNS,
-        text=os.urandom(TOKENS * 2).hex(), verdict="correct" if sample % 2 else "wrong", reward=float(sample % 2),
+        text=text[start : start + TOKENS * 4], verdict="correct" if sample % 2 else "wrong", reward=float(sample % 2),
     )  # fmt: skip
+
+
+@cache
+def _drawn() -> tuple[array[int], array[float], str]:
+    """Return many random tokens, log-probabilities and characters: each trajectory has copies of a part of them."""
+    draw, count = np.random.default_rng(0), 64 * TOKENS
+    ids = array("i", draw.integers(0, VOCABULARY, count, dtype=np.int32).tobytes())
+    logprobs = array("f", draw.standard_normal(count, dtype=np.float32).tobytes())
+    return ids, logprobs, os.urandom(2 * count).hex()
 
 
 def measure(groups: int, *, steps: int = STEPS) -> dict[str, Any]:
