@@ -19,42 +19,6 @@ from rstar2_train.utils.api_error import ApiError, reject_unsupported
 
 TEMPERATURE = 0.6
 """Default sampling temperature: the paper's, for evaluation."""
-_NO_OP_VALUES: dict[str, Sequence[Any]] = {
-    "n": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
-    "store": (False,),
-    "best_of": (1,),
-    "echo": (False,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
-    "use_beam_search": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "modalities": (["text"],),
-    "functions": ([],),
-    "service_tier": ("auto", "default"),
-    "function_call": ("auto", "none"),
-    "chat_template_kwargs": ({},),
-    "typical_p": (1,),
-    "prompt_logprobs": (0,),
-}
-"""Unsupported parameters with their no-op values, which are accepted."""
-_LABELS = ("metadata", "prompt_cache_key", "safety_identifier", "request_id")
-"""Parameters that label a request for its provider, and never change an answer."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -102,8 +66,7 @@ class ChatRequest(BaseModel):
         if self.model != model:
             message = f"the model {reprlib.repr(self.model)} is not served here; use {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        given = {name: value for name, value in (self.model_extra or {}).items() if name not in _LABELS}
-        reject_unsupported(given, _NO_OP_VALUES)
+        reject_unsupported(self.model_extra or {})
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
             message = f"tool_choice={reprlib.repr(self.tool_choice)} is only allowed with tools: remove it"
             raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")
@@ -175,6 +138,8 @@ def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
         )
     if message.get("tool_calls"):
         raise ApiError(400, f"{at}.tool_calls require `tools` in the request", param="messages")
+    if message.get("function_call"):
+        raise ApiError(400, f"{at}.function_call is not supported: write it as tool_calls", param="messages")
     content = message_text(message.get("content"), at=f"{at}.content")
     if role == "assistant":
         return split_turns(content)

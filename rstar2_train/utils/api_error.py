@@ -6,6 +6,58 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
+    "n": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "best_of": (1,),
+    "echo": (False,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
+    "continue_final_message": (False,),
+    "include_reasoning": (True,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "documents": ([],),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "functions": ([],),
+    "function_call": ("auto", "none"),
+    "reasoning_effort": ("medium",),
+    "verbosity": ("medium",),
+    "chat_template_kwargs": ({},),
+    "typical_p": (1,),
+    "prompt_logprobs": (0,),
+    "priority": (0,),
+}
+"""Unsupported parameters of OpenAI's and vLLM's chat completions, with the values that change nothing."""
+LABELS = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "request_id",
+    "cache_salt",
+)
+"""Parameters for the provider of a service, which never change an answer."""
+
 
 class ApiError(Exception):
     """An error that is returned to the client."""
@@ -23,10 +75,11 @@ class ApiError(Exception):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
-def reject_unsupported(given: Mapping[str, Any], no_op_values: Mapping[str, Sequence[Any]]) -> None:
-    """Raise ApiError for a parameter that has an effect. `no_op_values`: values of known ones that have none."""
+def reject_unsupported(given: Mapping[str, Any], more: Mapping[str, Sequence[Any]] | None = None) -> None:
+    """Raise ApiError for a parameter that has an effect. `more`: values without one, besides NO_OP_VALUES."""
+    no_op_values = {**NO_OP_VALUES, **(more or {})}
     for name, value in given.items():
-        if value is None or value in no_op_values.get(name, ()):
+        if value is None or name in LABELS or value in no_op_values.get(name, ()):
             continue
         allowed = f" (only {no_op_values[name][0]!r})" if name in no_op_values else ""
         message = f"{name}={reprlib.repr(value)[:80]} is not supported{allowed}: remove it"

@@ -201,6 +201,8 @@ def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     role = message.get("role") if isinstance(message, Mapping) else None
     if role not in _ROLES:
         raise ApiError(400, f"{at}.role {reprlib.repr(role)} is not one of {', '.join(_ROLES)}", param="messages")
+    if message.get("function_call"):
+        raise ApiError(400, f"{at}.function_call is not supported: write it as tool_calls", param="messages")
     content = message.get("content")
     calls = _calls(message, at=at)
     text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")

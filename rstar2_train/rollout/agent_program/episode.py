@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,15 +32,17 @@ FORCED = frozenset(
     ("model", "user", "metadata", "store", "return_token_ids", "temperature", "top_p", "top_k", "min_p", "seed")
 ) | {"presence_penalty", "frequency_penalty", "repetition_penalty", "top_logprobs"}
 """Parameters without an effect: the stage decides."""
-_NO_OP_VALUES: dict[str, Sequence[Any]] = {
-    "n": (1,),
+_NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
     "stop": ([], ""),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
     "tool_choice": ("auto",),
     "parallel_tool_calls": (True,),
 }
-"""Unsupported parameters with their no-op values, which are accepted."""
+_WITHOUT_TOOLS: Mapping[str, Sequence[Any]] = {
+    **_NO_OP_VALUES,
+    "tool_choice": ("auto", "none"),
+    "parallel_tool_calls": (True, False),
+}
+"""Values that change nothing, of a request with tools and of one without."""
 
 Generate = Callable[..., Awaitable[SampledTurn]]
 """A `TokenGenerator` of `rollout/agent.py`."""
@@ -67,7 +69,7 @@ class AgentRequest(BaseModel):
     def check(self) -> None:
         """Raise ApiError for an unsupported parameter."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if name not in FORCED}
-        reject_unsupported(extra, _NO_OP_VALUES)
+        reject_unsupported(extra, _NO_OP_VALUES if self.tools else _WITHOUT_TOOLS)
 
 
 class RewardRequest(BaseModel):

@@ -173,6 +173,7 @@ def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
         ([{"role": "user"}], "must be a string or a list of text parts"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "must be a string or a list of text parts"),
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
+        ([USER, {"role": "assistant", "function_call": {"name": "f"}}, USER], r"\[1\].function_call is not supported"),
         ([USER, {"role": "assistant", "tool_calls": [{"function": {}}]}, USER], r"tool_calls\[0\] must be a call"),
         ([{"role": "user", "content": "word " * 3000}], "shorten the messages"),
     ],

@@ -76,6 +76,8 @@ async def test_episode_response_has_vllms_fields(chat_format: ChatFormat) -> Non
         {"response_format": {"type": "json_object"}},
         {"tool_choice": "required"},
         {"prompt_logprobs": 1},
+        {"reasoning_effort": "low"},
+        {"parallel_tool_calls": False, "tools": [{"type": "function", "function": {"name": "f"}}]},
     ],
 )
 async def test_episode_parameter_that_changes_sampling_is_rejected(
@@ -84,6 +86,23 @@ async def test_episode_parameter_that_changes_sampling_is_rejected(
     """A parameter that the trainer would have to ignore, but the program relies on, is an error."""
     with pytest.raises(ApiError, match=f"{next(iter(change))}=.* is not supported"):
         await episode(chat_format, Engine(chat_format)).complete(BODY | change)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt_cache_key": "k", "safety_identifier": "u", "service_tier": "auto", "modalities": ["text"]},
+        {"tools": None, "tool_choice": "none", "parallel_tool_calls": False},
+        {"tools": [], "tool_choice": "auto", "functions": [], "function_call": "none"},
+        {"reasoning_effort": "medium", "verbosity": "medium", "ignore_eos": False, "best_of": 1, "echo": False},
+        {"skip_special_tokens": True, "chat_template_kwargs": {}, "stop": None, "logit_bias": None},
+    ],
+    ids=lambda fields: " ".join(fields),
+)
+async def test_episode_accepts_values_that_change_nothing(chat_format: ChatFormat, fields: dict[str, Any]) -> None:
+    """An agent's library sends the same defaults as a client of `rstar2 serve`."""
+    _, reply = await episode(chat_format, Engine(chat_format)).complete(BODY | fields)
+    assert reply["choices"][0]["finish_reason"] == "stop"
 
 
 async def test_episode_requests_run_one_after_another(chat_format: ChatFormat) -> None:

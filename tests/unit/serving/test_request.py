@@ -62,7 +62,9 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
         {"functions": [], "function_call": "auto"},
         {"stream": None, "stop": None, "seed": None, "logprobs": None, "user": None, "stream_options": None},
         {"modalities": ["text"], "service_tier": "auto", "store": False, "metadata": {"run": "1"}},
-        {"prompt_cache_key": "k", "safety_identifier": "u", "user": "u"},
+        {"prompt_cache_key": "k", "safety_identifier": "u", "user": "u", "prompt_cache_retention": "24h"},
+        {"reasoning_effort": "medium", "verbosity": "medium", "prediction": None, "web_search_options": None},
+        {"priority": 0, "documents": [], "include_reasoning": True, "return_token_ids": False, "cache_salt": "s"},
         {"presence_penalty": 0.0, "frequency_penalty": 0, "n": 1, "logit_bias": {}, "top_logprobs": 0},
         {"response_format": {"type": "text"}, "stream": True, "stream_options": {"include_usage": True}},
         {"min_tokens": 0, "ignore_eos": False, "include_stop_str_in_output": False, "length_penalty": 1.0},
@@ -81,6 +83,7 @@ def test_check_accepts_values_that_change_nothing(fields: dict) -> None:
     [
         {"top_k": 40}, {"min_p": 0.1}, {"repetition_penalty": 1.1}, {"skip_special_tokens": False},
         {"ignore_eos": True},
+        {"reasoning_effort": "low"}, {"verbosity": "high"}, {"priority": 1}, {"documents": [{}]},
         {"functions": [{}]}, {"modalities": ["text", "audio"]}, {"stop_token_ids": [1]}, {"service_tier": "flex"},
     ],
     ids=lambda fields: next(iter(fields)),
