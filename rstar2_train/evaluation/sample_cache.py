@@ -87,6 +87,8 @@ class SampleCache:
         in a power failure.
         """
         self._problems = {problem.id: problem for problem in request.problems}
+        if self._with_trajectories:
+            trajectory_store.to_table(())  # the first table imports pandas for a second, which no loop should wait for
         problems = {
             sample_cache_key(problem.id, request.prompts[problem.id], _gold(problem), sample): problem
             for problem, sample in request.pairs

@@ -23,6 +23,7 @@ from rstar2_train.orchestrator.leftovers import remove_leftovers
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.event_loop import run_with_uvloop
 from rstar2_train.utils.files import DISK_FULL
+from rstar2_train.utils.loop_watch import watch_loop
 from rstar2_train.utils.open_files import raise_open_file_limit
 
 log = logging.getLogger("rstar2.orchestrator")
@@ -58,7 +59,8 @@ async def run_stage(ctx: StageContext) -> Outcome:
         ctx.check_current()
         await asyncio.to_thread(remove_leftovers, ctx.job, ctx.state)
         stage = importlib.import_module(f"rstar2_train.orchestrator.stages.{STAGE_MODULES[ctx.stage.type]}")
-        outcome: Outcome = await stage.run(ctx)
+        with watch_loop():
+            outcome: Outcome = await stage.run(ctx)
         return outcome
     except SuspendRequested:
         return ctx.outcome("suspended", "Suspended", "Suspended on request; resumable from the last checkpoint.")

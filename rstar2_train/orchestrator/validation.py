@@ -66,10 +66,11 @@ async def run_validation(ctx: StageContext, rollouts: RolloutSession, stage: Sta
     validation = ctx.job.spec.validation
     assert validation is not None
     folder = ctx.state.stage(stage.name)
+    problems = await asyncio.to_thread(load_problems, validation.data)
     run = EvaluationRun(
         stage=stage,
         model=folder.model,
-        problems=load_problems(validation.data)[: validation.max_problems],
+        problems=problems[: validation.max_problems],
         samples=validation.samples,
         sampling=validation.sampling,
         step=step,

@@ -5,6 +5,7 @@ A restarted attempt samples only the missing samples (`orchestrator/validation.p
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from rstar2_train.api.contracts import Outcome, StageFailed
@@ -23,10 +24,11 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
     source = initial_policy(ctx.job, ctx.stage, ctx.state)
     files = [BenchmarkFile(benchmark.name, Path(benchmark.data)) for benchmark in settings.benchmarks]
     try:
-        named_problems = list(read_benchmarks(files))
+        named_problems = await asyncio.to_thread(list, read_benchmarks(files))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
-    async with sessions.rollouts(ctx, sessions.chat_format(ctx, source.model)) as rollouts:
+    chat_format = await asyncio.to_thread(sessions.chat_format, ctx, source.model)
+    async with sessions.rollouts(ctx, chat_format) as rollouts:
         await rollouts.weights.push_folder(source.model, source.version)
         if source.stage is not None and needs_validation(ctx, source.stage):
             await run_validation(ctx, rollouts, source.stage, step=None)

@@ -74,7 +74,8 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
     settings = ctx.stage.filter
     assert settings is not None
     source = initial_policy(ctx.job, ctx.stage, ctx.state)
-    async with sessions.rollouts(ctx, sessions.chat_format(ctx, source.model)) as rollouts:
+    chat_format = await asyncio.to_thread(sessions.chat_format, ctx, source.model)
+    async with sessions.rollouts(ctx, chat_format) as rollouts:
         await rollouts.weights.push_folder(source.model, source.version)
         if source.stage is not None and needs_validation(ctx, source.stage):
             await run_validation(ctx, rollouts, source.stage, step=None)
@@ -92,7 +93,7 @@ async def _filter(ctx: StageContext, settings: FilterStage, rollouts: RolloutSes
     If the samples are kept for a larger filter, only their results are saved: the tokens need a thousand times more.
     """
     started = time.monotonic()
-    problems = load_problems(settings.data)
+    problems = await asyncio.to_thread(load_problems, settings.data)
     measured = await measured_settings(ctx, model, settings.sampling, seed_name=SEED_NAME)
     progress = FilterProgress(ctx, settings)
     with SampleCache(sample_file(ctx.folder, measured), with_trajectories=not ctx.keep_samples) as cache:

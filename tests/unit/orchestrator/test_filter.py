@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -145,6 +148,38 @@ async def test_filter_samples_one_stream_and_writes_all(attempt: Callable[..., S
     report = FilterReport.model_validate_json(ctx.folder.filter_report_file.read_text())
     assert [count.solved for count in report.counts] == [1, 8, 1, 8, 1]
     assert (report.kept, report.dropped, report.samples_per_problem) == (3, 2, SAMPLES)
+
+
+async def test_filter_reads_files_outside_of_the_loop(
+    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, tokenizer and the first table take seconds, in which engines would miss their health checks."""
+    threads: set[int] = set()
+
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            threads.add(threading.get_ident())
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(stage, "load_problems", recorded(stage.load_problems))
+    sessions = fake_sessions(FakeRollouts())
+    await stage.run(attempt(), replace(sessions, chat_format=recorded(sessions.chat_format)))
+    assert len(threads) >= 1 and threading.get_ident() not in threads
+
+
+def test_sample_cache_load_imports_the_writer_of_tables(tmp_path: Path) -> None:
+    """`load` runs in a thread; the first sample, which the loop saves, imports nothing."""
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from rstar2_train.evaluation.sample_cache import SampleCache, SampleRequest\n"
+        "before = 'pandas' in sys.modules\n"
+        "with SampleCache(Path(sys.argv[1])) as cache: cache.load(SampleRequest(problems=[], prompts={}, samples=1))\n"
+        "print(before, 'pandas' in sys.modules)"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "samples.jsonl")]
+    assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == "False True\n"
 
 
 async def test_filter_restart_samples_only_missing_samples(attempt: Callable[..., StageContext]) -> None:

@@ -36,6 +36,7 @@ def test_device_variables(environ: dict[str, str], ids: list[int | str], expecte
     ("error", "reason"),
     [
         (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), "lost its device"),
+        (torch.AcceleratorError("unspecified launch failure"), "lost its device"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "lost its device"),
         (RuntimeError("HIP error: invalid device function"), "lost its device"),
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), "None"),
