@@ -36,6 +36,7 @@ KINDS = {
     "Event": ("apis/events.k8s.io/v1", "events"),
     "Workload": (f"apis/{names.KUEUE_API}", "workloads"),
     "ResourceFlavor": (f"apis/{names.KUEUE_API}", "resourceflavors"),
+    "RuntimeClass": ("apis/node.k8s.io/v1", "runtimeclasses"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "WorkloadPriorityClass": (f"apis/{names.KUEUE_API}", "workloadpriorityclasses"),
     "Warning": ("api/v1", "events"),

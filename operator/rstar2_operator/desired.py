@@ -20,6 +20,7 @@ from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.decide.decision import Decision
 from rstar2_operator.observed import Object, as_json
+from rstar2_operator.references import Reference, references
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.validation import check
@@ -49,6 +50,8 @@ class DesiredJob:
     inputs: list[object] | None = None
     """All inputs of `bodies`."""
     bodies: bytes = b""
+    references: tuple[Reference, ...] | None = None
+    """Objects of other owners that the pods of all stages name; None until they are asked for."""
     decoded: _Decoded | None = None
     """The same as Python objects, of the last jobs."""
 
@@ -67,6 +70,7 @@ class DesiredState:
         if known.digest != digest:
             context, known.errors = self._validate(job)
             known.digest, known.context, known.inputs, known.bodies = digest, _compress(context), None, b""
+            known.references = None
             known.decoded = None if context is None else _Decoded(context)
         return (self._decoded(known).context if known.context else None), known.errors
 
@@ -96,6 +100,12 @@ class DesiredState:
         if decoded.bodies is None:
             decoded.bodies = from_json(zlib.decompress(known.bodies))
         return decoded.bodies
+
+    def references(self, known: DesiredJob, context: BuildContext) -> tuple[Reference, ...]:
+        """Return the objects of other owners that the pods of all stages name."""
+        if known.references is None:
+            known.references = references(context)
+        return known.references
 
     def _decoded(self, known: DesiredJob) -> _Decoded:
         """Return the Python objects of a valid job, and keep those of the last KEPT_JOBS jobs."""

@@ -50,6 +50,7 @@ from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_managed
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.reconcile_state import ReconcileState
+from rstar2_operator.references import ReferenceReader
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
 from rstar2_operator.workqueue import WorkQueue
@@ -82,6 +83,7 @@ class Reconciler:
         self._clock = clock
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._quota = QuotaReader(client)
+        self._references = ReferenceReader(client)
         self._desired = DesiredState(settings)
         self._states: dict[Key, ReconcileState] = {}
         metrics.measure_jobs(self._figures)
@@ -150,7 +152,8 @@ class Reconciler:
             rejected += unchanged
             observed_now = self._cache.observed(key) or observed
             decision = decision_after_rejections(decision, observed_now, rejected)
-            status = status_of(job, observed_now, decision, now=now, rejected=rejected)
+            missing = await self._missing(state, context, decision, observed)
+            status = status_of(job, observed_now, decision, now=now, rejected=rejected, missing=missing)
             wake_at = decision.wake_at
         write_in, written = await self._status_writer.write(
             state.status, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
@@ -158,7 +161,8 @@ class Reconciler:
         if written:
             self._metrics.written(observed, status, event_at=event_at)
         state.figures = figures_of(status, observed, resource=resource)
-        delays = [delay for delay in (write_in, correct_in, state.secret.due_in()) if delay is not None]
+        due = (write_in, correct_in, state.secret.due_in(), state.missing.due_in())
+        delays = [delay for delay in due if delay is not None]
         delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]
         if delays:
             self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
@@ -170,6 +174,16 @@ class Reconciler:
         if state is None or state.uid != uid:
             state = self._states[key] = ReconcileState(uid)
         return state
+
+    async def _missing(
+        self, state: ReconcileState, context: BuildContext, decision: Decision, observed: ObservedJob
+    ) -> list[Diagnosis]:
+        """Return the missing objects that pods of a job need, in this or a later stage."""
+        if decision.ending is not None or context.job.spec.suspend:
+            return []
+        return await state.missing.problems(
+            self._references, lambda: self._desired.references(state.desired, context), observed
+        )
 
     def _figures(self) -> dict[Key, JobFigures]:
         return {key: state.figures for key, state in self._states.items() if state.figures is not None}

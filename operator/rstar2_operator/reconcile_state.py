@@ -12,6 +12,7 @@ from rstar2_operator.desired import DesiredJob
 from rstar2_operator.drift import DriftCorrections
 from rstar2_operator.metrics import JobFigures
 from rstar2_operator.quota import AssignedFlavors
+from rstar2_operator.references import MissingReferences
 from rstar2_operator.shared_secrets import SharedSecret
 from rstar2_operator.status_writer import WriteTimes
 
@@ -24,6 +25,7 @@ class ReconcileState:
     desired: DesiredJob = field(default_factory=DesiredJob)
     corrections: DriftCorrections = field(default_factory=DriftCorrections)
     flavors: AssignedFlavors = field(default_factory=AssignedFlavors)
+    missing: MissingReferences = field(default_factory=MissingReferences)
     secret: SharedSecret = field(default_factory=SharedSecret)
     status: WriteTimes = field(default_factory=WriteTimes)
     figures: JobFigures | None = None

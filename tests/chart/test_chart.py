@@ -188,7 +188,7 @@ def needed() -> set[tuple[str, str, str]]:
         elif kind == "AgenticRLJob":
             requests |= {(group, plural, verb) for verb in ("list", "watch", "patch", "delete")}
             requests |= {(group, f"{plural}/status", "patch")}
-        elif kind in ("ResourceFlavor", "PriorityClass", "WorkloadPriorityClass"):
+        elif kind in ("ResourceFlavor", "PriorityClass", "WorkloadPriorityClass", "RuntimeClass"):
             requests.add((group, plural, "get"))
         elif kind in ("Event", "Secret"):
             requests.add((group, plural, "create"))
@@ -254,7 +254,7 @@ def test_rights_with_namespaces_are_no_cluster_rights(rendered: Render) -> None:
     objects = rendered(*ALL_ON)
     assert "ClusterRoleBinding" not in objects.kinds()
     for namespace in ("team-a", "team-b"):
-        of_cluster = {"kueue.x-k8s.io", "priorityclasses", "nodes"}
+        of_cluster = {"kueue.x-k8s.io", "priorityclasses", "runtimeclasses", "nodes"}
         namespaced = {each for each in needed() if not {each[0], each[1]} & of_cluster}
         assert namespaced <= allowed(objects.single("Role", OPERATOR, namespace)["rules"])
         binding = objects.single("RoleBinding", OPERATOR, namespace)

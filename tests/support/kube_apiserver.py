@@ -108,6 +108,8 @@ class KubeApiserver:
         self._wait(lambda: self.request("GET", "/readyz", raw=True) == b"ok")
         self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", build_crd())
         self._wait(lambda: "items" in self.request("GET", "/apis/rstar2.dev/v1alpha1/agenticrljobs"))
+        gvisor = {"metadata": {"name": "gvisor"}, "handler": "runsc"}
+        self.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", gvisor)
 
     def _run(self, name: str, *command: str) -> None:
         log = (self.folder / f"{name}.log").open("wb")

@@ -26,6 +26,8 @@ from rstar2_operator.observed import timestamp
 
 Body = dict[str, Any]
 NAMESPACE = "lab"
+GVISOR = "RuntimeClass", "gvisor"
+"""An object that the cluster has."""
 
 
 class Killed(BaseException):
@@ -182,6 +184,8 @@ class MemoryApi:
     async def find(self, kind: str, namespace: str, name: str) -> Body | None:
         """Return one object, None if it does not exist; Secrets are unreadable."""
         assert kind != "Secret"
+        if (kind, name) == GVISOR:
+            return {"kind": kind, "metadata": {"name": name}, "handler": "runsc"}
         body = self._find(kind, name)
         return None if body is None else copied(body)
 

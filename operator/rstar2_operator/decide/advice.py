@@ -14,6 +14,7 @@ _OTHER_CLAIM = (
     "create it again with another spec.storage."
 )
 APPLY_REJECTED = "ApplyRejected"
+REFERENCE_NOT_FOUND = "ReferenceNotFound"
 _REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
 ADVICE = {
     "ImagePullBackOff": _IMAGE,
@@ -30,6 +31,7 @@ ADVICE = {
     "ProvisioningFailed": f"Check storageClassName, accessModes and size. {_OTHER_CLAIM}",
     "FailedBinding": f"Create a matching volume, or check storageClassName. {_OTHER_CLAIM}",
     APPLY_REJECTED: "Change the quota or the admission policy that the message names; the operator retries.",
+    REFERENCE_NOT_FOUND: "Create the object before that stage starts, or name another one",
     "InvalidProgressReport": "Version mismatch or manual edit: set spec.trainer.image to the operator's version, and "
     "delete the key from the ConfigMap. The orchestrator writes it again.",
     "PodStuckTerminating": "The node is unreachable. If it is permanently lost, run: kubectl taint nodes {node} "
@@ -67,6 +69,16 @@ REJECTED_ADVICE = {
     ),
 }
 """Kind of an object that the API server rejects -> what to do."""
+REFERENCE_FIELDS = {
+    "RuntimeClass": "spec.executor.runtimeClassName",
+    "ServiceAccount": "spec.runtimePatches[].serviceAccountName",
+    "PriorityClass": "spec.priorityClassName",
+    "PersistentVolumeClaim": "spec.storage.claimName, a pvc:// source, or a volume of spec.runtimePatches",
+    "ConfigMap": "spec.runtimePatches",
+    "Secret": "spec.secretRefs, spec.mcpServers, spec.tracking.mlflow.secretRef, spec.runtimePatches, or the pull "
+    "secrets of the site",
+}
+"""Kind of a missing object -> fields that name it."""
 RESOURCE_FIELDS = {
     "trainer": "spec.trainer.resources",
     "rollout": "spec.rollout.resources",
@@ -85,6 +97,8 @@ def advice_about(reason: str, kind: str, message: str, role: str) -> str:
         return by_message
     if reason == APPLY_REJECTED:
         return REJECTED_ADVICE.get(kind, ADVICE[APPLY_REJECTED])
+    if reason == REFERENCE_NOT_FOUND:
+        return f"{ADVICE[reason]}: {REFERENCE_FIELDS[kind]}."
     return ADVICE.get(reason) or _scheduling_advice(message)
 
 

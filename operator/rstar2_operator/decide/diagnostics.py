@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, advice_about
+from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, REFERENCE_NOT_FOUND, advice_about
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
@@ -73,6 +73,7 @@ MAY_RESOLVE = frozenset(
         "NodeUnhealthy",
         "Stuck",
         JUDGE_UNREACHABLE,
+        REFERENCE_NOT_FOUND,
         "PodNotStarted",
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",

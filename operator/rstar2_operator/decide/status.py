@@ -31,12 +31,22 @@ TIMERS = frozenset({"faultyNodes", "activeSince", "suspendedSince", "finalizingS
 
 
 def status_of(
-    job: AgenticRLJob, observed: ObservedJob, decision: Decision, *, now: float, rejected: Sequence[Diagnosis] = ()
+    job: AgenticRLJob,
+    observed: ObservedJob,
+    decision: Decision,
+    *,
+    now: float,
+    rejected: Sequence[Diagnosis] = (),
+    missing: Sequence[Diagnosis] = (),
 ) -> Status:
-    """Return the whole status. `rejected`: objects that the API server rejected in this round."""
+    """Return the whole status.
+
+    `rejected`: objects that the API server rejected in this round; `missing`: those that pods of any stage need.
+    """
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
     problems = [*rejected, *diagnoses(observed, now=now), *stuck.problems(job, observed, now=now)]
+    problems += _unreported(missing, problems)
     progress = observed.progress()
     rows = [_stage(job, stage, observed, decision, progress, now=now) for stage in job.spec.stages]
     status: Status = {
@@ -73,6 +83,12 @@ def status_of(
         if attempt is not None and (progress.stage, progress.attempt) == (attempt.stage, attempt.number):
             status["estimatedRemainingSeconds"] = round(left)
     return status
+
+
+def _unreported(missing: Sequence[Diagnosis], problems: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Return the missing objects that no other problem names, such as the rejection of the pods that need them."""
+    texts = [f"{problem.subject} {problem.message}" for problem in problems]
+    return [each for each in missing if not any(each.subject.partition("/")[2] in text for text in texts)]
 
 
 def _engines(observed: ObservedJob) -> int:

@@ -1,0 +1,106 @@
+"""Objects of other owners that the pods of any stage need: reported when the job is new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator.builders.objects import build_context
+from rstar2_operator.references import Reference, references
+from rstar2_operator.settings import OperatorSettings
+from tests.support.memory_api import api_error
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, manifest
+
+EVERYTHING: dict[str, Any] = {
+    "secretRefs": {"hubToken": {"name": "hub", "key": "token"}, "proxy": {"name": "proxy"}},
+    "storage": {"claimName": "state"},
+    "priorityClassName": "batch",
+    "executor": {"runtimeClassName": "kata"},
+    "runtimePatches": [
+        {"manager": "site", "roles": ["executor"], "imagePullSecrets": [{"name": "pull"}]},
+        {
+            "manager": "team",
+            "roles": ["rollout"],
+            "serviceAccountName": "bucket",
+            "envFrom": [{"configMapRef": {"name": "settings"}}],
+            "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "x", "key": "y"}}}],
+            "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
+        },
+    ],
+}
+
+
+def degraded(cluster: SimulatedCluster) -> str:
+    """Return the message of the condition Degraded."""
+    return str(next(each["message"] for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded"))
+
+
+def test_references_have_every_kind_and_its_first_stage() -> None:
+    """Objects that the operator creates are no references; a role of a later stage names that stage."""
+    job = SimulatedCluster(manifest("sg", **EVERYTHING)).spec()
+    assert set(references(build_context(job, OperatorSettings()))) == {
+        Reference("Secret", "hub", "prepare", ""),
+        Reference("Secret", "proxy", "prepare", ""),
+        Reference("PersistentVolumeClaim", "state", "prepare", ""),
+        Reference("PriorityClass", "batch", "prepare", ""),
+        Reference("RuntimeClass", "kata", "executor", "g1"),
+        Reference("Secret", "pull", "executor", "g1"),
+        Reference("ServiceAccount", "bucket", "rollout", "g1"),
+        Reference("ConfigMap", "settings", "rollout", "g1"),
+        Reference("Secret", "x", "rollout", "g1"),
+        Reference("PersistentVolumeClaim", "cache", "rollout", "g1"),
+    }
+
+
+def test_missing_objects_of_a_later_stage_are_reported() -> None:
+    """They are known while the storage is prepared, and until they exist; the job runs meanwhile."""
+    account = {"manager": "team", "roles": ["rollout"], "serviceAccountName": "bucket"}
+    secrets = EVERYTHING["secretRefs"]
+    cluster = SimulatedCluster(manifest("sg", secretRefs=secrets, runtimePatches=[account]))
+    cluster.round(1)
+    assert (
+        "ServiceAccount/bucket: ReferenceNotFound: no ServiceAccount has this name; pods of role rollout need it from "
+        "stage g1 on. Create the object before that stage starts, or name another one: "
+        "spec.runtimePatches[].serviceAccountName."
+    ) in degraded(cluster)
+    assert "Secret/hub: ReferenceNotFound" in degraded(cluster)
+    assert "The same problem: 1 more (proxy)" in degraded(cluster)
+    stalled = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Stalled")
+    assert (stalled["status"], cluster.job["status"]["phase"]) == ("False", "Preparing")
+    cluster.put({"kind": "Secret", "metadata": {"name": "hub"}})
+    cluster.put({"kind": "ServiceAccount", "metadata": {"name": "bucket"}})
+    cluster.run_operator()
+    assert "bucket" not in degraded(cluster) and "Secret/hub" not in degraded(cluster)
+    assert "Secret/proxy: ReferenceNotFound" in degraded(cluster)
+
+
+def test_existing_objects_are_no_problem() -> None:
+    """The RuntimeClass of the executors exists."""
+    assert degraded(at_first_stage("g")) == ""
+
+
+def test_unreadable_objects_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator of some namespaces may not read RuntimeClasses."""
+    cluster = SimulatedCluster(manifest("g", executor={"runtimeClassName": "kata"}))
+    find = cluster.find
+
+    async def without_rights(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind == "RuntimeClass":
+            raise api_error(403, "Forbidden", "cannot get runtimeclasses")
+        return await find(kind, namespace, name)
+
+    monkeypatch.setattr(cluster, "find", without_rights)
+    cluster.round(1)
+    assert degraded(cluster) == ""
+
+
+def test_problem_of_the_pods_replaces_the_missing_object() -> None:
+    """When the pods are rejected for it, the words of their controller are the problem."""
+    cluster = at_first_stage("g", executor={"runtimeClassName": "kata"})
+    assert "RuntimeClass/kata: ReferenceNotFound" in degraded(cluster)
+    rejected = 'pods "x" is forbidden: pod rejected: RuntimeClass "kata" not found'
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": rejected}
+    cluster.children["Deployment", "demo-executor"]["status"] = {"conditions": [failure]}
+    cluster.run_operator()
+    assert "ReferenceNotFound" not in degraded(cluster) and rejected in degraded(cluster)
