@@ -20,10 +20,9 @@ from rstar2_operator.decide.kueue import may_run
 from rstar2_operator.decide.stage_progress import last_attempt
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
-from rstar2_train.api.contracts import PROGRESS_KEY
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
-from tests.support.explored_objects import READ, ReadObjects
+from tests.support.explored_objects import READ, ReadObjects, conditions, held_status, outcomes, true, waits
 from tests.support.memory_api import NAMESPACE
 from tests.support.simulated_cluster import SECRET, SimulatedCluster
 from tests.support.stepped_operator import SteppedOperator
@@ -35,6 +34,8 @@ IRRELEVANT = re.compile(r'"(message|rstar2.dev/applied-hash|rstar2.dev/applied-s
 """Fields that no decision depends on, in JSON."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 ENGINE_POD = "demo-rollout-x"
+INNOCENT = frozenset({"evict", "reject", "remove", "gate"})
+"""Faults that are not of the job: no restart after them counts."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -61,6 +62,10 @@ class ExploredCluster(SimulatedCluster):
         super().__init__(job)
         self.faults = faults
         self.unlimited_kills = unlimited_kills
+        self.is_innocent = INNOCENT.issuperset(faults)
+        self.is_harmless = set(faults) == {"gate"}
+        self.silent: set[str] = set()
+        """Jobs of attempts whose orchestrators run, and never report or end."""
         self.reported: set[str] = set()
         """Jobs of attempts that have reported progress."""
         self.unrecorded: set[str] = set()
@@ -87,7 +92,7 @@ class ExploredCluster(SimulatedCluster):
             yield from (f"kill {writes}" for writes in range(1, WRITES + 1))
         yield "settle"
         yield "tick"
-        if any(kind == "Workload" and _waits(child) for (kind, _), child in self.children.items()):
+        if any(kind == "Workload" and waits(child) for (kind, _), child in self.children.items()):
             yield "admit"
         if "preempt" in self.faults and any(kind == "Workload" for kind, _ in self.children):
             yield "preempt"
@@ -100,8 +105,8 @@ class ExploredCluster(SimulatedCluster):
                 if "status" in self.faults and self._stage(job) and job not in self.reported:
                     yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
-                yield from (f"{fault} {job}" for fault in ("inject", "reject") if fault in self.faults)
-                own = ("hang", "lose", "fault", "stick") if self._stage(job) else ()
+                yield from (f"{fault} {job}" for fault in ("inject", "reject", "init") if fault in self.faults)
+                own = ("hang", "lose", "fault", "stick", "silent", "gate", "remove") if self._stage(job) else ()
                 yield from (f"{fault} {job}" for fault in own if fault in self.faults)
         yield from (
             fault
@@ -177,6 +182,21 @@ class ExploredCluster(SimulatedCluster):
             failed = {"type": "Failed", "status": "True", "lastTransitionTime": timestamp(self.now), "reason": "x"}
             if ("Job", job) in self.children:
                 self.children["Job", job]["status"] = {"conditions": [failed]}
+        elif verb in ("init", "silent", "gate"):
+            for pod in self._pods_of(job):
+                pod["status"] = held_status(verb, self.now)
+            if verb == "silent":
+                self.silent.add(job)
+            elif verb == "gate" and self._has_progress():  # the orchestrator works
+                self.progress(*stage, step=1)
+                self.reported.add(job)
+        elif verb == "remove":  # a person deletes a pod without a grace period: it is gone before its Job has failed
+            self.deletions[job] = self.now
+            for pod in self._pods_of(job):
+                del self.pods[pod["metadata"]["name"]]
+            failed = {"type": "Failed", "status": "True", "lastTransitionTime": timestamp(self.now + 2), "reason": "x"}
+            if ("Job", job) in self.children:
+                self.children["Job", job]["status"] = {"conditions": [failed]}
         elif verb in ("crash", "misconfigure"):
             self.finish_job(job, 137 if verb == "crash" else 78)
         else:
@@ -216,15 +236,15 @@ class ExploredCluster(SimulatedCluster):
     def admit(self) -> None:
         """Act as Kueue: admit each waiting Workload."""
         for (kind, _), child in self.children.items():
-            if kind == "Workload" and _waits(child):
+            if kind == "Workload" and waits(child):
                 own = [each for each in child.get("status", {}).get("conditions", ()) if each["type"] == "PodsReady"]
-                child["status"] = {"conditions": [_true("QuotaReserved"), _true("Admitted"), *own]}
+                child["status"] = {"conditions": [true("QuotaReserved"), true("Admitted"), *own]}
 
     def preempt(self) -> None:
         """Act as Kueue: evict each admitted Workload."""
         for (kind, _), child in self.children.items():
             if kind == "Workload" and may_run(child):
-                child["status"]["conditions"].append({**_true("Evicted"), "reason": "Preempted"})
+                child["status"]["conditions"].append({**true("Evicted"), "reason": "Preempted"})
 
     def changed(self, body: dict[str, Any], *, is_new: bool) -> None:
         """Record an attempt without quota."""
@@ -255,10 +275,10 @@ class ExploredCluster(SimulatedCluster):
         self.settle()
         self.terminate()
         for pod in self.pods.values():
-            if pod["status"]["phase"] == "Pending":
+            if pod["status"]["phase"] == "Pending" and "initContainerStatuses" not in pod["status"]:
                 pod["status"] = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
         for job in self.running():
-            if job and ("Job", job) in self.children and not self._is_injected(job):
+            if job and ("Job", job) in self.children and not self._is_injected(job) and job not in self.silent:
                 self._of_job("finish", job)
         self.now += TICK
 
@@ -280,6 +300,10 @@ class ExploredCluster(SimulatedCluster):
         quota = any(kind == "Workload" for kind, _ in self.children) or is_deleted(self.job)
         if attempts and self.job["spec"].get("queueName") and not quota:
             violations.append(f"pods without a Workload: {sorted(attempts)}")
+        if self.is_innocent and self.job.get("status", {}).get("restartsCountedTowardsMax"):
+            violations.append("a restart counts that is not the fault of the job")
+        if self.is_harmless and self.job.get("status", {}).get("restarts"):
+            violations.append("a restart without a failure")
         if self.repeated:
             violations.append(f"attempts that started twice: {self.repeated}")
         return violations
@@ -330,12 +354,12 @@ class ExploredCluster(SimulatedCluster):
             (name, *self._of_child(child)) for (kind, name), child in sorted(self.children.items()) if kind == "Job"
         ]
         jobs += [
-            (name, [(each["type"], each["status"], each["reason"]) for each in _conditions(child)])
+            (name, [(each["type"], each["status"], each["reason"]) for each in conditions(child)])
             for (kind, name), child in sorted(self.children.items())
             if kind == "Workload"
         ]
         others = [
-            (key, _outcomes(child), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
+            (key, outcomes(child), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
         ]
         pods = [
             (name, pod["status"], pod["spec"]["nodeName"] in self.node_faults, "deletionTimestamp" in pod["metadata"])
@@ -354,7 +378,9 @@ class ExploredCluster(SimulatedCluster):
         latest = {stage.name: last_attempt(stage, observed) for stage in self.spec().spec.stages}
         following = {names.attempt("demo", stage, number + 1) for stage, number in latest.items()}
         repeatable = sorted((following & set(self.started_jobs)) - self.unrecorded), self.repeated
-        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), repeatable
+        marked = [sorted(name for name in marks if ("Job", name) in self.children)
+                  for marks in (self.silent, self.deletions)]  # fmt: skip
+        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), repeatable, marked
         text = IRRELEVANT.sub("", json.dumps(state, sort_keys=True))
         return TIME.sub(lambda time: str(max(-1, min(1, int((self.now - seconds(time[0])) // TICK)))), text)
 
@@ -364,22 +390,3 @@ class ExploredCluster(SimulatedCluster):
         conditions = job["status"]["conditions"] if final == ["Failed"] else final
         created = None if final else job["metadata"]["creationTimestamp"]
         return conditions, "active" in job.get("status", {}), job["metadata"].get("annotations"), created
-
-
-def _conditions(child: dict[str, Any]) -> list[dict[str, Any]]:
-    conditions: list[dict[str, Any]] = child.get("status", {}).get("conditions", [])
-    return conditions
-
-
-def _waits(workload: dict[str, Any]) -> bool:
-    """Whether a Workload waits in the queue."""
-    return not any(each["type"] == "QuotaReserved" and each["status"] == "True" for each in _conditions(workload))
-
-
-def _true(kind: str) -> dict[str, Any]:
-    return {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": timestamp(0)}
-
-
-def _outcomes(child: dict[str, Any]) -> dict[str, Any]:
-    """The data of a ConfigMap, without the progress."""
-    return {name: text for name, text in child.get("data", {}).items() if name != PROGRESS_KEY}

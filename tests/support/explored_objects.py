@@ -7,9 +7,10 @@ from typing import Any
 from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_operator.decide.decision import Decision
 from rstar2_operator.desired import DesiredJob, DesiredState
-from rstar2_operator.observed import Object
+from rstar2_operator.observed import Object, timestamp
 from rstar2_operator.settings import OperatorSettings
-from tests.support.simulated_cluster import SECRET
+from rstar2_train.api.contracts import PROGRESS_KEY
+from tests.support.simulated_cluster import GATE, SECRET
 
 READ = frozenset({("Deployment", "demo-rollout"), ("ConfigMap", "demo-progress"), SECRET})
 """Objects that the policy reads, besides Jobs and pods; one Deployment stands for all roles."""
@@ -56,3 +57,37 @@ def _stripped(body: dict[str, Any]) -> dict[str, Any]:
     if body["kind"] == "Job":
         kept["template"] = {"metadata": {"labels": spec["template"]["metadata"]["labels"]}}
     return {"kind": body["kind"], "metadata": body["metadata"], "spec": kept}
+
+
+def held_status(fault: str, now: float) -> dict[str, Any]:
+    """Return the status of a pod whose init container fails, that runs silently, or whose readiness gate stays."""
+    at = timestamp(now)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
+    if fault == "init":
+        init = {"name": "agent-init", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        return {"phase": "Pending", "conditions": [scheduled], "initContainerStatuses": [init]}
+    trainer = {"name": "trainer", "ready": True, "state": {"running": {"startedAt": at}}}
+    gate = {"type": "Ready", "status": "False", "reason": GATE, "lastTransitionTime": at}
+    listed = [scheduled, gate] if fault == "gate" else [scheduled]
+    return {"phase": "Running", "conditions": listed, "containerStatuses": [trainer]}
+
+
+def conditions(child: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions of an object."""
+    result: list[dict[str, Any]] = child.get("status", {}).get("conditions", [])
+    return result
+
+
+def waits(workload: dict[str, Any]) -> bool:
+    """Whether a Workload waits in the queue."""
+    return not any(each["type"] == "QuotaReserved" and each["status"] == "True" for each in conditions(workload))
+
+
+def true(kind: str) -> dict[str, Any]:
+    """Return a condition that is True."""
+    return {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": timestamp(0)}
+
+
+def outcomes(child: dict[str, Any]) -> dict[str, Any]:
+    """The data of a ConfigMap, without the progress."""
+    return {name: text for name, text in child.get("data", {}).items() if name != PROGRESS_KEY}

@@ -29,6 +29,8 @@ from tests.support.stepped_operator import SteppedOperator
 
 FINAL = "Complete", "Failed"
 SECRET = "Secret", "demo-secrets"
+GATE = "ReadinessGatesNotReady"
+"""The kubelet's reason for a pod of which only a readiness gate is not ready."""
 
 
 def manifest(stages: str = "sgfe", /, **spec: Any) -> dict[str, Any]:
@@ -209,7 +211,8 @@ class SimulatedCluster(MemoryApi):
     def terminate(self) -> None:
         """Remove the pods that are being deleted, as kubelets do after the grace period; not those of lost nodes."""
         for name, pod in list(self.pods.items()):
-            lost = any(each["type"] == "Ready" for each in pod["status"].get("conditions", ()))
+            ready = [each for each in pod["status"].get("conditions", ()) if each["type"] == "Ready"]
+            lost = any(each.get("reason") != GATE for each in ready)
             if "deletionTimestamp" in pod["metadata"] and not lost:
                 del self.pods[name]
 

@@ -88,7 +88,7 @@ def status_of(
 def _unreported(missing: Sequence[Diagnosis], problems: Sequence[Diagnosis]) -> list[Diagnosis]:
     """Return the missing objects that no other problem names, such as the rejection of the pods that need them."""
     texts = [f"{problem.subject} {problem.message}" for problem in problems]
-    return [each for each in missing if not any(each.subject.partition("/")[2] in text for text in texts)]
+    return [problem for problem in missing if not any(problem.subject.partition("/")[2] in text for text in texts)]
 
 
 def _engines(observed: ObservedJob) -> int:

@@ -26,9 +26,11 @@ FAULTS = [
     *("secret", "status", "unschedulable", "toggle", "delete"),
 ]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
-PAIRS = list(itertools.combinations_with_replacement([*FAULTS, "kill"], 2))
+PODS = ["init", "silent", "gate", "remove"]
+"""Faults of pods: a failing init container, no report, a readiness gate, a deletion by others. Without kills."""
+PAIRS = list(itertools.combinations_with_replacement([*FAULTS, *PODS, "kill"], 2))
 """Two faults; a kill of the operator counts as one."""
-SUSPENSIONS = [("toggle", "toggle", fault) for fault in [*FAULTS, "kill"] if fault != "toggle"]
+SUSPENSIONS = [("toggle", "toggle", fault) for fault in [*FAULTS, *PODS, "kill"] if fault != "toggle"]
 """A suspension that ends, and one fault before, during or after it."""
 
 
@@ -83,6 +85,13 @@ def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
     """One fault, and any kills of the operator: the job ends, and pods of at most one attempt ever run."""
     faults = (fault, fault) if fault == "toggle" else (fault,)  # suspend, then resume
     assert explore("g", faults, attempts=1, unlimited_kills=True) > 100
+
+
+@pytest.mark.explore
+@pytest.mark.parametrize("fault", PODS)
+def test_decide_held_or_deleted_pods_in_every_state_end(fault: str) -> None:
+    """Pods that never start or report hold no accelerator; a readiness gate and a deletion cost no counted restart."""
+    assert explore("g", (fault,), attempts=1, unlimited_kills=False) > 40
 
 
 @pytest.mark.explore
