@@ -20,8 +20,9 @@ from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.objects import objects
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.client import UNREACHABLE, KubeClient
+from rstar2_operator.decide.advice import REFERENCE_NOT_FOUND
 from rstar2_operator.decide.decision import Decision, StageAttempt
-from rstar2_operator.decide.diagnostics import REFERENCE_NOT_FOUND, Diagnosis
+from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.observed import ObservedJob, condition, labels
 
