@@ -87,6 +87,17 @@ def test_hostile_answers_are_decided_soon(answer: str) -> None:
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize("mark", ["~", "°", "~ ", "^\\circ"])
+def test_repeated_marks_block_no_caller(mark: str) -> None:
+    """A box of 1,020 blanks or degrees once took one to two seconds; it takes some milliseconds."""
+    seconds = []
+    for known in ("5", "60^\\circ", "x+1"):
+        start = time.process_time()
+        assert verify(known, mark * (1_020 // len(mark))).outcome == "different"
+        seconds.append(time.process_time() - start)
+    assert max(seconds) < 0.5
+
+
 def test_import_is_quick_and_small() -> None:
     """The package imports neither SymPy nor any package other than mpmath."""
     code = "import sys, rstar2_verify; print(sorted({'sympy', 'antlr4', 'numpy'} & set(sys.modules)))"
