@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rstar2_train.api.lora_rules import NO_OFFLOAD, TRANSPORT
 from rstar2_train.api.objective_rules import (
     NEEDS_REFERENCE,
     NEEDS_REWARD,
@@ -91,6 +92,11 @@ def _immutable(at: str, field: str, message: str) -> Rule:
     """Return a field that cannot be set, changed or removed once the object exists."""
     same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
     return Rule(at=at, rule=same, message=message, field=f".{field}")
+
+
+def _with_lora(types: list[str]) -> str:
+    """Return whether a stage of one of the types trains an adapter, seen from `spec`."""
+    return f"self.stages.exists(s, s.type in {types} && (has(self.trainer.lora) || s.?trainer.?lora.hasValue()))"
 
 
 def _exactly_one(fields: Iterable[str]) -> str:
@@ -197,6 +203,27 @@ OBJECTIVES = (
         "(has(s.grpo.objective) ? s.grpo.objective.type : self.grpo.?objective.type.orValue('GRPO')) != 'Distillation'"
         " || !has(s.grpo.referenceKl) && !has(self.grpo.referenceKl)",
         f"referenceKl {ONE_FROZEN_POLICY}",
+    ),
+)
+
+LORA = (
+    Rule(
+        at="spec",
+        rule=f"!self.trainer.offload || !({_with_lora(['SFT', 'GRPO'])})",
+        message=NO_OFFLOAD,
+        field=".trainer.offload",
+    ),
+    Rule(
+        at="spec",
+        rule=f"self.rollout.weightTransport in ['Auto', 'Folder'] || !({_with_lora(['GRPO'])})",
+        message=TRANSPORT,
+        field=".rollout.weightTransport",
+    ),
+    Rule(
+        at="spec.stages[]",
+        rule="self.type in ['SFT', 'GRPO'] || !has(self.trainer) || !has(self.trainer.lora)",
+        message="is only allowed if type is SFT or GRPO",
+        field=".trainer.lora",
     ),
 )
 
@@ -355,4 +382,4 @@ TRANSITIONS = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*STAGES, *OBJECTIVES, *ROLES, *PATCHES, *TRANSITIONS)
+RULES: tuple[Rule, ...] = (*STAGES, *OBJECTIVES, *LORA, *ROLES, *PATCHES, *TRANSITIONS)

@@ -28,6 +28,7 @@ from rstar2_train.api.base import (
     Text,
 )
 from rstar2_train.api.contracts import Reason
+from rstar2_train.api.lora import LORA_LEARNING_RATE, LoRASpec
 from rstar2_train.api.roles import (
     AcceleratorSpec,
     ExecutorSpec,
@@ -283,8 +284,17 @@ class AgenticRLJob(ApiModel):
         raise KeyError(f"job {self.metadata.name} has no stage {name!r}")
 
     def grpo_settings(self, stage: Stage) -> GRPOSettings:
-        """Return the effective settings of a GRPO stage."""
-        return resolve_grpo(self.spec.grpo, stage.grpo or GRPODefaults())
+        """Return the effective settings of a GRPO stage; with LoRA, the default learning rate is higher."""
+        own, shared = stage.grpo or GRPODefaults(), self.spec.grpo
+        settings = resolve_grpo(shared, own)
+        if self.lora(stage) is None or own.learning_rate is not None or shared.learning_rate is not None:
+            return settings
+        return settings.model_copy(update={"learning_rate": LORA_LEARNING_RATE})
+
+    def lora(self, stage: Stage) -> LoRASpec | None:
+        """Return the adapter that a stage trains; None: the whole model, or no training."""
+        own = stage.trainer.lora if stage.trainer is not None else None
+        return (own or self.spec.trainer.lora) if stage.learns else None
 
     def replicas(self, stage: Stage) -> int:
         """Return the number of pods of one attempt of a stage."""

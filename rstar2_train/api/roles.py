@@ -40,6 +40,7 @@ from rstar2_train.api.kube import (
     Volume,
     VolumeMount,
 )
+from rstar2_train.api.lora import LoRASpec
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 NumberFormat = Literal["Auto", "Float32", "BFloat16"]
@@ -191,6 +192,8 @@ class TrainerSpec(ApiModel):
     """Full: over all ranks. PerHost: within each host. Auto: PerHost if a copy fits on a host with accelerators."""
     offload: bool = False
     """Whether weights and optimiser stay in host memory between their uses."""
+    lora: LoRASpec | None = None
+    """Train an adapter in every training stage. Default: the whole model."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads per rank. Default: the pod's cores divided by its ranks."""
     image: ImageName | None = None

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from rstar2_train.api.base import ApiModel, ListType, amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.lora_rules import lora
 from rstar2_train.api.objective_rules import objectives, reference_kl
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
@@ -345,6 +346,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _grpo,
     objectives,
     reference_kl,
+    lora,
     _filter,
     _base_model,
     _accelerator,

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rstar2_train.api.base import BY_NAME, ApiModel, Name, Positive, Probability, Text
+from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.objectives import Objective, ObjectiveSpec, ReferenceKL, set_fields
 
 
@@ -152,7 +153,7 @@ class GRPODefaults(ApiModel):
     temperature: Annotated[float, Field(gt=0, le=2)] | None = None
     """Sampling temperature."""
     learning_rate: Positive | None = None
-    """AdamW learning rate, constant after the warm-up."""
+    """AdamW learning rate, constant after the warm-up. Default: 1e-6; with LoRA 1e-5."""
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
     """Rollout steps of linear warm-up; none if the stage keeps the previous optimiser."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -261,6 +262,8 @@ class StageTrainer(ApiModel):
 
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Pods of this stage. Default: spec.trainer.replicas."""
+    lora: LoRASpec | None = None
+    """Train an adapter in this stage. Default: spec.trainer.lora."""
 
 
 class Stage(ApiModel):

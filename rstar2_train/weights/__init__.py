@@ -12,7 +12,8 @@
     experimental: transfers from rank 0 to the engines, without the files
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
     model_config: the stored dtype of a model folder
+    adapter_folder: the adapter of a LoRA stage, in the form of peft; published as a version of its own
 
-Modules without torch: all but two of `experimental`. No module needs more than NumPy and the standard
-library, because the engines' image has neither Arrow nor a zstd codec.
+Modules without torch: all but two of `experimental`. No module needs more than NumPy, safetensors
+and the standard library, because the engines' image has neither Arrow nor a zstd codec.
 """

@@ -132,10 +132,44 @@ FINE: list[tuple[str, object]] = [
         )
     ),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
+    ("spec.trainer.lora", {}),
+    ("spec.stages.1.trainer", {"lora": {"rank": 512, "alpha": 1, "targetModules": ["Mlp", "q_proj"]}}),
 ]
 """Changes with which GOOD stays valid: path, value."""
 
 FAULTS: list[tuple[str, object, str, str | None]] = [
+    ("spec.trainer.lora", {"rank": 12}, "spec.trainer.lora.rank is 12: allowed: 1, 8, 16, 32", "Unsupported value"),
+    (
+        "spec.trainer.lora",
+        {"targetModules": ["lm_head"]},
+        "allowed: 'All', 'Attention', 'Mlp', 'q_proj'",
+        "Unsupported value",
+    ),
+    (
+        "spec.trainer",
+        {"lora": {}, "offload": True},
+        "spec.trainer.offload is True: must be false with LoRA",
+        "must be false",
+    ),
+    ("spec.stages.2.trainer", {"lora": {}}, "spec.stages[2].trainer.lora: is only allowed", "is only allowed if type"),
+    (
+        "spec",
+        copy.deepcopy(GOOD["spec"]) | {"trainer": {"lora": {}}, "rollout": {"weightTransport": "Delta"}},
+        "spec.rollout.weightTransport is 'Delta': must be Folder or Auto in a job with a GRPO stage with LoRA",
+        "must be Folder or Auto",
+    ),
+    (
+        "spec",
+        copy.deepcopy(GOOD["spec"]) | {"trainer": {"lora": {}}, "rollout": {"engineArgs": {"max_loras": 4}}},
+        "spec.rollout.engineArgs.max_loras: follows from lora",
+        None,
+    ),
+    (
+        "spec",
+        copy.deepcopy(GOOD["spec"]) | {"trainer": {"lora": {}}, "rollout": {"engineArgs": {"data-parallel-size": 2}}},
+        "spec.rollout.engineArgs.data-parallel-size: must be 1 with LoRA",
+        None,
+    ),
     ("spec.tools", [{"name": "f"}], "spec.tools[0].source: is required: 'f' is not a built-in tool", None),
     ("spec.tools", [{"name": "jupyter_code"}], "is selected by spec.rollout.tool, as the only tool", None),
     (

@@ -1,0 +1,52 @@
+"""Rules of a job with LoRA stages: fields that have no meaning with an adapter, and those that are not supported. Pure.
+
+`rules.py` runs `lora`; cel.py has the rules that the API server can check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rstar2_train.api.issue import Issue
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import SFTStage
+
+ENGINE_ARGS = frozenset(
+    {
+        *("enable-lora", "max-lora-rank", "max-loras", "max-cpu-loras", "lora-dtype", "lora-modules"),
+        *("fully-sharded-loras", "lora-extra-vocab-size", "default-mm-loras", "enable-tower-connector-lora"),
+    }
+)
+"""vLLM arguments about adapters, which follow from `lora`."""
+TRANSPORT = (
+    "must be Folder or Auto in a job with a GRPO stage with LoRA: such a stage sends its adapter alone, and its base "
+    "never changes"
+)
+NO_OFFLOAD = "must be false with LoRA: offload of a frozen base is not supported"
+ONE_REPLICA = "must be 1 with LoRA: vLLM loads an adapter into one replica of the engine only; raise rollout.replicas"
+
+
+def lora(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the faults of a job with LoRA stages."""
+    stages = [(index, stage) for index, stage in enumerate(job.spec.stages) if job.lora(stage) is not None]
+    rollout = job.spec.rollout
+    for index, stage in enumerate(job.spec.stages):
+        if stage.trainer is not None and stage.trainer.lora is not None and not stage.learns:
+            message = f"is only allowed if type is SFT or GRPO; the type of this stage is {stage.type}"
+            yield Issue(f"spec.stages[{index}].trainer.lora", message)
+    if stages and job.spec.trainer.offload:
+        yield Issue("spec.trainer.offload", NO_OFFLOAD, True)
+    if any(stage.type == "GRPO" for _, stage in stages):
+        if rollout.weight_transport in ("Delta", "Collective"):
+            yield Issue("spec.rollout.weightTransport", TRANSPORT, rollout.weight_transport)
+        for name, value in rollout.engine_args.items():
+            plain = name.lstrip("-").replace("_", "-")
+            if plain in ENGINE_ARGS:
+                yield Issue(f"spec.rollout.engineArgs.{name}", "follows from lora and cannot be set")
+            elif plain == "data-parallel-size" and value != 1:
+                yield Issue(f"spec.rollout.engineArgs.{name}", ONE_REPLICA)
+    default = SFTStage.model_fields["learning_rate"].default
+    for index, stage in stages:
+        if stage.sft is not None and stage.sft.learning_rate == default:
+            message = "is the default of full fine-tuning; an adapter needs about ten times as much (docs/lora.md)"
+            yield Issue(f"spec.stages[{index}].sft.learningRate", message, default, warning=True)
