@@ -13,9 +13,9 @@ LoRARank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
 LoRATarget = Literal[
     "All", "Attention", "Mlp", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
 ]
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-MLP = ("gate_proj", "up_proj", "down_proj")
-_GROUPS = {"All": (*ATTENTION, *MLP), "Attention": ATTENTION, "Mlp": MLP}
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj")
+_GROUPS = {"All": (*_ATTENTION, *_MLP), "Attention": _ATTENTION, "Mlp": _MLP}
 
 LORA_LEARNING_RATE = 1e-5
 """Default of grpo.learningRate with LoRA: ten times that of full fine-tuning (docs/lora.md)."""
@@ -31,6 +31,11 @@ class LoRASpec(ApiModel):
     target_modules: Annotated[list[LoRATarget], Field(min_length=1, max_length=7), SET] = ["All"]
     """Linear layers with an adapter: All, Attention, Mlp, or their names. Embeddings and the output layer never have
     one."""
+
+    @property
+    def layer(self) -> tuple[str, ...]:
+        """The names of the linear layers that a transformer's layer must have, each once."""
+        return _GROUPS["All"]
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ class InitialPolicy:
     stage: Stage | None
     """Stage that trained it; None: the job's model source."""
     checkpoint: Path | None
-    """Checkpoint of these weights, with the optimiser; None for the job's model source."""
+    """Checkpoint of these weights, with the optimiser; None for the job's model source, and if this stage or the one
+    before trains an adapter: then the model folder is the whole state."""
 
 
 def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialPolicy:
@@ -37,7 +38,8 @@ def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialP
         message = f"stage {source.name}, which stage {stage.name} starts from, has not finished: run it first"
         raise StageFailed("BadConfiguration", message, retryable=False)
     version = final_version(source, outcome.checkpoint.step)
-    return InitialPolicy(folder.model, version, source, state.root / outcome.checkpoint.path)
+    whole = job.lora(source) is None and job.lora(stage) is None
+    return InitialPolicy(folder.model, version, source, state.root / outcome.checkpoint.path if whole else None)
 
 
 def reference_model(job: AgenticRLJob, stage: Stage, source: InitialPolicy) -> Path | None:
@@ -70,6 +72,6 @@ def final_version(stage: Stage, step: int) -> str:
     return f"{stage.name}-final-{step:06d}"
 
 
-def inherits_optimizer(source: Stage | None, *, reset: bool) -> bool:
+def inherits_optimizer(source: InitialPolicy, *, reset: bool) -> bool:
     """Return whether a GRPO stage takes over the optimiser of the stage before: only that of another GRPO stage."""
-    return source is not None and source.type == "GRPO" and not reset
+    return source.checkpoint is not None and source.stage is not None and source.stage.type == "GRPO" and not reset

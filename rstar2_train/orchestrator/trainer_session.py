@@ -124,6 +124,7 @@ class TrainerSession:
                 longest_sequence=sequence_tokens(ctx.job, ctx.stage),
                 publishes_changes=publishes_changes(ctx.job, ctx.stage),
                 reference=reference_model(ctx.job, ctx.stage, self._source),
+                lora=ctx.job.lora(ctx.stage),
             ),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),

@@ -22,6 +22,7 @@ from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.utils.files import DISK_FULL
+from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -45,6 +46,8 @@ class CheckpointManifest:
     ranks: int
     files: dict[str, tuple[int, str]]
     """Size in bytes and SHA-256 of every other file in the folder."""
+    adapter: AdapterIdentity | None = None
+    """The adapter whose tensors and moments it has, and their base; None: those of the whole model."""
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
@@ -156,6 +159,8 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
         "extra": manifest.extra,
         "files": manifest.files,
     }
+    if manifest.adapter is not None:
+        content["adapter"] = manifest.adapter.to_json()
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
@@ -185,6 +190,32 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         extra=content["extra"],
         ranks=content["ranks"],
         files={name: (size, digest) for name, (size, digest) in content["files"].items()},
+        adapter=AdapterIdentity.from_json(content["adapter"]) if content.get("adapter") else None,
+    )
+
+
+def check_adapter(folder: Path, adapter: AdapterIdentity | None, *, loaded: AdapterIdentity | None) -> None:
+    """Compare the adapter of a checkpoint with that of the ranks.
+
+    Raises:
+        StageFailed: if its tensors have another meaning: another base, rank, scale or target layers.
+    """
+    if adapter == loaded:
+        return
+    if adapter is None or loaded is None:
+        kind, other = ("the whole model", "an adapter") if adapter is None else ("an adapter", "the whole model")
+        difference = f"it has {kind}, and the stage trains {other}"
+    else:
+        fields = [(name, getattr(adapter, name), getattr(loaded, name)) for name in ("rank", "alpha", "modules")]
+        changed = [f"{name} {before}, now {now}" for name, before, now in fields if before != now]
+        if adapter.base != loaded.base:
+            changed.append(f"the base with SHA-256 {adapter.base}, now {loaded.base}")
+        difference = f"it was trained with {'; '.join(changed)}"
+    raise StageFailed(
+        "BadConfiguration",
+        f"{folder} is not a checkpoint of this stage: {difference}. Restore the earlier value of lora and the model "
+        "folder that the stage started from, or give the stage another name to train it again",
+        retryable=False,
     )
 
 

@@ -1,7 +1,8 @@
 """Writes the policy as a folder for transformers and vLLM: at the end of a stage, and in every step for the engines.
 
 All files except the weights are copied from the source folder: config, tokenizer, chat template. The generation config
-of a final model lists the tokens that end its turns.
+of a final model lists the tokens that end its turns. An adapter is added to the weights of the source folder in
+float32, and rounded once; it is also written alone, into the subfolder `adapter`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 
-from rstar2_train.trainer.model import Policy, named_shards
-from rstar2_train.trainer.model_files import INDEX, SINGLE
+from rstar2_train.trainer import lora
+from rstar2_train.trainer.model import Policy, named_shards, trained_shards
+from rstar2_train.trainer.model_files import INDEX, SINGLE, tensor_files
+from rstar2_train.weights import adapter_folder
+from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity
 from rstar2_train.weights.model_config import model_config, stored_dtype_name
+from rstar2_train.weights.shard_file import FileSummary
 
 FILE_BYTES = 4 * 2**30
 """Approximate size of a weights file: no rank holds a whole large model."""
@@ -52,16 +59,17 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         target: an existing folder, not yet visible to readers.
     """
     dtype = stored_dtype(source)
-    files = _plan({name: shard.numel() * dtype.itemsize for name, shard in named_shards(policy).items()})
-    shards = named_shards(policy)
+    shards = {name: shard for name, shard in named_shards(policy).items() if not name.endswith((lora.A, lora.B))}
+    files = _plan({name: shard.numel() * dtype.itemsize for name, shard in shards.items()})
+    whole = _Gathered(shards) if policy.adapter is None else _Merged(policy, policy.adapter, source)
     order, ranks = list(files), dist.get_world_size()
     for first in range(0, len(files), ranks):
         in_progress, gathered = order[first : first + ranks], {}
         for writer, file in enumerate(in_progress):
             for name in files[file]:
-                whole = shards[name].full_tensor().detach()
-                if dist.get_rank() == writer:
-                    gathered[name] = whole.to(device="cpu", dtype=dtype).contiguous()
+                value = whole.value(name, wanted=dist.get_rank() == writer)
+                if value is not None:
+                    gathered[name] = value.to(device="cpu", dtype=dtype).contiguous()
         # The ranks write at the same time, each its own file.
         if dist.get_rank() < len(in_progress):
             save_file(gathered, target / in_progress[dist.get_rank()], metadata={"format": "pt"})
@@ -71,18 +79,56 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
             "weight_map": {name: file for file, names in files.items() for name in names},
         }
         (target / INDEX).write_text(json.dumps(index, indent=1))
-
-
-def gather(policy: Policy, source: Path) -> dict[str, torch.Tensor]:
-    """Return every whole parameter on CPU in the stored dtype, at rank 0; an empty dict at the others. Collective."""
-    dtype = stored_dtype(source)
-    gathered = {}
-    for name, shard in named_shards(policy).items():
-        whole = shard.full_tensor().detach()
+    if policy.adapter is not None:
+        folder = target / ADAPTER
         if dist.get_rank() == 0:
-            # A copy, also if dtype and device are the same: the parameter changes in the next update.
-            gathered[name] = whole.to(device="cpu", dtype=dtype, copy=True).contiguous()
-    return gathered
+            folder.mkdir()
+        write_adapter(policy, source, folder)
+
+
+def write_adapter(policy: Policy, source: Path, folder: Path) -> list[FileSummary]:
+    """Write the adapter of a policy into an existing folder; return its files at rank 0, else none. Collective.
+
+    Raises:
+        ValueError: if the policy has no adapter.
+    """
+    if policy.adapter is None:
+        raise ValueError("the policy has no adapter: it is trained as a whole")
+    tensors = lora.gathered(trained_shards(policy))
+    return adapter_folder.write_adapter(folder, tensors, policy.adapter, base=source) if tensors else []
+
+
+class _Gathered:
+    """The parameters of a policy that is trained as a whole."""
+
+    def __init__(self, shards: dict[str, DTensor]) -> None:
+        self._shards = shards
+
+    def value(self, name: str, *, wanted: bool) -> torch.Tensor | None:
+        """Return a whole parameter where it is wanted. Collective."""
+        whole = self._shards[name].full_tensor().detach()
+        return whole if wanted else None
+
+
+class _Merged:
+    """The stored weights of the base, with the adapter added in float32.
+
+    They are read from the files: the ranks may have them in a narrower format.
+    """
+
+    def __init__(self, policy: Policy, adapter: AdapterIdentity, source: Path) -> None:
+        self._adapters = trained_shards(policy)
+        self._scale = adapter.scale
+        self._files = tensor_files(source)
+
+    def value(self, name: str, *, wanted: bool) -> torch.Tensor | None:
+        """Return a merged weight where it is wanted. Collective."""
+        product = lora.product(self._adapters, name, scale=self._scale)
+        if not wanted:
+            return None
+        with safe_open(self._files[name], framework="pt") as file:
+            stored: torch.Tensor = file.get_tensor(name)
+        return stored if product is None else product.cpu() + stored.float()
 
 
 def stored_dtype(source: Path) -> torch.dtype:

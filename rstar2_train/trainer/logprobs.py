@@ -89,6 +89,7 @@ class _TokenLogprobs(torch.autograd.Function):
         layer, wide = ctx.layer, _wide(head.dtype)
         grad_hidden = torch.empty_like(hidden)
         grad_head: Tensor | None = None
+        trains_head = ctx.needs_input_grad[1]  # not with an adapter: the head is frozen
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
         for start in reversed(range(0, len(targets), ctx.chunk)):
             rows = slice(start, start + ctx.chunk)
@@ -111,9 +112,11 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_bias.add_(slope.sum(dim=0))
             slope = slope.to(head.dtype)
             torch.mm(slope, head, out=grad_hidden[rows])
-            part = _product(slope.t(), hidden[rows])
-            grad_head = part if grad_head is None else grad_head.add_(part)
-        grad_head = torch.zeros_like(head) if grad_head is None else grad_head.to(head.dtype)
+            if trains_head:
+                part = _product(slope.t(), hidden[rows])
+                grad_head = part if grad_head is None else grad_head.add_(part)
+        if trains_head:
+            grad_head = torch.zeros_like(head) if grad_head is None else grad_head.to(head.dtype)
         return grad_hidden, grad_head, None if grad_bias is None else grad_bias.to(head.dtype), *[None] * 4
 
 

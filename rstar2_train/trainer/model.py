@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import safe_open
@@ -17,16 +17,21 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import __version__ as version
 
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import UnsupportedModel, find_obstacles, output_layer
-from rstar2_train.trainer import attention, varlen
+from rstar2_train.trainer import attention, lora, varlen
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
 from rstar2_train.trainer.model_files import file_names, tensor_files
+from rstar2_train.trainer.sharding import first_row
+from rstar2_train.weights.adapter_folder import AdapterIdentity
+
+if TYPE_CHECKING:
+    from rstar2_train.api.lora import LoRASpec
 
 WRAPPER = "_checkpoint_wrapped_module."
 INITIALIZED = "_is_hf_initialized"
@@ -49,6 +54,8 @@ class Policy(nn.Module):
         self.output_layer = output_layer(model.config.to_dict())
         self.attention = "padded rows"
         """How attention runs, for the log."""
+        self.adapter: AdapterIdentity | None = None
+        """The adapter that is trained in place of the model."""
         self.file_names: dict[str, str] = {}
         """Names of parameters in the model folder, if it has others."""
 
@@ -105,6 +112,8 @@ def load_policy(
     compiled: bool = False,
     longest: int = 0,
     trained: bool = True,
+    adapter: LoRASpec | None = None,
+    seed: int = 0,
 ) -> Policy:
     """Build the policy of a model folder and shard it over all ranks. Collective.
 
@@ -117,6 +126,8 @@ def load_policy(
         compiled: compile each layer.
         longest: tokens of the longest sequence; 0: unknown.
         trained: False for a reference, which has no gradients: its weights have the number format of the computation.
+        adapter: train a fresh adapter in place of the model; None: train the model.
+        seed: of the initial values of an adapter, with the digest of its base.
 
     Raises:
         FileNotFoundError: if the folder has no config.json or no safetensors.
@@ -131,9 +142,14 @@ def load_policy(
         packed=packed,
         compiled=compiled,
         longest=longest,
-        dtype=torch.float32 if trained else compute.dtype,
+        dtype=torch.float32 if trained and adapter is None else compute.dtype,
+        adapter=adapter,
     )
     _fill_parameters(policy, model_dir)
+    if adapter is not None:
+        base = lora.collect_base_digest(model_dir)
+        policy.adapter = AdapterIdentity(base=base, rank=adapter.rank, alpha=adapter.alpha, modules=adapter.modules)
+        lora.initialize(trained_shards(policy), seed=f"{seed}/{base}")
     return policy if trained else policy.requires_grad_(False)
 
 
@@ -147,6 +163,7 @@ def shard_policy(
     compiled: bool,
     longest: int = 0,
     dtype: torch.dtype = torch.float32,
+    adapter: LoRASpec | None = None,
 ) -> Policy:
     """Build and shard the policy with uninitialised parameters; see `load_policy`."""
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
@@ -165,6 +182,8 @@ def shard_policy(
         raise UnsupportedModel(
             f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, by its name"
         )
+    if adapter is not None:
+        lora.add_adapters(model, adapter)
     checked = max(0, len(layers) - layout.unchecked)
     # Torch compiles no part of a checkpointed layer that has a break, which attention per sequence is: then the layer
     # itself is compiled, within its wrapper.
@@ -214,19 +233,16 @@ def _mesh(device: str, layout: Layout) -> DeviceMesh:
     return init_device_mesh(device, shape, mesh_dim_names=("copies", "shards"))
 
 
-def shard_position(parameter: DTensor) -> tuple[int, int, int]:
-    """Return the index of this rank's shard of a parameter, the number of shards, and the index of its copy."""
-    shard, count, copy = 0, 1, 0
-    for dimension, placement in enumerate(parameter.placements):
-        if isinstance(placement, Shard):
-            shard, count = parameter.device_mesh.get_local_rank(dimension), parameter.device_mesh.size(dimension)
-        else:
-            copy = parameter.device_mesh.get_local_rank(dimension)
-    return shard, count, copy
+def trained_shards(policy: Policy) -> dict[str, DTensor]:
+    """Return the parameters that the optimiser updates, as `named_shards`: all, or those of the adapter."""
+    return {name: shard for name, shard in named_shards(policy).items() if shard.requires_grad}
 
 
 def named_shards(policy: Policy) -> dict[str, DTensor]:
-    """Return every parameter once (tied ones under their first name), by its name in the model folder."""
+    """Return every parameter once (tied ones under their first name), by its name in the model folder.
+
+    Those of an adapter have the name of their layer, then lora_A or lora_B.
+    """
     shards: dict[str, DTensor] = {}
     for name, parameter in policy.named_parameters():
         assert isinstance(parameter, DTensor), name
@@ -238,8 +254,11 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
 @torch.no_grad()
 def _fill_parameters(policy: Policy, model_dir: Path) -> None:
     files = tensor_files(model_dir)
-    policy.file_names = file_names(policy.model, named_shards(policy), files, folder=model_dir)
-    shards = named_shards(policy)
+    stored = [name for name in named_shards(policy) if not name.endswith((lora.A, lora.B))]
+    policy.file_names = file_names(policy.model, stored, files, folder=model_dir)
+    if len(stored) < len(named_shards(policy)) and any(name != other for name, other in policy.file_names.items()):
+        raise UnsupportedModel(f"{model_dir}: its files have other names than the model of transformers: remove lora")
+    shards = {name: shard for name, shard in named_shards(policy).items() if name in files}
     by_file: dict[Path, list[str]] = {}
     for name in shards:
         by_file.setdefault(files[name], []).append(name)
@@ -247,17 +266,15 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
         with safe_open(path, framework="pt") as file:
             for name in names:
                 parameter = shards[name]
-                stored = file.get_slice(name)
-                if list(stored.get_shape()) != list(parameter.shape):
+                values = file.get_slice(name)
+                if list(values.get_shape()) != list(parameter.shape):
                     raise ValueError(
-                        f"{path}: {name} has shape {stored.get_shape()}, but config.json requires "
+                        f"{path}: {name} has shape {values.get_shape()}, but config.json requires "
                         f"{list(parameter.shape)}"
                     )
-                shard, count, _ = shard_position(parameter)
-                rows = -(-parameter.shape[0] // count)  # fully_shard splits the first dimension as torch.chunk does
-                start = min(shard * rows, parameter.shape[0])
+                start = first_row(parameter)
                 local = parameter.to_local()
-                local.copy_(stored[start : start + len(local)])
+                local.copy_(values[start : start + len(local)])
 
 
 @torch.no_grad()

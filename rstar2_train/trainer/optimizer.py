@@ -11,21 +11,22 @@ import math
 import torch
 from torch.distributed.tensor import DTensor
 
-from rstar2_train.trainer.model import Policy, named_shards
+from rstar2_train.trainer.model import Policy, trained_shards
 from rstar2_train.trainer.types import OptimizerConfig
 
 
 def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Return AdamW with zero moments over every parameter; each rank updates its own shards."""
+    """Return AdamW with zero moments over every trained parameter; each rank updates its own shards."""
+    parameters = [*trained_shards(policy).values()]
     optimizer = torch.optim.AdamW(
-        policy.parameters(),
+        parameters,
         lr=0.0,
         betas=config.betas,
         eps=config.epsilon,
         weight_decay=config.weight_decay,
         fused=True,
     )
-    for parameter in policy.parameters():
+    for parameter in parameters:
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
             "exp_avg": torch.zeros_like(parameter),
@@ -60,4 +61,4 @@ def update(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip
 
 def named_state(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, dict[str, torch.Tensor]]:
     """Return the optimiser's tensors by parameter name, without copies: step, exp_avg, exp_avg_sq."""
-    return {name: optimizer.state[parameter] for name, parameter in named_shards(policy).items()}
+    return {name: optimizer.state[parameter] for name, parameter in trained_shards(policy).items()}

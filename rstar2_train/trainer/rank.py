@@ -22,7 +22,7 @@ from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.compilation import CompilationWatch
-from rstar2_train.trainer.model import Policy, load_policy, named_shards
+from rstar2_train.trainer.model import Policy, load_policy, named_shards, trained_shards
 from rstar2_train.trainer.optimizer import make_optimizer, reset, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.reference import load_reference
@@ -130,6 +130,8 @@ class TrainerRank:
             packed=config.packed,
             compiled=config.compiled,
             longest=config.longest_sequence,
+            adapter=config.lora,
+            seed=config.seed,
         )
         weights = self_check.check_weights(self.policy, self.compute, packed=config.packed)
         if config.reference is not None:
@@ -144,6 +146,7 @@ class TrainerRank:
             compiled=config.compiled,
             family_difference=None if family is None else family.largest,
             difference=weights.mean,
+            adapter=self.policy.adapter,
         )
 
     def sft(self, batches: list[MicroBatch], lr: float) -> MetricTally:
@@ -224,6 +227,11 @@ class TrainerRank:
         policy, _ = self._loaded()
         return self._chain().write(folder, named_shards(policy), base=base)
 
+    def write_adapter(self, model_dir: Path, folder: Path) -> list[FileSummary]:
+        """Gather the adapter; rank 0 writes it to `folder` and returns its files, the others none."""
+        policy, _ = self._loaded()
+        return export.write_adapter(policy, model_dir, folder)
+
     def commit_version(self, version_id: str) -> None:
         """Take the last written weight version as the base of the next one."""
         self._chain().commit(version_id)
@@ -236,7 +244,9 @@ class TrainerRank:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""
         policy, _ = self._loaded()
         logprobs = step.row_logprobs(policy, rows, self.compute.device)
-        return logprobs, fingerprint(named_shards(policy), export.stored_dtype(model_dir))
+        # Engines get an adapter in float32, a model in its stored dtype.
+        dtype = export.stored_dtype(model_dir) if policy.adapter is None else torch.float32
+        return logprobs, fingerprint(trained_shards(policy), dtype)
 
     def sleep(self) -> None:
         """Move the rank's memory to the host, so that an engine can use the device. No collective."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rstar2_train.trainer.model import shard_position
+from rstar2_train.trainer.sharding import first_row, shard_position
 from rstar2_train.weights.shard_file import BITS, DENSE_SHARE, FileSummary, Shard, bit_sum, write_shards
 
 _VIEWS = {2: torch.int16, 4: torch.int32}
@@ -79,11 +79,9 @@ class ShardWriter:
             if not local.numel():
                 continue
             bits = signed_bits(local.to(self._dtype))
-            shard, count, copy = shard_position(parameter)
-            if copy:
+            if shard_position(parameter)[2]:
                 continue  # the ranks of the first copy write the model
-            rows = -(-parameter.shape[0] // count)  # fully_shard splits the first dimension as torch.chunk does
-            start = min(shard * rows, parameter.shape[0]) * math.prod(parameter.shape[1:])
+            start = first_row(parameter) * math.prod(parameter.shape[1:])
             positions = None if snapshot else changed_positions(self._committed[name], bits)
             if positions is not None and not len(positions):
                 continue

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rstar2_train.trainer.model import Policy, named_shards
+from rstar2_train.trainer.model import Policy, trained_shards
 from rstar2_train.trainer.optimizer import named_state
 
 FileDigest = tuple[int, str]
@@ -90,7 +90,7 @@ def file_digest(path: Path) -> FileDigest:
 
 
 def _state(policy: Policy, optimizer: torch.optim.AdamW | None) -> dict[str, Any]:
-    state: dict[str, Any] = {"model": dict(named_shards(policy))}
+    state: dict[str, Any] = {"model": dict(trained_shards(policy))}
     if optimizer is not None:
         state["optimizer"] = named_state(policy, optimizer)
     return state

@@ -29,6 +29,7 @@ from rstar2_train.trainer.types import (
     TrainState,
 )
 from rstar2_train.weights import version_store
+from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental import offer_channel
 from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.experimental.transfer import Offer
@@ -72,6 +73,7 @@ class TrainerGroup:
         """Where rank 0 answers requests for collective transfers; None before the first offered version."""
         self._libraries: set[str] = set()
         self._layout: Layout | None = None
+        self._adapter: AdapterIdentity | None = None
         self._uncompiled = 0.0
         """Functions that torch no longer compiles."""
 
@@ -86,7 +88,7 @@ class TrainerGroup:
         Raises ModelRefused if the trainer does not compute the model exactly.
         """
         report: LoadReport = self._ranks.call("load", model_dir, optimizer)[0]
-        self._model_dir, self._layout = model_dir, report.layout
+        self._model_dir, self._layout, self._adapter = model_dir, report.layout, report.adapter
         log.info("layout of the training step: %s", report.layout)
         log.info("attention: %s; layers: %s", report.attention, "compiled" if report.compiled else "not compiled")
         small = "no small model of the class" if report.family_difference is None else f"{report.family_difference:.1g}"
@@ -101,8 +103,10 @@ class TrainerGroup:
 
         Raises:
             CheckpointInvalid: names the file that is missing or damaged.
+            StageFailed: for another adapter, or another base of it.
         """
         manifest = checkpoint.read_manifest(checkpoint_dir)
+        checkpoint.check_adapter(checkpoint_dir, manifest.adapter, loaded=self._adapter)
         damages = [damage for damage in self._ranks.call("find_damage", checkpoint_dir, manifest) if damage is not None]
         if damages:
             raise CheckpointInvalid(damages[0])
@@ -194,9 +198,10 @@ class TrainerGroup:
         with checkpoint.write_folder(checkpoint_dir, durable=True) as folder:
             parts = self._ranks.call_background("write_checkpoint", folder)
             files = {name: seal for part in parts for name, seal in part.items()}
-            checkpoint.write_manifest(
-                folder, CheckpointManifest(step=step, extra=extra, ranks=self._ranks.count, files=files)
+            manifest = CheckpointManifest(
+                step=step, extra=extra, ranks=self._ranks.count, files=files, adapter=self._adapter
             )
+            checkpoint.write_manifest(folder, manifest)
             check()
 
     def export(self, model_dir: Path, *, durable: bool = True, stop_ids: Sequence[int] = ()) -> None:
@@ -233,6 +238,24 @@ class TrainerGroup:
             manifest = VersionManifest(version_id, version, base, files)
             version_store.write_manifest(aside, manifest)
         self._ranks.call("commit_version", version_id)
+        return manifest
+
+    def publish_adapter(self, folder: Path, *, version: str, version_id: str) -> VersionManifest:
+        """Write the adapter as a weight version: complete or absent.
+
+        Args:
+            folder: the folder to create.
+            version: the weight version that engines report.
+            version_id: id of this version of this run.
+
+        Raises:
+            StageFailed: StorageFull; no files are left.
+            ValueError: if the ranks train the whole model.
+        """
+        with checkpoint.write_folder(folder, durable=False) as aside:
+            files = self._ranks.call("write_adapter", self.model_dir, aside)[0]
+            manifest = VersionManifest(version_id, version, None, files)
+            version_store.write_manifest(aside, manifest)
         return manifest
 
     def serve_transfers(self) -> None:

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.number_format import requested_format
+from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
+    from rstar2_train.api.lora import LoRASpec
     from rstar2_train.api.roles import NumberFormat, Sharding, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Settings of the ranks; the same for every stage of a job."""
+    """Settings of the ranks of a stage."""
 
     vendor: Vendor = "None"
     """None: CPU, gloo. Else: the rank's GPU, NCCL or RCCL."""
@@ -58,6 +60,8 @@ class TrainConfig:
 
     reference: Path | None = None
     """Model folder of the frozen policy: the teacher, or that of grpo.referenceKl; None: none."""
+    lora: LoRASpec | None = None
+    """The adapter to train in place of the model; None: train the model."""
 
     @classmethod
     def from_spec(
@@ -67,6 +71,7 @@ class TrainConfig:
         longest_sequence: int = 0,
         publishes_changes: bool = False,
         reference: Path | None = None,
+        lora: LoRASpec | None = None,
     ) -> TrainConfig:
         """Return the settings of a job's spec."""
         trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
@@ -85,6 +90,7 @@ class TrainConfig:
             longest_sequence=longest_sequence,
             publishes_changes=publishes_changes,
             reference=reference,
+            lora=lora,
         )
 
 
@@ -113,6 +119,8 @@ class LoadReport:
     small model of this class can be built."""
     difference: float
     """Mean difference of the loaded model to its own forward pass."""
+    adapter: AdapterIdentity | None = None
+    """The adapter that is trained in place of the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
     settings = ctx.job.grpo_settings(ctx.stage)
     source = initial_policy(ctx.job, ctx.stage, ctx.state)
     optimizer = OptimizerConfig(weight_decay=settings.weight_decay, grad_clip=settings.grad_clip)
-    inherit = inherits_optimizer(source.stage, reset=settings.reset_optimizer)
+    inherit = inherits_optimizer(source, reset=settings.reset_optimizer)
     if inherit:
         settings = settings.model_copy(update={"warmup_steps": 0})  # the inherited moments are already warm
     async with contextlib.AsyncExitStack() as stack:
