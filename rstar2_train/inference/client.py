@@ -20,8 +20,19 @@ from rstar2_train.inference.engine_http import SHORT_SECONDS, EngineHttp
 from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
-from rstar2_train.inference.turn_wire import GENERATE, HOLD, RELEASE, SCORE, PartReader, encode_request
+from rstar2_train.inference.turn_wire import (
+    ADAPTER,
+    BASE,
+    GENERATE,
+    HOLD,
+    RELEASE,
+    SCORE,
+    SERVE,
+    PartReader,
+    encode_request,
+)
 from rstar2_train.utils.http_connections import OK, Route
+from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -112,7 +123,7 @@ class EngineClient(EngineHttp):
         fails or exceeds `seconds`.
         """
         async with self._deadline(version, seconds):
-            await self._replace_weights(
+            await self._replace_base(
                 lambda: self._call_workers("rstar2_load", str(folder), seconds=seconds),
                 version=version,
                 seconds=seconds,
@@ -136,7 +147,7 @@ class EngineClient(EngineHttp):
         """
         async with self._deadline(version, seconds):
             self._check_results(await self._fetch(chain, fresh=fresh, seconds=seconds), version)
-            await self._replace_weights(
+            await self._replace_base(
                 lambda: self._call_workers("rstar2_swap", version_id, seconds=seconds),
                 version=version,
                 seconds=seconds,
@@ -177,13 +188,36 @@ class EngineClient(EngineHttp):
             await self.post("/init_weight_transfer_engine", offer.init_info(), seconds=phase)
             await self.call("POST", "/start_weight_update", seconds=phase)
             await self.post("/update_weights", update_info(manifest), seconds=phase)
-            await self._replace_weights(
+            await self._replace_base(
                 lambda: self._finish_transfer(seconds), version=version, seconds=seconds, keep_requests=keep_requests
             )
 
-    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of `rows` after its first. Raises as `generate` does."""
-        reply = await self.post(SCORE, {"rows": [list(row) for row in rows]}, seconds=60)
+    async def base_name(self) -> str | None:
+        """Return the name of the whole weights that the engine has; None: they have none."""
+        name: str | None = (await self.post(BASE, {}, seconds=SHORT_SECONDS))["name"]
+        return name
+
+    async def name_base(self, name: str) -> None:
+        """Name the whole weights that the engine has just loaded. It loses the name with the weights."""
+        await self.post(BASE, {"name": name}, seconds=SHORT_SECONDS)
+
+    async def load_adapter(self, order: AdapterOrder, *, seconds: float, keep_requests: bool = False) -> None:
+        """Load an adapter on the engine's weights and serve it, as `load_weights` does with a folder.
+
+        The engine reads, verifies and adds it while it generates; only then its requests stop.
+        """
+        async with self._deadline(order.version, seconds):
+            self._check_results([await self.post(ADAPTER, order.to_json(), seconds=seconds)], order.version)
+            await self._replace_weights(
+                lambda: self._serve(order.version), version=order.version, seconds=seconds, keep_requests=keep_requests
+            )
+
+    async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:
+        """Return the log-probability of each token of `rows` after its first. Raises as `generate` does.
+
+        `base`: without the adapter that the engine serves.
+        """
+        reply = await self.post(SCORE, {"rows": [list(row) for row in rows], "base": base}, seconds=60)
         scores: list[list[float]] = reply["logprobs"]
         return scores
 
@@ -214,6 +248,28 @@ class EngineClient(EngineHttp):
                 yield
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url} did not load version {version!r} within {seconds:g} s") from error
+
+    async def _replace_base(
+        self,
+        replace: Callable[[], Awaitable[list[dict[str, Any]]]],
+        *,
+        version: str,
+        seconds: float,
+        keep_requests: bool = False,
+    ) -> None:
+        """Replace the engine's whole weights, as `_replace_weights`; no adapter is served afterwards."""
+
+        async def replace_all() -> list[dict[str, Any]]:
+            await self.post(BASE, {"name": None}, seconds=SHORT_SECONDS)
+            results = await replace()
+            # An adapter that the engine serves stays if no worker has taken the weights.
+            return [*results, *(await self._serve(None) if any(result["ok"] for result in results) else [])]
+
+        await self._replace_weights(replace_all, version=version, seconds=seconds, keep_requests=keep_requests)
+
+    async def _serve(self, version: str | None) -> list[dict[str, Any]]:
+        """Let the engine serve the adapter that it has loaded last, or with None its own weights."""
+        return [await self.post(SERVE, {"version": version}, seconds=SHORT_SECONDS)]
 
     async def _replace_weights(
         self,

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.sampled_turn import SampledTurn
+from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -87,7 +88,7 @@ class PooledClient(TurnClient, Protocol):
 
 @runtime_checkable
 class WeightReceiver(Protocol):
-    """An engine of the job: it reads chains of versions, receives transfers, and scores the probe."""
+    """An engine of the job: it reads chains of versions and adapters, receives transfers, and scores the probe."""
 
     async def load_chain(
         self,
@@ -112,8 +113,20 @@ class WeightReceiver(Protocol):
         """Receive a version over the group of `offer`, then load it."""
         ...
 
-    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of `rows` after its first."""
+    async def base_name(self) -> str | None:
+        """Return the name of the whole weights that the engine has; None: they have none."""
+        ...
+
+    async def name_base(self, name: str) -> None:
+        """Name the whole weights that the engine has just loaded, on which adapters can follow."""
+        ...
+
+    async def load_adapter(self, order: AdapterOrder, *, seconds: float, keep_requests: bool = False) -> None:
+        """Load an adapter and serve it."""
+        ...
+
+    async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:
+        """Return the log-probability of each token of `rows` after its first; `base`: without an adapter."""
         ...
 
     async def mark_loading(self) -> None:

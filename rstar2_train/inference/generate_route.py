@@ -4,6 +4,8 @@ The bodies are binary, and the turn is streamed in parts (`turn_wire.py`): a tur
 `POST /rstar2/score` returns the log-probabilities of given tokens, for the probe of new weights. Between `/rstar2/hold`
 and `/rstar2/release` no request of `/rstar2/generate` samples: one that is aborted meanwhile keeps its tokens, and
 continues after the release. So the probe of new weights runs before any rollout uses them.
+`/rstar2/base`, `/rstar2/adapter` and `/rstar2/serve` name the engine's whole weights, add an adapter to them, and serve
+it (`engine_adapters.py`).
 
 vLLM's own routes do the same through many layers, at a higher cost than sampling a short turn of a small model. This
 route passes a request directly to the engine. `server.py` adds this ASGI class behind the token check (`--middleware`).
@@ -17,7 +19,7 @@ import contextlib
 import itertools
 import json
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
@@ -27,17 +29,22 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from rstar2_train.inference.engine_adapters import Adapter, EngineAdapters
 from rstar2_train.inference.turn_wire import (
+    ADAPTER,
+    BASE,
     GENERATE,
     HOLD,
     PART_TOKENS,
     RELEASE,
     SCORE,
+    SERVE,
     TurnPart,
     decode_request,
     encode_part,
 )
 from rstar2_train.utils.auth import Application, Receive, Scope, Send
+from rstar2_train.weights.adapter_check import AdapterOrder
 
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Odd number whose multiples differ in many bits, so that a continued request repeats no random numbers."""
@@ -66,7 +73,11 @@ class GenerateRoute:
             SCORE: self._score,
             HOLD: self._hold,
             RELEASE: self._release,
+            BASE: self._name_base,
+            ADAPTER: self._load_adapter,
+            SERVE: self._serve,
         }
+        self._adapters = EngineAdapters()
         self._name = uuid.uuid4().hex[:8]
         self._count = itertools.count()
 
@@ -115,21 +126,23 @@ class GenerateRoute:
                 seed=turn.seed(seed),
                 **fields,
             )
-            request_id = self._request_id()
-            async with aclosing(self._outputs(engine, prompt_ids + turn.token_ids, parameters, request_id)) as results:
-                async for result in results:
-                    output = result.outputs[0]
-                    reason = output.finish_reason
-                    turn.add(output)
-                    if reason is not None:
-                        turn.set_versions([(span.version, span.start) for span in output.weight_versions or ()])
-                    elif turn.unsent >= part_tokens:
-                        turn.set_versions(_versions_so_far(engine, request_id))
-                    else:
-                        continue  # the engine passes on the first token alone
-                    if reason == "abort" and not self._released.is_set():
-                        reason = "length" if len(turn.token_ids) == most else None
-                    yield encode_part(turn.take(reason)), reason is not None
+            with self._adapters.use() as adapter:
+                outputs = self._outputs(engine, prompt_ids + turn.token_ids, parameters, adapter)
+                async with aclosing(outputs) as results:
+                    async for request_id, result in results:
+                        output = result.outputs[0]
+                        reason = output.finish_reason
+                        turn.add(output)
+                        if reason is not None:
+                            versions = [(span.version, span.start) for span in output.weight_versions or ()]
+                        elif turn.unsent >= part_tokens:
+                            versions = _versions_so_far(engine, request_id)
+                        else:
+                            continue  # the engine passes on the first token alone
+                        turn.set_versions(self._adapters.verified(adapter, versions))
+                        if reason == "abort" and not self._released.is_set():
+                            reason = "length" if len(turn.token_ids) == most else None
+                        yield encode_part(turn.take(reason)), reason is not None
 
     async def _hold(self, engine: Any, body: bytes) -> Parts:
         """Hold the requests from now on. The caller aborts those that sample."""
@@ -139,38 +152,57 @@ class GenerateRoute:
     async def _release(self, engine: Any, body: bytes) -> Parts:
         """Continue the held requests."""
         self._released.set()
+        await self._adapters.remove_unused(engine)
         yield b"{}", True
+
+    async def _name_base(self, engine: Any, body: bytes) -> Parts:
+        """Set the name of the engine's whole weights if the body has one, and return it."""
+        fields = json.loads(body)
+        if "name" in fields:
+            self._adapters.base = fields["name"]
+        yield json.dumps({"name": self._adapters.base}).encode(), True
+
+    async def _load_adapter(self, engine: Any, body: bytes) -> Parts:
+        """Add an adapter to the engine, which does not serve it yet."""
+        refusal = await self._adapters.load(engine, AdapterOrder.from_json(json.loads(body)))
+        yield json.dumps({"ok": not refusal, "why": refusal}).encode(), True
+
+    async def _serve(self, engine: Any, body: bytes) -> Parts:
+        """Use the adapter of a version for new requests, or none."""
+        refusal = self._adapters.serve(json.loads(body)["version"])
+        yield json.dumps({"ok": not refusal, "why": refusal}).encode(), True
 
     async def _score(self, engine: Any, body: bytes) -> Parts:
         """Return the log-probabilities of given tokens, one row after the other: always the same batch."""
-        logprobs = []
-        for token_ids in json.loads(body)["rows"]:
+        logprobs, fields = [], json.loads(body)
+        for token_ids in fields["rows"]:
             parameters = SamplingParams(
                 prompt_logprobs=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
             )
-            async with aclosing(self._outputs(engine, token_ids, parameters, self._request_id())) as outputs:
-                results = [result async for result in outputs]
+            with self._adapters.use(base=fields.get("base", False)) as adapter:
+                async with aclosing(self._outputs(engine, token_ids, parameters, adapter)) as outputs:
+                    results = [result async for _, result in outputs]
             tokens = results[-1].prompt_logprobs[1:]
             values = [at[token].logprob for at, token in zip(tokens, token_ids[1:], strict=True)]
             logprobs.append([max(value, LOWEST) for value in values])
         yield json.dumps({"logprobs": logprobs}, separators=(",", ":")).encode(), True
 
     async def _outputs(
-        self, engine: Any, token_ids: list[int], parameters: SamplingParams, request_id: str
-    ) -> AsyncGenerator[Any, None]:
-        """Return the outputs of a request, at least one."""
+        self, engine: Any, token_ids: list[int], parameters: SamplingParams, adapter: Adapter | None
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        """Return the outputs of a request, at least one, each with the id of the request."""
         if not token_ids:
             raise ValueError("token_ids is empty")
-        is_empty = True
-        async with aclosing(engine.generate(tokens_input(token_ids), parameters, request_id)) as results:
+        is_empty, request_id = True, f"{self._name}-{next(self._count)}"
+        lora = adapter.request if adapter else None
+        async with aclosing(
+            engine.generate(tokens_input(token_ids), parameters, request_id, lora_request=lora)
+        ) as results:
             async for result in results:
                 is_empty = False
-                yield result
+                yield request_id, result
         if is_empty:
             raise EngineGenerateError("the engine finished a request without an output")
-
-    def _request_id(self) -> str:
-        return f"{self._name}-{next(self._count)}"
 
 
 class _Turn:
@@ -198,7 +230,7 @@ class _Turn:
         if output.token_ids:
             self._logprobs += [max(value, LOWEST) for value in output.logprobs.logprobs]
 
-    def set_versions(self, versions: list[tuple[str, int]]) -> None:
+    def set_versions(self, versions: Sequence[tuple[str, int]]) -> None:
         """Set the weight versions of the present request, with positions in it."""
         known = [span for span in self._versions if span[1] < self._start]
         for version, at in versions:

@@ -351,9 +351,10 @@ class EnginePool:
             return
         receiver = weight_receiver(engine.client)
         scores = await receiver.score(probe.rows)
+        base = await receiver.score(probe.rows, base=True) if probe.has_adapter else None
         # A restarted engine loads the version again that it had: its scores are the same.
         before = engine.scores[1] if engine.scores and engine.scores[0] != target.number else None
-        refusal = probe.refusal(scores, before=before)
+        refusal = probe.refusal(scores, before=before, base=base)
         engine.refused = bool(refusal)
         if refusal:
             await receiver.mark_loading()

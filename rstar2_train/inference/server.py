@@ -20,6 +20,7 @@ from typing import Any
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
+from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
 from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence
 from rstar2_train.capacity.memory import ENGINE_SHARE
 from rstar2_train.inference.auth_middleware import read_token
@@ -57,15 +58,15 @@ def engine_command(
     host: str = "127.0.0.1",
     memory_share: float = ENGINE_SHARE,
     sleep_mode: bool = False,
+    adapters: AdapterSlots | None = None,
     python: str = sys.executable,
 ) -> EngineCommand:
     """Return the command line and environment of one engine.
 
     `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together;
     `memory_share`: share of each GPU's memory that the engine may use; `sleep_mode`: it can leave its GPU to the
-    trainer. The job's
-    `rollout.engineArgs` override the arguments chosen here (None removes one). Raises ValueError for an argument that
-    only the system may set.
+    trainer; `adapters`: number and rank of the adapters that it loads. The job's `rollout.engineArgs` override the
+    arguments chosen here (None removes one). Raises ValueError for an argument that only the system may set.
     """
     args: dict[str, Any] = {
         "model": str(model),
@@ -97,6 +98,8 @@ def engine_command(
     }
     if rollout.weight_transport == "Collective":
         args["weight-transfer-config"] = {"backend": BACKEND}
+    if adapters is not None:
+        args |= {"enable-lora": True, "max-lora-rank": adapters.rank, "max-loras": adapters.count}
     tuning: dict[str, str] = {}
     if accelerator.vendor == "None":
         tuning["OMP_NUM_THREADS"] = "1"
@@ -219,6 +222,7 @@ def _main() -> None:
             host=usable_host(options.host),
             memory_share=options.memory_share,
             sleep_mode=options.device_lock is not None,
+            adapters=adapter_slots(job),
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")

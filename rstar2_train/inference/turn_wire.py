@@ -24,6 +24,8 @@ SCORE = "/rstar2/score"
 """Returns the log-probabilities of given tokens."""
 HOLD, RELEASE = "/rstar2/hold", "/rstar2/release"
 """Between the two no turn is sampled."""
+BASE, ADAPTER, SERVE = "/rstar2/base", "/rstar2/adapter", "/rstar2/serve"
+"""Names the weights under the adapters, adds an adapter, and serves it."""
 SIZES = struct.Struct("<II")
 """The start of a frame: bytes of its head, number of its tokens."""
 TOKEN_BYTES = LOGPROB_BYTES = 4

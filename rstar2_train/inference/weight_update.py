@@ -1,5 +1,5 @@
 """One weight version that engines must load, per transport: a model folder, a chain of a snapshot and
-deltas, or a transfer from the trainer's rank 0.
+deltas, a transfer from the trainer's rank 0, or an adapter on a model folder.
 
 The pool calls `load` for each engine, also for one that restarts later. Each update names its files; the
 engine reads them itself.
@@ -17,6 +17,7 @@ from typing import Protocol
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
+from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.probe import Probe
 from rstar2_train.weights.version_store import VersionManifest
@@ -62,15 +63,41 @@ class FolderUpdate:
     """Absolute path that the engine can read until the next version."""
     version: str
     probe: Probe | None = None
+    base_name: str = ""
+    """Name of the weights, by which an `AdapterUpdate` recognises its base; empty: no adapter follows."""
 
     @classmethod
-    def make(cls, folder: Path, version: str, probe: Probe | None = None) -> FolderUpdate:
+    def make(cls, folder: Path, version: str, probe: Probe | None = None, *, base_name: str = "") -> FolderUpdate:
         """Return the update; the engines have other working directories, so the path becomes absolute."""
-        return cls(folder.absolute(), version, probe)
+        return cls(folder.absolute(), version, probe, base_name)
 
     async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine read the folder."""
         await client.load_weights(self.folder, self.version, seconds=seconds, keep_requests=keep_requests)
+        if self.base_name:
+            await weight_receiver(client).name_base(self.base_name)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUpdate:
+    """An adapter on a base that does not change. An engine that restarted, or joins later, reads the base first."""
+
+    base: FolderUpdate
+    """The model that the stage started from, with a name."""
+    order: AdapterOrder
+    probe: Probe | None = None
+
+    @property
+    def version(self) -> str:
+        """Weight version that the engine reports afterwards."""
+        return self.order.version
+
+    async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+        """Let the engine read the base unless it has it, then the adapter."""
+        receiver = weight_receiver(client)
+        if fresh or await receiver.base_name() != self.base.base_name:
+            await self.base.load(client, seconds=seconds, fresh=fresh, keep_requests=keep_requests)
+        await receiver.load_adapter(self.order, seconds=seconds, keep_requests=keep_requests)
 
 
 @dataclass(frozen=True, slots=True)

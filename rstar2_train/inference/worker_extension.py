@@ -14,9 +14,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rstar2_train.inference import parameter_hashes
+from rstar2_train.inference import adapter_buffers, parameter_hashes
 from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, read_versions, repack_tied_head
+from rstar2_train.weights.adapter_check import LayerShapes, find_difference
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 TIED_HEAD = "lm_head.weight"
@@ -77,6 +78,15 @@ class WeightExtension:
         repack_tied_head(self.model_runner.get_model(), self.vllm_config)
         return {"ok": True}
 
+    def rstar2_adapter_mismatch(self, layers: LayerShapes) -> str:
+        """Return why an adapter with these layers does not fit the model; empty if it does."""
+        return find_difference(layers, self._rstar2_model_shapes())
+
+    def rstar2_adapter_difference(self, adapter: int, folder: str, scale: float) -> tuple[str, list[str]]:
+        """Return the first difference of a loaded adapter to its files, and the layers that vLLM has bound."""
+        manager = self.model_runner.lora_manager._adapter_manager
+        return adapter_buffers.compare(manager, adapter, Path(folder), scale=scale)
+
     def rstar2_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of every parameter; needs RSTAR2_HASH_WEIGHTS in the engine's environment."""
         return parameter_hashes.engine_hashes(self.model_runner.get_model())
@@ -95,13 +105,17 @@ class WeightExtension:
 
     def _rstar2_difference(self, actual: dict[str, tuple[int, ...]], *, folder: Path) -> str:
         """Return the first difference of tensors to those of the engine's model; empty if they are equal."""
-        if getattr(self, "_rstar2_shapes", None) is None:
-            self._rstar2_shapes = tensor_shapes(Path(self.vllm_config.model_config.model))
-        expected = self._rstar2_shapes or {}
+        expected = self._rstar2_model_shapes()
         if self.vllm_config.model_config.hf_config.tie_word_embeddings:
             expected = {name: shape for name, shape in expected.items() if name != TIED_HEAD}
             actual = {name: shape for name, shape in actual.items() if name != TIED_HEAD}
         return difference(expected, actual, folder=folder)
+
+    def _rstar2_model_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all tensors of the engine's model folder."""
+        if getattr(self, "_rstar2_shapes", None) is None:
+            self._rstar2_shapes = tensor_shapes(Path(self.vllm_config.model_config.model))
+        return self._rstar2_shapes or {}
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -14,8 +14,15 @@ from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailab
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.orchestrator.context import StageContext
-from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
+from rstar2_train.orchestrator.initial_policy import step_version
+from rstar2_train.orchestrator.weight_transports import (
+    AdapterTransport,
+    FolderTransport,
+    WeightTransport,
+    make_transport,
+)
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.weights import version_store
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +35,14 @@ class EngineWeights:
         self._pool = pool
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
+        self._lora = ctx.job.lora(ctx.stage)
+        self._attempt_id = version_store.new_id()
 
     async def push(self, group: TrainerGroup, version: str) -> None:
         """Publish the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does.
 
-        If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
+        If the engines reject a delta, such as a torn file, a snapshot of the same version follows; a rejected adapter
+        is written once more.
         """
         transport, device = self._transport_of(group), self._ctx.device
         await device.to_trainer()
@@ -43,7 +53,7 @@ class EngineWeights:
         except EngineRejected as error:
             if not transport.restart():
                 raise _stage_failure(error) from error
-            log.warning("%s; the next version is a snapshot", error)
+            log.warning("%s; writing the version again", error)
             await device.to_trainer()
             update = await transport.publish(group, version)
             await self._load(update)
@@ -69,7 +79,7 @@ class EngineWeights:
         except EngineRejected as error:
             if not self._transport.restart():
                 raise _stage_failure(error) from error
-            log.warning("%s; the next version is a snapshot", error)
+            log.warning("%s; writing the version again", error)
             return False
         except EngineUnavailable as error:
             raise _stage_failure(error) from error
@@ -82,7 +92,7 @@ class EngineWeights:
         An engine of another project has loaded its model already, whose name is the version. Raises SuspendRequested
         on a stop request, StageFailed when no engine is available or the model is rejected.
         """
-        await self._load(FolderUpdate.make(folder, self._ctx.endpoints.served_model or version))
+        await self._load(self._folder_update(folder, self._ctx.endpoints.served_model or version))
 
     async def _load(self, update: WeightUpdate) -> None:
         await self._ctx.device.to_engines()
@@ -99,9 +109,18 @@ class EngineWeights:
 
     def _make_transport(self, group: TrainerGroup) -> WeightTransport:
         rollout = self._ctx.job.spec.rollout
+        if self._lora is not None:
+            base = self._folder_update(group.model_dir, step_version(self._ctx.stage, 0))
+            return AdapterTransport(self._ctx.state.weights, base=base, lora=self._lora)
         if rollout.weight_transport == "Folder" and not rollout.weight_probe:
             return FolderTransport(self._ctx.state.weights, probes=None)
         return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)
+
+    def _folder_update(self, folder: Path, version: str) -> FolderUpdate:
+        """Return the update to a model folder. As the base of adapters its name is that of the folder in this attempt:
+        an earlier attempt may have had other files in the folder."""
+        name = f"{self._attempt_id} {folder.absolute()}" if self._lora is not None else ""
+        return FolderUpdate.make(folder, version, base_name=name)
 
 
 def _stage_failure(error: EngineUnavailable | EngineRejected) -> StageFailed:

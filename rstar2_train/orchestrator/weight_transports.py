@@ -2,7 +2,8 @@
 
 A transport publishes the trainer's weights as files, and returns the update that each engine loads. `Folder`: a whole
 model per version. `Delta`: a snapshot, then the changes; every rank writes its own shards. `Collective`: rank 0 sends
-the files of `Delta` to each engine; an engine that lacks their base reads the chain.
+the files of `Delta` to each engine; an engine that lacks their base reads the chain. A stage with LoRA has a transport
+of its own: the adapter alone.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.roles import RolloutSpec, WeightTransportName
-from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
+from rstar2_train.inference.weight_update import (
+    AdapterUpdate,
+    CollectiveUpdate,
+    DeltaUpdate,
+    FolderUpdate,
+    WeightUpdate,
+)
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
+from rstar2_train.weights.adapter_check import AdapterOrder, is_zero
 from rstar2_train.weights.model_config import model_config, stored_dtype_name
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
 
@@ -125,9 +135,7 @@ class DeltaTransport:
     def prune(self, loaded: WeightUpdate) -> None:
         """Delete the versions before the last snapshot, and the model folders of an attempt with another transport."""
         version_store.prune(self._root, chain=self._chain)
-        for path in self._weights.iterdir():
-            if path.is_dir() and path != self._root:
-                shutil.rmtree(path, ignore_errors=True)
+        _remove_folders(self._weights)
 
     def restart(self) -> bool:
         """Make the next version a snapshot. Returns False if the last one is a snapshot already."""
@@ -164,6 +172,55 @@ class CollectiveTransport:
     def restart(self) -> bool:
         """Make the next version a snapshot."""
         return self._delta.restart()
+
+
+class AdapterTransport:
+    """The adapter alone, as a version of its own, with a probe. The base under it never changes during a stage."""
+
+    def __init__(self, weights: Path, *, base: FolderUpdate, lora: LoRASpec) -> None:
+        """`weights`: directory of the versions; `base`: the model that the stage started from."""
+        self._weights = weights
+        self._root = weights / VERSIONS
+        self._base = base
+        self._lora = lora
+        self._probes = ProbeWriter()
+        self._version = ""
+        self._is_repeated = False
+
+    async def publish(self, group: TrainerGroup, version: str) -> AdapterUpdate:
+        """Write the adapter."""
+        self._is_repeated, self._version = version == self._version, version
+        version_id = version_store.new_id()
+        folder = version_store.version_folder(self._root, version_store.next_number(self._root), version_id)
+        manifest = await asyncio.to_thread(group.publish_adapter, folder, version=version, version_id=version_id)
+        log.info("weights of %s: adapter of %d bytes", version, manifest.bytes)
+        probe = await self._probes.probe(group)
+        empty = await asyncio.to_thread(is_zero, folder)
+        order = AdapterOrder(
+            folder=str(folder.absolute()),
+            version=version,
+            version_id=version_id,
+            rank=self._lora.rank,
+            alpha=self._lora.alpha,
+        )
+        return AdapterUpdate(self._base, order, replace(probe, has_adapter=not empty))
+
+    def prune(self, loaded: WeightUpdate) -> None:
+        """Delete the versions before those that the engines have, and the model folders of other stages."""
+        assert isinstance(loaded, AdapterUpdate)
+        version_store.prune(self._root, chain=[Path(loaded.order.folder)])
+        _remove_folders(self._weights)
+
+    def restart(self) -> bool:
+        """Let the next version be the same one in other files. Returns False if the last one was already."""
+        return not self._is_repeated
+
+
+def _remove_folders(weights: Path) -> None:
+    """Delete the model folders of a transport that wrote whole models."""
+    for path in weights.iterdir():
+        if path.is_dir() and path.name != VERSIONS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> WeightTransport:

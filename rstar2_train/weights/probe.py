@@ -1,7 +1,8 @@
 """The probe: after each update an engine scores fixed tokens, and serves only if its log-probabilities are right.
 
 They must agree with the trainer's own, and must differ from those of the version before unless the weights are equal.
-So an update that was not applied, or that was applied to other weights, is found before the first rollout. Pure.
+So an update that was not applied, or that was applied to other weights, is found before the first rollout. With an
+adapter they must also differ from those of the base, unless the adapter is zero. Pure.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class Probe:
     """Largest mean absolute difference, in nats."""
     expects_change: bool
     """Whether the weights differ from the version before."""
+    has_adapter: bool = False
+    """Whether the version is an adapter that is not zero: the engine's values must differ from those of its base."""
 
-    def refusal(self, scores: Scores, *, before: Scores | None) -> str:
+    def refusal(self, scores: Scores, *, before: Scores | None, base: Scores | None = None) -> str:
         """Return why an engine with these scores must not serve; empty if it may.
 
         Args:
             scores: the engine's values.
             before: its values at the version before; None if it had none.
+            base: its values without the adapter, if `has_adapter`.
         """
         if [len(row) for row in scores] != [len(row) - 1 for row in self.rows]:
             returned, expected = sum(map(len, scores)), sum(len(row) - 1 for row in self.rows)
@@ -52,6 +56,8 @@ class Probe:
         flat = [value for row in scores for value in row]
         if not all(value <= 0.0 for value in flat):  # also false for NaN
             return "the engine's log-probabilities are not numbers"
+        if self.has_adapter and base == scores:
+            return "the log-probabilities equal those of the base: the engine does not use the adapter"
         if self.expects_change and before == scores:
             return "the log-probabilities equal those of the version before: the update was not applied"
         if self.expected is None:
@@ -60,7 +66,8 @@ class Probe:
         if difference <= self.tolerance:
             return ""
         reason = f"mean difference {difference:.3g} nats to the trainer's log-probabilities, more than {self.tolerance}"
-        return f"{reason}: the engine has other weights than the trainer"
+        causes = ", such as another base or another scale of the adapter" if self.has_adapter else ""
+        return f"{reason}: the engine has other weights than the trainer{causes}"
 
 
 def mean_difference(scores: Sequence[Sequence[float]], expected: Sequence[Sequence[float]]) -> float:

@@ -85,8 +85,15 @@ class Publisher:
         await self._rollouts.weights.push(self._trainer.group, step_version(self._ctx.stage, step))
 
     async def publish_final(self, step: int) -> None:
-        """Load the weights of the stage's final model, which after a collapse is not that of the last step."""
-        await self._rollouts.weights.push(self._trainer.group, final_version(self._ctx.stage, step))
+        """Load the weights of the stage's final model, which after a collapse is not that of the last step.
+
+        The final model of a stage with LoRA has the adapter merged and rounded: the engines load its folder.
+        """
+        version = final_version(self._ctx.stage, step)
+        if self._ctx.job.lora(self._ctx.stage) is not None:
+            await self._rollouts.weights.push_folder(self._ctx.folder.model, version)
+        else:
+            await self._rollouts.weights.push(self._trainer.group, version)
 
     async def _load_exported(self) -> None:
         """Load the newest exported version into the engines, again and again."""

@@ -138,12 +138,15 @@ async def _validate_source(ctx: StageContext, rollouts: RolloutSession, source: 
 async def _validate_final(
     ctx: StageContext, rollouts: RolloutSession, publisher: Publisher, outcome: Outcome, *, last_step: int
 ) -> None:
-    """Run the validation of the stage's final model, which after a collapse is not that of the last step."""
+    """Run the validation of the stage's final model.
+
+    After a collapse it is not that of the last step, and with LoRA it is the merged one.
+    """
     assert outcome.checkpoint is not None
     if not needs_validation(ctx, ctx.stage):
         return
     final = outcome.checkpoint.step
-    if final != last_step:
+    if final != last_step or ctx.job.lora(ctx.stage) is not None:
         await publisher.publish_final(final)
     await run_validation(ctx, rollouts, ctx.stage, step=final)
 

@@ -1,0 +1,240 @@
+"""Adapters in a real engine: equal to the merged weights, and each known fault refused before it samples a token."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
+from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import AdapterUpdate, FolderUpdate
+from rstar2_train.weights.probe import TOLERANCE, Probe, mean_difference, probe_rows
+from tests.support.adapters import Tensors, merged_scores, publish, random_tensors
+from tests.support.engine import JOB, Engine
+from tests.support.engine_fixtures import Models
+from tests.support.steady_requests import spanning, steady_requests
+
+RANK, ALPHA = 8, 16
+ROWS = probe_rows(300)
+PROMPT = [5, 77, 130, 9] * 10
+TIMES = PoolTimes(patience=2, load=120, straggler=2, check_interval=0.5, retry_interval=0.2)
+EXACT = 2e-5
+"""Largest mean difference to transformers, in nats."""
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine that loads adapters; its boot model is not their base."""
+    job: dict[str, Any] = copy.deepcopy(JOB)
+    job["spec"]["rollout"]["weightTransport"] = "Folder"
+    job["spec"]["trainer"] = {"lora": {"rank": RANK, "alpha": ALPHA}}
+    engine = Engine(models.other, folder=tmp_path_factory.mktemp("engine"), job=AgenticRLJob.model_validate(job))
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.kill()
+
+
+@pytest.fixture
+async def pool(engine: Engine) -> AsyncIterator[EnginePool]:
+    """A pool that gives up soon."""
+    async with EnginePool([engine.url], token=engine.token, times=TIMES) as pool:
+        yield pool
+
+
+class Trainer:
+    """Publishes random adapters on one base, with the probe that a right trainer would send."""
+
+    def __init__(self, base: Path, folder: Path) -> None:
+        self.base = FolderUpdate.make(base, "rl-step-000000", base_name=folder.name)
+        self.folder = folder
+        self.number = 0
+        self.tensors: Tensors = {}
+        self.scores: list[list[float]] = []
+
+    def publish(self, *, seed: int | None = None, size: float = 0.3) -> AdapterUpdate:
+        """Write another adapter."""
+        self.number += 1
+        self.tensors = random_tensors(
+            self.base.folder, rank=RANK, seed=self.number if seed is None else seed, size=size
+        )
+        version = f"rl-step-{self.number:06d}"
+        order = publish(
+            self.folder / "versions",
+            self.tensors,
+            base=self.base.folder,
+            version=version,
+            rank=RANK,
+            alpha=ALPHA,
+            number=self.number,
+        )
+        self.scores = merged_scores(self.base.folder, self.tensors, ROWS, scale=ALPHA / RANK)
+        probe = Probe(ROWS, self.scores, TOLERANCE["float32"], expects_change=True, has_adapter=True)
+        return AdapterUpdate(self.base, order, probe)
+
+
+@pytest.fixture
+def trainer(models: Models, tmp_path: Path) -> Trainer:
+    """A trainer whose base the engine does not have yet."""
+    return Trainer(models.boot, tmp_path)
+
+
+async def test_adapters_equal_the_merged_weights(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """Two adapters in turn, with the base before and after: all as transformers computes them."""
+    client = pool.client(engine.url)
+    base = merged_scores(trainer.base.folder, {}, ROWS, scale=1)
+    for _ in range(2):
+        update = trainer.publish()
+        assert await pool.push(update) == [engine.url]
+        assert await client.weight_version() == update.version
+        assert mean_difference(await client.score(ROWS), trainer.scores) < EXACT
+        assert mean_difference(await client.score(ROWS, base=True), base) < EXACT
+        turn = await client.generate(PROMPT, max_tokens=8, temperature=1.0, seed=1)
+        assert [version for version, _ in turn.versions] == [update.version]
+        [sampled] = merged_scores(
+            trainer.base.folder, trainer.tensors, [[*PROMPT, *turn.token_ids]], scale=ALPHA / RANK
+        )
+        assert mean_difference([sampled[len(PROMPT) - 1 :]], [list(turn.logprobs)]) < EXACT
+    await pool.push(FolderUpdate.make(trainer.base.folder, "base"))
+    assert mean_difference(await client.score(ROWS), base) < EXACT
+    assert await client.base_name() is None
+
+
+async def refuse(pool: EnginePool, trainer: Trainer, update: AdapterUpdate, reason: str) -> None:
+    """Check that no engine serves a faulty version, and that a right one heals it."""
+    with pytest.raises((EngineRejected, EngineUnavailable), match=reason):
+        await pool.push(update)
+    assert pool.serving == []
+    assert await pool.push(trainer.publish(seed=99)) != []
+
+
+class NotSent(AdapterUpdate):
+    """The engine reports the version, but got no adapter."""
+
+    async def load(self, client: PooledClient, **_: Any) -> None:
+        assert isinstance(client, EngineClient)
+        await weight_receiver(client).mark_loading()
+        await client._serve(None)
+        await client.post("/update_weight_version", {"new_version": self.version}, seconds=30)
+
+
+async def test_adapter_that_was_not_sent_is_refused(pool: EnginePool, trainer: Trainer) -> None:
+    """An engine that samples the base under the adapter's version does not pass the probe."""
+    await pool.push(trainer.publish())
+    update = trainer.publish()
+    await refuse(pool, trainer, NotSent(update.base, update.order, update.probe), "equal those of the base")
+
+
+def unbind(tensors: Tensors) -> Tensors:
+    """Return an adapter of layers that the model does not have."""
+    return {name.replace("model.layers.", "model.blocks."): tensor for name, tensor in tensors.items()}
+
+
+def write_again(update: AdapterUpdate, tensors: Tensors, *, alpha: int = ALPHA) -> AdapterUpdate:
+    """Publish other tensors under the version of an update, with a right manifest."""
+    root = Path(update.order.folder).parent
+    order = publish(root, tensors, base=update.base.folder, version=update.version, rank=RANK, alpha=alpha, number=900)
+    return replace(update, order=replace(order, alpha=ALPHA))
+
+
+async def test_faulty_adapters_are_refused(pool: EnginePool, trainer: Trainer) -> None:
+    """Each known fault is found before a token is sampled, and the reason is the fault."""
+    before = trainer.publish()
+    previous = dict(trainer.tensors)
+    await pool.push(before)
+
+    update = trainer.publish()
+    await refuse(pool, trainer, write_again(update, unbind(trainer.tensors)), "'model.blocks.*does not have")
+
+    update = trainer.publish()
+    await refuse(
+        pool, trainer, write_again(update, trainer.tensors, alpha=2 * ALPHA), "has lora_alpha 32, the job has 16"
+    )
+
+    update = trainer.publish()
+    zero = {name: tensor * ("lora_A" in name) for name, tensor in trainer.tensors.items()}
+    await refuse(pool, trainer, write_again(update, zero), "equal those of the base")
+
+    update = trainer.publish()
+    await refuse(pool, trainer, write_again(update, previous), "other weights than the trainer")
+
+    update = trainer.publish()
+    old = replace(update, order=replace(update.order, folder=before.order.folder))
+    await refuse(pool, trainer, old, "has version rl-step-000001")
+
+    update = trainer.publish()
+    file = Path(update.order.folder) / "adapter_model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    await refuse(pool, trainer, update, "damaged: its SHA-256")
+
+    update = trainer.publish()
+    shutil.rmtree(update.order.folder)
+    await refuse(pool, trainer, update, r"manifest\.json is missing")
+
+
+async def test_version_before_under_a_new_name_is_refused(pool: EnginePool, trainer: Trainer) -> None:
+    """A change below the tolerance of the probe is found too: the engine's values equal those of the version before."""
+    await pool.push(trainer.publish(size=1e-4))
+    previous = dict(trainer.tensors)
+    update = write_again(trainer.publish(size=1e-4), previous)
+    await refuse(pool, trainer, update, "equal those of the version before: the update was not applied")
+
+
+async def test_evicted_adapter_is_loaded_again_or_fails(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """An adapter that vLLM lost is read from its files again; the engine never samples the base in its place."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    for number in range(1, 60):  # all ids that it can have
+        await client._call_workers("remove_lora", number, seconds=30)
+    assert mean_difference(await client.score(ROWS), trainer.scores) < EXACT
+
+
+async def test_restarted_engine_gets_base_and_adapter(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """An engine that comes back has neither; it serves again with both."""
+    async with EnginePool([engine.url], token=engine.token, times=replace(TIMES, patience=300)) as patient:
+        await patient.push(trainer.publish())
+        engine.kill()
+        engine.start()
+        while not patient.serving:
+            await patient._changed.wait()
+            patient._changed.clear()
+        assert mean_difference(await patient.client(engine.url).score(ROWS), trainer.scores) < EXACT
+
+
+async def test_requests_continue_with_the_new_adapter(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """A request in flight spans an update: its first tokens come from the old adapter, the others from the new one."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    adapters = {f"rl-step-{trainer.number:06d}": dict(trainer.tensors)}
+
+    async def update() -> None:
+        await pool.push(trainer.publish(), keep_requests=True)
+        adapters[f"rl-step-{trainer.number:06d}"] = dict(trainer.tensors)
+
+    async with steady_requests(client, PROMPT) as finished:
+        generations = await spanning(finished, update)
+    generation = generations[0]
+    (first, _), (second, start) = generation.versions
+    for version, part in ((first, slice(0, start)), (second, slice(start, None))):
+        row = [*PROMPT, *generation.token_ids]
+        [scores] = merged_scores(trainer.base.folder, adapters[version], [row], scale=ALPHA / RANK)
+        expected = scores[len(PROMPT) - 1 :][part]
+        assert mean_difference([expected], [list(generation.logprobs[part])]) < EXACT
+
+
+async def test_orders_of_another_rank_are_refused(pool: EnginePool, trainer: Trainer) -> None:
+    """The job's rank and alpha decide, not those of the file."""
+    update = trainer.publish()
+    await refuse(pool, trainer, replace(update, order=replace(update.order, rank=16)), "has r 8, the job has 16")

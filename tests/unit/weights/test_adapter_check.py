@@ -1,0 +1,113 @@
+"""The verification of a published adapter: each file, field and shape that is wrong is refused with its name."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from rstar2_train.weights.adapter_check import AdapterOrder, find_difference, is_zero, verify_adapter
+from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
+from rstar2_train.weights.shard_file import ShardFileInvalid
+from tests.support.adapters import change_config, publish, reseal
+
+LAYER = "model.layers.0.mlp.up_proj"
+TENSOR_NAMES = tensor_name(LAYER, "lora_A"), tensor_name(LAYER, "lora_B")
+A, B = np.ones((8, 6), np.float32), np.ones((4, 8), np.float32)
+Damage = Callable[[AdapterOrder], AdapterOrder | None]
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> AdapterOrder:
+    """A right version with one layer."""
+    tensors = dict(zip(TENSOR_NAMES, (A, B), strict=True))
+    return publish(tmp_path, tensors, base=tmp_path, version="rl-step-000003", rank=8, alpha=16)
+
+
+def test_right_adapter_is_accepted(order: AdapterOrder) -> None:
+    """Its layers are returned with the shapes of their weights."""
+    assert verify_adapter(order) == {LAYER: (4, 6)}
+    assert AdapterOrder.from_json(order.to_json()) == order
+    assert not is_zero(Path(order.folder))
+
+
+def truncate(order: AdapterOrder) -> None:
+    path = Path(order.folder) / TENSORS
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def flip(order: AdapterOrder) -> None:
+    path = Path(order.folder) / TENSORS
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def remove(order: AdapterOrder) -> None:
+    (Path(order.folder) / TENSORS).unlink()
+
+
+def tensors(**changed: np.ndarray | None) -> Damage:
+    """Return the damage that replaces, adds or removes tensors, under a right manifest."""
+
+    def write(order: AdapterOrder) -> None:
+        parts = {"a": A, "b": B} | changed
+        names = dict(zip(("a", "b"), TENSOR_NAMES, strict=True)) | {"other": "model.norm.weight"}
+        named = {names[key]: part for key, part in parts.items() if part is not None}
+        save_file(named, Path(order.folder) / TENSORS)
+        reseal(order)
+
+    return write
+
+
+def config(**fields: object) -> Damage:
+    return lambda order: change_config(order, lambda content: content.update(fields))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda order: replace(order, version_id="0" * 12), "has version rl-step-000003 .* expected rl-step-000003"),
+        (lambda order: replace(order, version="rl-step-000004"), "expected rl-step-000004"),
+        (lambda order: replace(order, folder=order.folder + "x"), r"manifest\.json is missing or damaged"),
+        (truncate, r"adapter_model\.safetensors is damaged or truncated"),
+        (flip, r"adapter_model\.safetensors is damaged: its SHA-256"),
+        (remove, r"adapter_model\.safetensors cannot be read"),
+        (lambda order: replace(order, alpha=32), "has lora_alpha 16, the job has 32"),
+        (config(lora_alpha=32), "has lora_alpha 32, the job has 16"),
+        (config(r=4), "has r 4, the job has 8"),
+        (config(bias="all"), "has bias 'all'"),
+        (config(use_rslora=True), "sets use_rslora"),
+        (config(alpha_pattern={"up_proj": 1}), "sets alpha_pattern"),
+        (config(target_modules=["q_proj"]), "up_proj is not a target"),
+        (tensors(a=None), "do not have rank 8"),
+        (tensors(b=B[:, :4].copy()), "do not have rank 8"),
+        (tensors(b=B.astype(np.float16)), "has dtype F16, expected F32"),
+        (tensors(other=A), "do not have rank 8"),
+        (tensors(a=None, b=None), "has no tensors"),
+    ],
+)
+def test_wrong_adapter_is_refused_with_the_reason(order: AdapterOrder, damage: Damage, reason: str) -> None:
+    """Files, versions, rank, scale and tensors."""
+    changed = damage(order) or order
+    with pytest.raises(ShardFileInvalid) as refusal:
+        verify_adapter(changed)
+    assert re.search(reason, str(refusal.value)), refusal.value
+
+
+def test_adapter_of_another_model_is_found() -> None:
+    """A layer that the model lacks, or that has another shape."""
+    model = {f"{LAYER}.weight": (4, 6)}
+    assert find_difference({LAYER: (4, 6)}, model) == ""
+    assert "shape (4, 7), the engine's model has (4, 6)" in find_difference({LAYER: (4, 7)}, model)
+    assert "'model.layers.1.mlp.up_proj', which" in find_difference({"model.layers.1.mlp.up_proj": (4, 6)}, model)
+
+
+def test_adapter_with_zero_b_is_zero(order: AdapterOrder) -> None:
+    """The first version of a stage: A is not zero, but the adapter changes nothing."""
+    damage = tensors(b=np.zeros_like(B))
+    damage(order)
+    assert is_zero(Path(order.folder))
