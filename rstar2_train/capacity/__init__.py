@@ -14,6 +14,7 @@ Modules:
 - `layout`            how a training step is distributed over ranks and memory
 - `memory`            bytes of a trainer rank and of an engine
 - `hardware_profile`  memory, arithmetic and links of a device, with sources
+- `adapter_slots`     adapters that an engine holds at the same time
 - `rollout_processes` processes that run rollouts: number and memory
 - `fit`               whether a job fits, and the field to change if it does not
 """

@@ -9,7 +9,7 @@ from rstar2_train.api.job import AgenticRLJob
 
 @dataclass(frozen=True, slots=True)
 class AdapterSlots:
-    """What an engine reserves for adapters."""
+    """The memory of an engine for adapters."""
 
     rank: int
     """Largest rank of an adapter."""
@@ -18,7 +18,7 @@ class AdapterSlots:
 
 
 def adapter_slots(job: AgenticRLJob) -> AdapterSlots | None:
-    """Return what the engines of a job reserve; None: no GRPO stage of it trains an adapter.
+    """Return the slots of the engines of a job; None: no GRPO stage of it trains an adapter.
 
     One adapter is served, one is loaded. The others are for requests of older versions, at most `maxStaleness` of them.
     """

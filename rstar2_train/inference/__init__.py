@@ -33,6 +33,8 @@ Modules:
 - `server`            command line of an engine, and its start
 - `auth_middleware`   bearer-token check in front of the engine's routes
 - `generate_route`    the engine's route for rollouts
+- `engine_adapters`   the adapters of an engine: loaded, served, in use
+- `adapter_buffers`   compares vLLM's buffers of an adapter with its file
 - `turn_wire`         binary bodies of that route
 - `worker_extension`  loads weights inside a vLLM worker
 - `tool_call_args`    vLLM arguments for the clients' own tools

@@ -72,7 +72,7 @@ class EngineAdapters:
             await self.remove_unused(engine)
             return f"{order.folder}: vLLM does not load the adapter: {error}"
         results = await engine.collective_rpc("rstar2_adapter_difference", args=(number, order.folder, order.scale))
-        bound = {layer for _, found in results for layer in found}
+        bound = {layer for _, layers_of_worker in results for layer in layers_of_worker}
         problems = [problem for problem, _ in results if problem]
         if unbound := sorted(layers.keys() - bound):
             problems.append(f"vLLM has bound {unbound[0]} to no layer of its model ({len(unbound)} such)")

@@ -13,6 +13,7 @@
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
     model_config: the stored dtype of a model folder
     adapter_folder: the adapter of a LoRA stage, in the form of peft; published as a version of its own
+    adapter_check: verifies such a version before an engine loads it
 
 Modules without torch: all but two of `experimental`. No module needs more than NumPy, safetensors
 and the standard library, because the engines' image has neither Arrow nor a zstd codec.

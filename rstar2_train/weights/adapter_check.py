@@ -1,7 +1,7 @@
 """Verifies a published adapter before an engine loads it: its files, its rank and scale, and the form of its tensors.
 
-An engine's library ignores what it does not know: a file of another version, another scale, or a layer of another model
-would be loaded without an error. Pure, except for the reads; without torch.
+vLLM ignores unknown names and fields: it would load a file of another version, another scale, or the layers of another
+model without an error. Pure, except for the reads; without torch.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def verify_adapter(order: AdapterOrder) -> LayerShapes:
     folder = Path(order.folder)
     manifest = read_manifest(folder)
     if (manifest.id, manifest.version) != (order.version_id, order.version):
-        found, wanted = f"{manifest.version} ({manifest.id})", f"{order.version} ({order.version_id})"
-        raise ShardFileInvalid(f"{folder} has version {found}, expected {wanted}")
+        actual, wanted = f"{manifest.version} ({manifest.id})", f"{order.version} ({order.version_id})"
+        raise ShardFileInvalid(f"{folder} has version {actual}, expected {wanted}")
     if {file.name for file in manifest.files} != {CONFIG, TENSORS}:
         raise ShardFileInvalid(f"{folder} is not a version of an adapter: it must have {CONFIG} and {TENSORS}")
     for file in manifest.files:
@@ -106,13 +106,13 @@ def _verify_config(path: Path, order: AdapterOrder) -> set[str]:
     """Return the target modules of the config. Raises ShardFileInvalid if it is not that of the order."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        found = {name: config.get(name) for name in ("r", "lora_alpha", *_FIXED)}
+        values = {name: config.get(name) for name in ("r", "lora_alpha", *_FIXED)}
         modules = set(config["target_modules"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ShardFileInvalid(f"{path} is not a config of peft: {error}") from error
     for name, expected in {"r": order.rank, "lora_alpha": order.alpha, **_FIXED}.items():
-        if found[name] != expected:
-            raise ShardFileInvalid(f"{path} has {name} {found[name]!r}, the job has {expected!r}")
+        if values[name] != expected:
+            raise ShardFileInvalid(f"{path} has {name} {values[name]!r}, the job has {expected!r}")
     for name in _UNUSED:
         if config.get(name):
             raise ShardFileInvalid(f"{path} sets {name}, which no adapter of a job has")

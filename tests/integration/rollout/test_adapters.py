@@ -62,12 +62,10 @@ class Trainer:
         self.tensors: Tensors = {}
         self.scores: list[list[float]] = []
 
-    def publish(self, *, seed: int | None = None, size: float = 0.3) -> AdapterUpdate:
+    def publish(self, *, size: float = 0.3) -> AdapterUpdate:
         """Write another adapter."""
         self.number += 1
-        self.tensors = random_tensors(
-            self.base.folder, rank=RANK, seed=self.number if seed is None else seed, size=size
-        )
+        self.tensors = random_tensors(self.base.folder, rank=RANK, seed=self.number, size=size)
         version = f"rl-step-{self.number:06d}"
         order = publish(
             self.folder / "versions",
@@ -115,7 +113,7 @@ async def refuse(pool: EnginePool, trainer: Trainer, update: AdapterUpdate, reas
     with pytest.raises((EngineRejected, EngineUnavailable), match=reason):
         await pool.push(update)
     assert pool.serving == []
-    assert await pool.push(trainer.publish(seed=99)) != []
+    assert await pool.push(trainer.publish()) != []
 
 
 class NotSent(AdapterUpdate):

@@ -11,6 +11,7 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
+from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
 from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.inference.auth_middleware import RequireToken
 from rstar2_train.inference.server import WAITING, EngineCommand, engine_command, kv_bytes_per_token
@@ -34,6 +35,7 @@ def make(
     config: dict[str, Any] | None = None,
     length: int = 512,
     sleep_mode: bool = False,
+    adapters: AdapterSlots | None = None,
     **rollout: Any,
 ) -> EngineCommand:
     return engine_command(
@@ -45,6 +47,7 @@ def make(
         seed=7,
         port=8000,
         sleep_mode=sleep_mode,
+        adapters=adapters,
     )
 
 
@@ -77,6 +80,25 @@ def test_engine_command_on_accelerators(vendor: Vendor) -> None:
     assert value(start, "--max-num-seqs") == "300"
     assert not {"--enforce-eager", "--kv-cache-memory-bytes"} & set(start.argv)
     assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "AMD" else {})
+
+
+def test_engine_command_has_slots_for_the_adapters_of_the_job() -> None:
+    """The largest rank, and a slot per version in use; without a GRPO stage with LoRA no engine loads adapters."""
+    start = make(adapters=AdapterSlots(rank=64, count=3))
+    assert "--enable-lora" in start.argv
+    assert (value(start, "--max-lora-rank"), value(start, "--max-loras")) == ("64", "3")
+    assert "--enable-lora" not in make().argv
+
+    job = engine_job().model_dump(by_alias=True)
+    assert adapter_slots(engine_job()) is None
+    job["spec"]["rollout"]["weightTransport"] = "Auto"
+    stage = job["spec"]["stages"][0]
+    lag = stage["grpo"] | {"maxStaleness": 4}
+    job["spec"]["stages"] = [
+        stage | {"trainer": {"lora": {"rank": 8}}},
+        stage | {"name": "later", "grpo": lag, "trainer": {"lora": {"rank": 64}}},
+    ]
+    assert adapter_slots(AgenticRLJob.model_validate(job)) == AdapterSlots(rank=64, count=6)
 
 
 def test_engine_command_cpu_cache_holds_two_sequences() -> None:

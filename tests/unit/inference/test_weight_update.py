@@ -1,4 +1,4 @@
-"""A collective transfer that fails falls back to the files of the same version."""
+"""A collective transfer that fails falls back to the files of the same version; an adapter follows its base."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.scripted_client import ScriptedClient
-from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
+from rstar2_train.inference.weight_update import AdapterUpdate, CollectiveUpdate, DeltaUpdate, FolderUpdate
+from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -21,6 +22,7 @@ class FakeClient:
 
     def __init__(self, *, fails: bool = False) -> None:
         self.loads: list[str] = []
+        self.base: str | None = None
         self._fails = fails
 
     async def workers(self) -> int:
@@ -34,7 +36,20 @@ class FakeClient:
     async def load_chain(self, *_: object, fresh: bool, **__: object) -> None:
         self.loads.append("fresh files" if fresh else "files")
 
-    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+    async def load_weights(self, folder: Path, version: str, **_: object) -> None:
+        self.base = None
+        self.loads.append(f"folder {folder.name}")
+
+    async def base_name(self) -> str | None:
+        return self.base
+
+    async def name_base(self, name: str) -> None:
+        self.base = name
+
+    async def load_adapter(self, order: AdapterOrder, **_: object) -> None:
+        self.loads.append(f"adapter {order.version}")
+
+    async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:
         raise AssertionError("no probe")
 
     async def mark_loading(self) -> None:
@@ -84,3 +99,24 @@ async def test_update_for_fixed_weights_is_rejected() -> None:
     scripted = ScriptedClient("http://script", token="", session=None, turns=[])
     with pytest.raises(EngineRejected, match="http://script has fixed weights"):
         await DeltaUpdate([Path("/v")], "v", "id").load(scripted, seconds=1, fresh=False, keep_requests=False)
+
+
+async def test_adapter_update_loads_its_base_only_where_it_is_missing() -> None:
+    """An engine that is new, has another base, or was refused by the probe reads the base; others only the adapter."""
+    client: Any = FakeClient()
+    base = FolderUpdate.make(Path("/base"), "v0", base_name="attempt /base")
+
+    async def load(version: str, *, fresh: bool = False) -> list[str]:
+        order = AdapterOrder(folder="/v", version=version, version_id="id", rank=8, alpha=8)
+        update = AdapterUpdate(base, order)
+        client.loads.clear()
+        await update.load(client, seconds=1, fresh=fresh, keep_requests=True)
+        assert update.version == version and client.base == base.base_name
+        return [*client.loads]
+
+    assert await load("v1") == ["folder base", "adapter v1"]
+    assert await load("v2") == ["adapter v2"]
+    assert await load("v2", fresh=True) == ["folder base", "adapter v2"]
+    await FolderUpdate.make(Path("/merged"), "final").load(client, seconds=1, fresh=False, keep_requests=False)
+    assert client.base is None
+    assert await load("v3") == ["folder base", "adapter v3"]

@@ -11,16 +11,19 @@ import pytest
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.inference.engine_errors import EngineRejected
-from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
+from rstar2_train.inference.weight_update import AdapterUpdate, DeltaUpdate, FolderUpdate
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.weight_transports import (
+    AdapterTransport,
     DeltaTransport,
     FolderTransport,
     choose_transport,
     make_transport,
 )
 from rstar2_train.weights import version_store
+from rstar2_train.weights.adapter_check import verify_adapter
+from rstar2_train.weights.adapter_folder import AdapterIdentity, tensor_name, write_adapter
 from rstar2_train.weights.host_copy import HostCopy
 from rstar2_train.weights.shard_file import Shard, bit_sum, write_shards
 from rstar2_train.weights.version_store import VersionManifest
@@ -53,6 +56,19 @@ class FakeGroup:
         manifest = VersionManifest(version_id, version, base, [write_shards(folder / "rank-0000.shards", [shard])])
         version_store.write_manifest(folder, manifest)
         self._committed = self.bits
+        return manifest
+
+    def publish_adapter(self, folder: Path, *, version: str, version_id: str) -> VersionManifest:
+        folder.mkdir(parents=True)
+        layer = "model.layers.0.mlp.up_proj"
+        tensors = {
+            tensor_name(layer, "lora_A"): np.ones((8, 6), np.float32),
+            tensor_name(layer, "lora_B"): np.full((4, 8), bit_sum(self.bits), np.float32),
+        }
+        identity = AdapterIdentity(base="", rank=8, alpha=16, modules=("up_proj",))
+        files = write_adapter(folder, tensors, identity, base=self.model_dir)
+        manifest = VersionManifest(version_id, version, None, files)
+        version_store.write_manifest(folder, manifest)
         return manifest
 
     def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
@@ -168,3 +184,53 @@ async def test_session_default_transport_is_a_folder(new_attempt: NewAttempt) ->
     assert isinstance(transport, FolderTransport)
     update = await transport.publish(group, "rl-step-000001")
     assert update == FolderUpdate.make(ctx.state.weights / "rl-step-000001", "rl-step-000001")
+
+
+LORA = {"gpusPerReplica": 0, "lora": {"rank": 8, "alpha": 16, "targetModules": ["up_proj"]}}
+
+
+async def test_session_with_lora_publishes_the_adapter_alone(new_attempt: NewAttempt) -> None:
+    """Every version has a probe and names the base; it must differ from the base unless the adapter is zero."""
+    ctx = new_attempt(trainer=LORA)
+    group: Any = FakeGroup(ctx.state.root.parent / "model")
+    weights = session_of(ctx).weights
+    transport = weights._make_transport(group)
+    assert isinstance(transport, AdapterTransport)
+    (ctx.state.weights / "rl-step-000001").mkdir(parents=True)
+    differs = []
+    for number in range(4):
+        update = await transport.publish(group, f"rl-step-00000{number}")
+        assert isinstance(update, AdapterUpdate) and update.probe is not None
+        assert update.base == weights._folder_update(group.model_dir, "g0-step-000000") and update.base.base_name
+        assert verify_adapter(update.order) == {"model.layers.0.mlp.up_proj": (4, 6)}
+        differs.append(update.probe.has_adapter)
+        transport.prune(update)
+        group.update()
+    assert differs == [False, True, True, True]
+    assert len(list((ctx.state.weights / "versions").iterdir())) == 2
+    assert not (ctx.state.weights / "rl-step-000001").exists()
+    other = session_of(ctx).weights._folder_update(group.model_dir, "g0-step-000000")
+    assert other.base_name != update.base.base_name, "another attempt may have another folder at the path"
+
+
+async def test_session_rejected_adapter_is_written_once_more(new_attempt: NewAttempt) -> None:
+    """A damaged file costs one more write; an adapter that the engines reject again fails the stage."""
+    ctx = new_attempt(trainer=LORA)
+    group: Any = FakeGroup(ctx.state.root.parent / "model")
+    session = session_of(ctx)
+    pushed: list[str] = []
+
+    async def push(update: Any) -> list[str]:
+        pushed.append(update.order.folder)
+        if len(pushed) == 1 or rejects_all:
+            raise EngineRejected("adapter_model.safetensors is damaged")
+        return ["engine"]
+
+    rejects_all = False
+    session._pool.push = push  # type: ignore[method-assign]
+    await session.weights.push(group, "v1")
+    assert len(set(pushed)) == 2
+    rejects_all = True
+    with pytest.raises(StageFailed, match="is damaged"):
+        await session.weights.push(group, "v2")
+    assert len(set(pushed)) == 4

@@ -29,6 +29,15 @@ def test_probe_refusal_names_the_reason(scores: Scores, before: Scores | None, c
     assert bool(probe.refusal(scores, before=before)) == bool(refusal)
 
 
+def test_probe_of_an_adapter_differs_from_the_base() -> None:
+    """An engine whose values are those of its base does not use the adapter, even if they are within the tolerance."""
+    probe = Probe(ROWS, EXPECTED, 0.01, expects_change=False, has_adapter=True)
+    assert "equal those of the base" in probe.refusal(CLOSE, before=None, base=CLOSE)
+    assert probe.refusal(CLOSE, before=None, base=EXPECTED) == ""
+    assert "another scale of the adapter" in probe.refusal(FAR, before=None, base=EXPECTED)
+    assert Probe(ROWS, EXPECTED, 0.01, expects_change=False).refusal(CLOSE, before=None, base=CLOSE) == ""
+
+
 def test_probe_rows_are_fixed_and_in_the_vocabulary() -> None:
     """The same tokens in every process, and other models have ids that exist."""
     assert probe_rows(300) == probe_rows(300)
