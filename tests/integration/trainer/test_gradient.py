@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,24 @@ def reference_gradient(
     `denominators`: the rollouts of each group that count in its tokens; default: all.
     """
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
+    reference_loss(lambda ids: policy(ids).logits[0], groups, denominators=denominators).backward()
+    return {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+def reference_loss(
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    groups: list[list[TokenSequence]],
+    *,
+    denominators: list[list[TokenSequence]] | None = None,
+) -> torch.Tensor:
+    """Return minus eq. 6. `logits_of`: from ids [1, tokens] to logits [tokens, vocabulary] in float64."""
     loss, bounds = torch.zeros((), dtype=torch.float64), SETTINGS.objective
     for group, counted in zip(groups, denominators or groups, strict=True):
         tokens = sum(int(rollout.mask.sum()) for rollout in counted)
         for rollout in group:
             assert rollout.engine_logprobs is not None
             ids = rollout.ids.tolist()
-            logits = policy(torch.tensor([ids])).logits[0] / SETTINGS.temperature
+            logits = logits_of(torch.tensor([ids])) / SETTINGS.temperature
             for place in np.flatnonzero(rollout.mask):
                 row = logits[place - 1]
                 logp = row[ids[place]] - torch.logsumexp(row, dim=0)
@@ -112,8 +124,7 @@ def reference_gradient(
                 term = torch.minimum(ratio * rollout.advantage, clipped * rollout.advantage)
                 gap = logp.detach() - float(rollout.engine_logprobs[place])
                 loss = loss - term * gap.exp().clamp(max=SETTINGS.correction_cap) / tokens / len(groups)
-    loss.backward()
-    return {name: parameter.grad for name, parameter in policy.named_parameters()}
+    return loss
 
 
 class OperationCount(TorchDispatchMode):
