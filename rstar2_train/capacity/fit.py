@@ -14,6 +14,7 @@ from typing import Any
 
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
@@ -24,7 +25,7 @@ from rstar2_train.capacity.memory import (
     engine_memory,
     trainer_memory,
 )
-from rstar2_train.capacity.model_shape import ModelShape, UnknownModel, read_shape
+from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
 from rstar2_train.capacity.model_support import find_obstacles
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 
@@ -67,8 +68,10 @@ def ranks_of(job: AgenticRLJob, stage: Stage) -> int:
     return job.replicas(stage) * job.spec.trainer.ranks_per_replica
 
 
-def transport_of(job: AgenticRLJob) -> str:
-    """Return the path of the weights to the engines, with the choice of Auto."""
+def transport_of(job: AgenticRLJob, stage: Stage) -> str:
+    """Return the path of a stage's weights to the engines, with the choice of Auto: Adapter for one with LoRA."""
+    if job.lora(stage) is not None:
+        return "Adapter"
     transport = job.spec.rollout.weight_transport
     if transport == "Auto":
         return "Folder" if job.spec.accelerator.vendor == "None" else "Delta"
@@ -77,7 +80,13 @@ def transport_of(job: AgenticRLJob) -> str:
 
 def publishes_changes(job: AgenticRLJob, stage: Stage) -> bool:
     """Return whether the ranks of a stage publish changes of the weights, so that they keep those published last."""
-    return stage.type == "GRPO" and transport_of(job) != "Folder"
+    return stage.type == "GRPO" and transport_of(job, stage) in ("Delta", "Collective")
+
+
+def adapter_of(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> AdapterShape | None:
+    """Return the size of the adapter that a stage trains; None: it trains the whole model."""
+    lora = job.lora(stage)
+    return None if lora is None else shape.adapter(rank=lora.rank, modules=lora.modules)
 
 
 def trainer_value_bytes(job: AgenticRLJob) -> int:
@@ -103,6 +112,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
         reference=stage.type == "GRPO" and job.grpo_settings(stage).has_reference,
+        adapter=adapter_of(job, stage, shape),
         snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
 
@@ -138,6 +148,7 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         longest=sequence_tokens(job, stage),
         published=step.published,
         reference=step.reference,
+        adapter=step.adapter,
     )
     largest = dataclasses.replace(layout, tokens=max(layout.tokens, sequence_tokens(job, stage)))
     return step_of(shape, largest, value_bytes=step.value_bytes, chunk=step.chunk, accelerated=machine.accelerated)
@@ -243,6 +254,10 @@ def _trainer_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProf
         if memory.total <= available:
             continue
         field, advice = _trainer_advice(job, stage, shape, step, available)
+        lora = LoRASpec()
+        adapted = dataclasses.replace(step, adapter=shape.adapter(rank=lora.rank, modules=lora.modules))
+        if step.adapter is None and trainer_memory(shape, adapted).total <= available:
+            advice += f"; or set spec.trainer.lora: an adapter of rank {lora.rank} fits without another change"
         yield Issue(
             field,
             f"stage {stage.name} needs {gigabytes(memory.total)} per rank, a {profile.device} has "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rstar2_train.capacity.memory import TrainerStep, trainer_memory
-from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.capacity.model_shape import AdapterShape, ModelShape
 
 if TYPE_CHECKING:
     from rstar2_train.api.roles import Sharding
@@ -44,6 +44,8 @@ class Layout:
     """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
     reference: bool = False
     """Whether the ranks hold a frozen policy too: the reference of a KL term, or a teacher."""
+    adapter: AdapterShape | None = None
+    """The adapter that is trained in place of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, 
         offload=layout.offload,
         published=layout.published,
         reference=layout.reference,
+        adapter=layout.adapter,
         snapshot_on_device=not accelerated,
     )
 
@@ -98,6 +101,7 @@ def choose_layout(
     longest: int = 0,
     published: bool = False,
     reference: bool = False,
+    adapter: AdapterShape | None = None,
 ) -> Layout:
     """Return the layout that uses the memory best.
 
@@ -116,6 +120,7 @@ def choose_layout(
         longest: tokens of the longest sequence; one that exceeds a micro-batch is a micro-batch of its own.
         published: as in Layout.
         reference: as in Layout.
+        adapter: as in Layout.
 
     Raises:
         ValueError: for PerHost on hosts with different numbers of ranks.
@@ -137,6 +142,7 @@ def choose_layout(
         offload=offload,
         published=published,
         reference=reference,
+        adapter=adapter,
     )
     if sharding == "PerHost" and machine.ranks_per_host is None:
         raise ValueError("spec.trainer.sharding: PerHost needs the same number of ranks on each host: set it to Full")

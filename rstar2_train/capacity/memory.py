@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rstar2_train.capacity.model_shape import ModelShape
+from rstar2_train.capacity.model_shape import AdapterShape, ModelShape
 
 FLOAT32 = 4
 LAYERS_GATHERED = 2
@@ -51,6 +51,9 @@ class TrainerStep:
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
     reference: bool = False
     """Whether the ranks hold a frozen policy (referenceKl, a teacher), in the number format of forward and backward."""
+    adapter: AdapterShape | None = None
+    """The adapter that is trained in place of the model, whose weights are then frozen in the number format of forward
+    and backward."""
     snapshot_on_device: bool = False
     """Whether the same memory has the copy that a checkpoint is written from: on the CPU, where it is the host's."""
 
@@ -60,9 +63,9 @@ class TrainerMemory:
     """Bytes of one rank at the peak of a step."""
 
     weights: float
-    """Float32 master weights."""
+    """Float32 master weights; with an adapter, its own and those of the base."""
     gradients: float
-    """Float32 gradients."""
+    """Float32 gradients of the trained parameters."""
     optimizer: float
     """Both moments of AdamW, float32."""
     gathered: float
@@ -113,6 +116,8 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
     reduced = 0 if size == FLOAT32 else FLOAT32
     hidden = tokens * shape.hidden * size
     layer = tokens * activation_values(shape, value_bytes=size)
+    if step.adapter is not None:
+        layer += tokens * step.adapter.layer_values * size
     kept = (shape.layers - step.checkpointed_layers) * layer + step.checkpointed_layers * hidden
     recomputed = layer - hidden if step.checkpointed_layers else 0.0
     root = shape.root_parameters * size
@@ -121,6 +126,10 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
     chunk = min(step.chunk, tokens) * shape.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0))
     own_layers = 2 * shape.layer_parameters * (size + reduced)
     own_root = shape.embedding_parameters * size
+    root_gradients = shape.root_parameters * (size + FLOAT32)
+    if step.adapter is not None:  # a frozen base has no gradients
+        own_layers = 2 * step.adapter.parameters / shape.layers * (size + reduced)
+        head = own_root = root_gradients = 0
     moments = {
         # Hidden states at the trained positions, and their gradient.
         "logits": (root, kept, 2 * hidden + head + chunk),
@@ -129,30 +138,37 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
             kept + recomputed,
             own_root + own_layers + tokens * 2 * shape.intermediate * size + 2 * hidden,
         ),
-        "root": (root, hidden, shape.root_parameters * (size + FLOAT32)),
+        "root": (root, hidden, root_gradients),
     }
     moment, (gathered, activations, transient) = max(moments.items(), key=lambda item: sum(item[1]))
-    shard = 0.0 if step.offload else FLOAT32 * shape.parameters / step.ranks
+    trained = trained_parameters(shape, step.adapter)
+    shard = 0.0 if step.offload else FLOAT32 * trained / step.ranks
+    base = 0.0 if step.adapter is None else size * shape.parameters / step.ranks
     return TrainerMemory(
-        weights=shard,
-        gradients=shard + (FLOAT32 * shape.parameters if step.reduce_once else 0.0),
+        weights=shard + base,
+        gradients=shard + (FLOAT32 * trained if step.reduce_once else 0.0),
         optimizer=2 * shard,
         gathered=gathered,
         activations=activations,
         published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
         reference=size * shape.parameters / step.ranks if step.reference and not step.offload else 0.0,
         transient=transient,
-        snapshot=snapshot_bytes(shape, ranks=step.ranks) if step.snapshot_on_device else 0.0,
+        snapshot=snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter) if step.snapshot_on_device else 0.0,
         moment=moment,
     )
 
 
-def snapshot_bytes(shape: ModelShape, *, ranks: int) -> float:
+def trained_parameters(shape: ModelShape, adapter: AdapterShape | None) -> int:
+    """Return the parameters with gradients and moments."""
+    return shape.parameters if adapter is None else adapter.parameters
+
+
+def snapshot_bytes(shape: ModelShape, *, ranks: int, adapter: AdapterShape | None = None) -> float:
     """Return the bytes of a rank's copy of float32 weights and moments, from which a checkpoint is written.
 
-    `ranks`: ranks of one copy of the weights.
+    `ranks`: ranks of one copy of the weights; 1: the bytes of a checkpoint.
     """
-    return 3.0 * FLOAT32 * shape.parameters / ranks
+    return 3.0 * FLOAT32 * trained_parameters(shape, adapter) / ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,15 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 class UnknownModel(ValueError):
     """The shape of a model cannot be found. The message names what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterShape:
+    """The size of an adapter (trainer.lora)."""
+
+    parameters: int
+    layer_values: int
+    """Values per token that the adapters of one layer keep for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +91,20 @@ class ModelShape:
     def matrix_parameters(self) -> int:
         """Parameters that every token is multiplied with: all but the embedding."""
         return self.layers * self.layer_parameters + self.embedding_parameters
+
+    def adapter(self, *, rank: int, modules: Collection[str]) -> AdapterShape:
+        """Return the size of an adapter. `modules`: names of its target layers, such as q_proj."""
+        widths = {
+            "q_proj": (self.hidden, self.query_width),
+            "k_proj": (self.hidden, self.key_width),
+            "v_proj": (self.hidden, self.key_width),
+            "o_proj": (self.query_width, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+        layer = rank * sum(sum(widths[name]) for name in modules)
+        return AdapterShape(parameters=self.layers * layer, layer_values=rank * len(modules))
 
     def kv_bytes_per_token(self, value_bytes: int) -> int:
         """Return the bytes of keys and values of one token in all layers."""

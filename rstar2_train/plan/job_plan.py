@@ -9,8 +9,9 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.capacity.fit import engine_of, gigabytes, longest_sequence, misfits
+from rstar2_train.capacity.fit import adapter_of, engine_of, gigabytes, longest_sequence, misfits
 from rstar2_train.capacity.hardware_profile import HardwareProfile
+from rstar2_train.capacity.memory import snapshot_bytes
 from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.plan.agent_rows import too_few_programs
 from rstar2_train.plan.rollout_time import MEAN_SHARE, TRAINED_SHARE, StageInputs
@@ -18,7 +19,7 @@ from rstar2_train.plan.row import Row, duration
 from rstar2_train.plan.shared_device import HOST_LINK, SharedDevice
 from rstar2_train.plan.split import engine_gpus, total_gpus
 from rstar2_train.plan.stage_rows import CALL_PEAK, SFT_TOKENS, TRAJECTORY_BYTES, stage_rows
-from rstar2_train.plan.step_time import DELTA_SHARE, checkpoint_bytes
+from rstar2_train.plan.step_time import DELTA_SHARE
 from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY
 
 SLOW_NETWORK = 1.2
@@ -135,8 +136,11 @@ def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Ro
         warnings.append(Issue("spec.executor.replicas", message, job.spec.executor.replicas, warning=True))
     warnings += too_few_programs(job)
     size, checkpoint = job.spec.storage.size, job.spec.checkpoint
-    kept = len([stage for stage in job.spec.stages if stage.learns]) * (checkpoint.keep_last + checkpoint.keep_best)
-    needed = kept * checkpoint_bytes(shape) + 2 * shape.parameters * 2
+    learning = [stage for stage in job.spec.stages if stage.learns]
+    each = checkpoint.keep_last + checkpoint.keep_best
+    kept = len(learning) * each
+    sizes = (snapshot_bytes(shape, ranks=1, adapter=adapter_of(job, stage, shape)) for stage in learning)
+    needed = each * sum(sizes) + 2 * shape.parameters * 2
     if size is not None and needed > float(amount(size)):
         message = f"{kept} checkpoints and two weight versions have {gigabytes(needed)}"
         warnings.append(Issue("spec.storage.size", message, size, warning=True))

@@ -88,7 +88,7 @@ def turn_memory(
     step = chosen_step(job, stage, shape, shared.trainer_profile(profile))
     memory = trainer_memory(shape, step)
     engine = engine_of(shared.engine_job(job), shape, profile, tokens=sequence_tokens(job, stage))
-    reads_files = transport_of(job) != "Folder"
+    reads_files = transport_of(job, stage) in ("Delta", "Collective")
     trainer_asleep = memory.weights + memory.optimizer + memory.published + memory.reference
     return SharedDeviceMemory(
         trainer=memory.total,
@@ -96,7 +96,7 @@ def turn_memory(
         trainer_asleep=trainer_asleep if shared.time_shared else 0.0,
         engine_asleep=engine.weights if shared.time_shared else 0.0,
         host_copy=engine.weights if reads_files else 0.0,
-        checkpoint=snapshot_bytes(shape, ranks=step.ranks),
+        checkpoint=snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter),
     )
 
 

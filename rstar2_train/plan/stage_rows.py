@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.capacity.fit import chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
+from rstar2_train.capacity.fit import adapter_of, chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
 from rstar2_train.capacity.hardware_profile import HardwareProfile
-from rstar2_train.capacity.memory import TrainerStep, snapshot_bytes, trainer_memory
+from rstar2_train.capacity.memory import TrainerStep, snapshot_bytes, trained_parameters, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.capacity.rollout_processes import (
     PROCESS_BYTES,
@@ -27,7 +27,6 @@ from rstar2_train.plan.split import compare_splits
 from rstar2_train.plan.step_time import (
     TransferTime,
     UpdateTime,
-    checkpoint_bytes,
     transfer_time,
     update_time,
 )
@@ -68,7 +67,7 @@ def stage_rows(
         conversations = f"{stage.sft.batch_size} conversations of {tokens:,} tokens"
         yield Row("Step", "stepSeconds", "step, synchronous", "seconds", update.seconds, conversations)
         yield from _measured_rows(inputs, update.seconds)
-        yield from _checkpoint_rows(job, shape, profile)
+        yield from _checkpoint_rows(job, stage, shape, profile)
 
 
 def _trainer_rows(
@@ -81,9 +80,14 @@ def _trainer_rows(
     if job.spec.accelerator.vendor == "None":
         available /= job.spec.trainer.ranks_per_replica
     yield Row(section, "ranks", "ranks", "count", ranks_of(job, stage), f"{job.replicas(stage)} pods x ranks per pod")
-    yield Row(section, "weights", "weights (float32)", "bytes", memory.weights, f"4 x {parameters} / {step.ranks}")
-    yield Row(section, "gradients", "gradients", "bytes", memory.gradients, _gradients(parameters, step))
-    yield Row(section, "optimizer", "optimiser (AdamW)", "bytes", memory.optimizer, f"8 x {parameters} / {step.ranks}")
+    weights, of_weights, trained = "weights (float32)", f"4 x {parameters} / {step.ranks}", parameters
+    if step.adapter is not None:
+        trained = f"{step.adapter.parameters:,} parameters of the adapter"
+        weights = "weights (frozen), adapter (float32)"
+        of_weights = f"({step.value_bytes} x {parameters} + 4 x {trained}) / {step.ranks}"
+    yield Row(section, "weights", weights, "bytes", memory.weights, of_weights)
+    yield Row(section, "gradients", "gradients", "bytes", memory.gradients, _gradients(trained, step))
+    yield Row(section, "optimizer", "optimiser (AdamW)", "bytes", memory.optimizer, f"8 x {trained} / {step.ranks}")
     yield Row(
         *(section, "gathered", "gathered parameters", "bytes", memory.gathered),
         f"{step.value_bytes} bytes x ({shape.root_parameters:,} parameters of embedding and projection, and the layers "
@@ -103,7 +107,7 @@ def _trainer_rows(
         *(section, "transient", "logits, layer gradients", "bytes", memory.transient),
         f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",
     )
-    copy = f"12 x {parameters} / {step.ranks}: weights and moments, from which a checkpoint is written during training"
+    copy = f"12 x {trained} / {step.ranks}: weights and moments, from which a checkpoint is written during training"
     if step.snapshot_on_device:
         yield Row(section, "checkpointCopy", "copy for a checkpoint", "bytes", memory.snapshot, copy)
     yield Row(section, "trainerTotal", "total", "bytes", memory.total, "sum of the rows above")
@@ -112,7 +116,7 @@ def _trainer_rows(
         f"{gigabytes(memory.total)} / {gigabytes(available)}",
     )
     if not step.snapshot_on_device:
-        size = snapshot_bytes(shape, ranks=step.ranks)
+        size = snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter)
         yield Row(section, "checkpointCopy", "host: copy for a checkpoint", "bytes", size, copy)
 
 
@@ -238,7 +242,7 @@ def _grpo_rows(
     yield from _traffic_rows(transfer, engines=engines)
     if job.spec.needs_judge:
         yield from _judge_rows(job, profile, trajectories=len(drawn), per_trajectory=inputs.calls, seconds=rollouts)
-    yield from _checkpoint_rows(job, shape, profile)
+    yield from _checkpoint_rows(job, stage, shape, profile)
     yield Row(
         *("Storage", "trajectoryBytes", "trajectories per step", "bytes"),
         float(TRAJECTORY_BYTES * sum(trajectory.prompt_tokens + trajectory.length for trajectory in drawn)),
@@ -326,9 +330,10 @@ def _judge_rows(
     )
 
 
-def _checkpoint_rows(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
-    size = checkpoint_bytes(shape)
-    yield Row("Storage", "checkpointBytes", "checkpoint", "bytes", size, f"12 bytes x {shape.parameters:,} parameters")
+def _checkpoint_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
+    adapter = adapter_of(job, stage, shape)
+    size, trained = snapshot_bytes(shape, ranks=1, adapter=adapter), trained_parameters(shape, adapter)
+    yield Row("Storage", "checkpointBytes", "checkpoint", "bytes", size, f"12 bytes x {trained:,} trained parameters")
     yield Row(
         *("Storage", "checkpointSeconds", "write of a checkpoint", "seconds", size / profile.storage),
         f"every {job.spec.checkpoint.every_steps} steps, while training continues",

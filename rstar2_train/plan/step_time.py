@@ -9,9 +9,9 @@ import numpy as np
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.capacity.fit import chosen_step, is_packed, ranks_of, transport_of
+from rstar2_train.capacity.fit import adapter_of, chosen_step, is_packed, ranks_of, transport_of
 from rstar2_train.capacity.hardware_profile import HardwareProfile
-from rstar2_train.capacity.memory import FLOAT32
+from rstar2_train.capacity.memory import FLOAT32, trained_parameters
 from rstar2_train.capacity.model_shape import ModelShape
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows
 from rstar2_train.trainer.types import TokenSequence
@@ -61,7 +61,11 @@ def update_time(
     share = sorted(lengths, reverse=True)[::ranks] or [2]
     rows = [BatchRow(TokenSequence(np.zeros(n, np.int32), np.arange(n) == n - 1), weight=0.0) for n in share]
     batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget, packed=is_packed(job))[0]
-    passes = 3 + step.checkpointed_layers / shape.layers
+    recomputed = step.checkpointed_layers / shape.layers
+    if step.adapter is None:
+        passes = 3 + recomputed
+    else:  # a frozen weight has no gradient: only its input has one
+        passes = 2 + recomputed + (3 + recomputed) * step.adapter.parameters / shape.matrix_parameters
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     updates = settings.updates_per_step if settings else 1
     if settings and (updates > 1 or settings.importance_correction.drops_sequences):
@@ -71,11 +75,12 @@ def update_time(
     forward = sum(shape.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
     nodes = job.replicas(stage)
     rate, name = link_rate(job, profile, nodes=nodes)
-    copies = ranks // step.ranks
+    copies, trained = ranks // step.ranks, trained_parameters(shape, step.adapter)
     if copies > 1:  # nodes exchange the sums of their gradients once per update
-        link_bytes = updates * 2 * FLOAT32 * shape.parameters * (copies - 1) / copies
+        link_bytes = updates * 2 * FLOAT32 * trained * (copies - 1) / copies
     else:
-        link_bytes = len(batches) * shape.parameters * (2 * step.value_bytes + FLOAT32) * (ranks - 1) / ranks
+        gathered = 2 * step.value_bytes * shape.parameters
+        link_bytes = len(batches) * (gathered + FLOAT32 * trained) * (ranks - 1) / ranks
     return UpdateTime(
         micro_batches=len(batches),
         fill=sum(share) / (len(batches) * budget),
@@ -126,9 +131,11 @@ def transfer_time(
     """Return the time from the end of an update until every engine has its weights."""
     rollout, size = job.spec.rollout, 4 if job.spec.accelerator.vendor == "None" else 2
     whole = float(shape.parameters * size)
-    transport = transport_of(job)
+    transport, adapter = transport_of(job, stage), adapter_of(job, stage, shape)
     share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
     written = whole if transport == "Folder" else whole * share
+    if adapter is not None:
+        written = float(FLOAT32 * adapter.parameters)
     if transport == "Collective":  # rank 0 reads the files, and sends them to each engine
         rate, _ = link_rate(job, profile, nodes=2 if size == 2 else 1)
         read, sent = written, written * engines
@@ -136,8 +143,3 @@ def transfer_time(
         rate, read, sent = profile.network, written * engines, 0.0
     seconds = (written + read) / profile.storage + sent / rate
     return TransferTime(transport=transport, written=written, read=read, sent=sent, seconds=seconds)
-
-
-def checkpoint_bytes(shape: ModelShape) -> float:
-    """Return the bytes of a checkpoint: float32 weights and both moments of AdamW."""
-    return 3.0 * FLOAT32 * shape.parameters

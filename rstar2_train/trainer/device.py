@@ -93,6 +93,7 @@ def layout_of(
             published=config.publishes_changes,
             reference=config.reference is not None,
         )
+    lora = config.lora
     return choose_layout(
         shape,
         machine,
@@ -104,6 +105,7 @@ def layout_of(
         longest=config.longest_sequence,
         published=config.publishes_changes,
         reference=config.reference is not None,
+        adapter=None if lora is None else shape.adapter(rank=lora.rank, modules=lora.modules),
     )
 
 

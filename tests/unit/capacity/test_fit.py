@@ -98,3 +98,14 @@ def test_profile_file_error_names_the_field(tmp_path: Path) -> None:
         load_profile(str(file))
     with pytest.raises(ProfileError, match="neither a hardware profile"):
         load_profile("gtx-1")
+
+
+def test_fit_full_model_too_large_names_the_adapter() -> None:
+    """One device without room for moments of the whole model has room for an adapter, and the message states that."""
+    sizes = {"trainer__replicas": 1, "trainer__gpusPerReplica": 1}
+    full = changed(**sizes)
+    shape, profile = read_shape(full.spec.model.source), load_profile("h100")
+    issue = next(each for each in misfits(full, shape, profile) if each.field.startswith("spec.trainer"))
+    assert "or set spec.trainer.lora" in issue.message
+    adapted = changed(**sizes, trainer__lora={})
+    assert not [each for each in misfits(adapted, shape, profile) if each.field.startswith("spec.trainer")]

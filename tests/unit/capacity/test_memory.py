@@ -66,3 +66,18 @@ def test_memory_model_is_near_measured_peak(row: dict[str, Any]) -> None:
     shape = ModelShape(**row["shape"])
     predicted = trainer_memory(shape, TrainerStep(**row["step"])).total
     assert predicted == pytest.approx(row["measured_bytes"], rel=0.15)
+
+
+def test_memory_of_an_adapter_has_no_state_of_the_base() -> None:
+    """Gradients and moments are those of the adapter; the base has its weights in the format of the computation."""
+    shape = read_shape("hf://Qwen/Qwen3-8B")
+    adapter = shape.adapter(rank=32, modules=LoRASpec().modules)
+    layer = 32 * ((4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 12288) * 3)
+    assert adapter.parameters == 36 * layer == 87_293_952
+    step = TrainerStep(ranks=2, tokens=16_384, chunk=2048, checkpointed_layers=36, value_bytes=2)
+    whole, low = trainer_memory(shape, step), trainer_memory(shape, replace(step, adapter=adapter))
+    assert low.weights == (2 * shape.parameters + 4 * adapter.parameters) / 2
+    assert low.gradients == 4 * adapter.parameters / 2
+    assert low.optimizer == 8 * adapter.parameters / 2
+    assert low.transient < whole.transient
+    assert snapshot_bytes(shape, ranks=2, adapter=adapter) == 12 * adapter.parameters / 2
