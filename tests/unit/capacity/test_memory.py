@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.capacity.memory import TrainerStep, engine_memory, trainer_memory
+from rstar2_train.api.lora import LoRASpec
+from rstar2_train.capacity.memory import TrainerStep, engine_memory, snapshot_bytes, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape, read_shape
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "memory.json"
@@ -75,7 +76,7 @@ def test_memory_of_an_adapter_has_no_state_of_the_base() -> None:
     layer = 32 * ((4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 12288) * 3)
     assert adapter.parameters == 36 * layer == 87_293_952
     step = TrainerStep(ranks=2, tokens=16_384, chunk=2048, checkpointed_layers=36, value_bytes=2)
-    whole, low = trainer_memory(shape, step), trainer_memory(shape, replace(step, adapter=adapter))
+    whole, low = trainer_memory(shape, step), trainer_memory(shape, dataclasses.replace(step, adapter=adapter))
     assert low.weights == (2 * shape.parameters + 4 * adapter.parameters) / 2
     assert low.gradients == 4 * adapter.parameters / 2
     assert low.optimizer == 8 * adapter.parameters / 2
