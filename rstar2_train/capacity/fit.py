@@ -213,7 +213,8 @@ def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
         return []
     if not lengths or not isinstance(config, dict):
         return []
-    return list(find_obstacles(config, packed=is_packed(job), longest=max(lengths)))
+    adapter = any(job.lora(stage) for stage in job.spec.stages)
+    return list(find_obstacles(config, packed=is_packed(job), longest=max(lengths), adapter=adapter))
 
 
 def spec_warnings(job: AgenticRLJob) -> list[Issue]:

@@ -41,6 +41,11 @@ PROVEN = frozenset(
 """Model types whose log-probabilities a test compares with transformers, padded and packed: see docs/models.md."""
 
 
+ADAPTED = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types that can be trained with LoRA: each layer has the seven linear layers of `LoRASpec`, under these names in
+the files, in transformers and in vLLM."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputLayer:
     """The changes of a model to the products of the hidden states with its output weight."""
@@ -75,19 +80,24 @@ def output_layer(config: Mapping[str, Any]) -> OutputLayer:
     return OutputLayer(scale, None if not cap else float(cap))
 
 
-def find_obstacles(config: Mapping[str, Any], *, packed: bool, longest: int = 0) -> Iterator[str]:
+def find_obstacles(
+    config: Mapping[str, Any], *, packed: bool, longest: int = 0, adapter: bool = False
+) -> Iterator[str]:
     """Yield why the trainer refuses a model.
 
     Args:
         config: the content of config.json.
         packed: whether micro-batches are packed.
         longest: tokens of the longest sequence; 0: unknown.
+        adapter: whether an adapter is trained in place of the model.
     """
     kind = config.get("model_type")
     if config.get("quantization_config"):
         yield "quantization_config: quantised weights cannot be trained; use the folder of the unquantised model"
     if any(config.get(name) for name in ("vision_config", "audio_config", "text_config")):
         yield f"model_type {kind!r} is a model for images or audio: save its text model as a folder of its own"
+    if adapter and kind not in ADAPTED:
+        yield f"model_type {kind!r} is not supported with LoRA, only {', '.join(ADAPTED)}: remove lora"
     if config.get("is_encoder_decoder"):
         yield "is_encoder_decoder: only decoders are trained"
     experts = next((name for name in EXPERTS if config.get(name)), None)

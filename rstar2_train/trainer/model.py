@@ -167,7 +167,7 @@ def shard_policy(
 ) -> Policy:
     """Build and shard the policy with uninitialised parameters; see `load_policy`."""
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
-    obstacles = list(find_obstacles(config.to_dict(), packed=packed, longest=longest))
+    obstacles = list(find_obstacles(config.to_dict(), packed=packed, longest=longest, adapter=adapter is not None))
     if obstacles:
         raise UnsupportedModel(f"{model_dir / 'config.json'}: {'; '.join(obstacles)}")
     with torch.device("meta"):

@@ -34,7 +34,7 @@ BASE_KEY = "rstar2_base_sha256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterIdentity:
-    """What determines the meaning of an adapter's tensors."""
+    """The values that determine the meaning of an adapter's tensors."""
 
     base: str
     """Digest of the base's weights, by `base_digest`."""

@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.lora import LoRASpec
 from rstar2_train.capacity.layout import Layout
-from rstar2_train.capacity.model_support import UnsupportedModel
-from rstar2_train.trainer import step
+from rstar2_train.capacity.model_support import ADAPTED, UnsupportedModel
+from rstar2_train.trainer import lora, step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.model import Policy, load_policy, named_shards, trained_shards
 from rstar2_train.trainer.rank import TrainerRank
@@ -31,6 +31,7 @@ from rstar2_train.trainer.sharding import first_row
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import adapter_folder, version_store
 from rstar2_train.weights.adapter_folder import tensor_name
+from tests.support.model_families import FAMILIES
 
 SPEC = LoRASpec(rank=8, alpha=16)
 RTOL = 2e-6
@@ -166,9 +167,9 @@ def half_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("half") / "model", dtype="bfloat16", tied=False)
 
 
-def started(model: Path, lora: LoRASpec | None = SPEC) -> TrainerGroup:
+def started(model: Path, spec: LoRASpec | None = SPEC) -> TrainerGroup:
     """Return a group of one rank in this process that trains an adapter."""
-    group = TrainerGroup(ranks=1, config=replace(CONFIG, lora=lora, packed=True), start_ranks=RanksHere)  # type: ignore[arg-type]
+    group = TrainerGroup(ranks=1, config=replace(CONFIG, lora=spec, packed=True), start_ranks=RanksHere)  # type: ignore[arg-type]
     group.load(model, optimizer=OPTIMIZER)
     return group
 
@@ -225,14 +226,14 @@ def test_lora_checkpoint_of_another_adapter_is_refused(half_model: Path, model_d
         group.sft_step(conversations(4), lr=1e-2)
         save(group, folder, step=1)
         assert group.restore(folder).step == 1
-    for model, lora, text in (
+    for model, spec, text in (
         (model_dir, SPEC, "the base with SHA-256"),
         (half_model, LoRASpec(rank=16, alpha=16), "rank 8, now 16"),
         (half_model, LoRASpec(rank=8, alpha=8), "alpha 16, now 8"),
         (half_model, LoRASpec(rank=8, alpha=16, target_modules=["Mlp"]), "modules"),
         (half_model, None, "it has an adapter, and the stage trains the whole model"),
     ):
-        with started(model, lora) as group, pytest.raises(StageFailed, match=text):
+        with started(model, spec) as group, pytest.raises(StageFailed, match=text):
             group.restore(folder)
 
 
@@ -250,14 +251,24 @@ def test_lora_compiled_layers_have_the_same_loss(model_dir: Path, monkeypatch: p
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2.5", "Qwen3"])
+def test_lora_families_have_the_layers(family: str) -> None:
+    """Every linear layer of the supported families gets an adapter, and nothing else is trained."""
+    model = AutoModelForCausalLM.from_config(FAMILIES[family]())
+    assert model.config.model_type in ADAPTED
+    lora.add_adapters(model, SPEC)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert len(trained) == 2 * 7 * 2
+    assert all("lora_" in name for name in trained)
+    assert not [name for name, module in model.base_model.layers.named_modules() if type(module) is torch.nn.Linear]
+
+
 def test_lora_refuses_layers_of_another_form(tmp_path: Path) -> None:
     """A model whose layers have other linear layers would get an adapter only in a part of them."""
-    from transformers import Phi3Config, Phi3ForCausalLM
-
-    config = Phi3Config(
-        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, pad_token_id=0
-    )
-    Phi3ForCausalLM(config).save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_config(FAMILIES["Phi-3 and 4"]())
+    with pytest.raises(UnsupportedModel, match="qkv_proj"):
+        lora.add_adapters(model, SPEC)
+    model.save_pretrained(tmp_path)
     layout = Layout(ranks=1, shards=1, tokens=64, unchecked=1)
-    with rank_here(None) as rank, pytest.raises(UnsupportedModel, match="qkv_proj"):
+    with rank_here(None) as rank, pytest.raises(UnsupportedModel, match="only llama, mistral, qwen2, qwen3"):
         load_policy(tmp_path, compute=rank.compute, chunk=16, layout=layout, adapter=SPEC)
