@@ -111,10 +111,19 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
-        reference=stage.type == "GRPO" and job.grpo_settings(stage).has_reference,
+        reference=_holds_reference(job, stage),
         adapter=adapter_of(job, stage, shape),
         snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
+
+
+def _holds_reference(job: AgenticRLJob, stage: Stage) -> bool:
+    """Return whether the ranks hold a second model: the start of a stage with LoRA is the base of its adapter."""
+    settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
+    if settings is None or not settings.has_reference:
+        return False
+    reference = settings.reference_kl
+    return not (reference is not None and reference.model == "Stage" and job.lora(stage) is not None)
 
 
 def is_packed(job: AgenticRLJob) -> bool:

@@ -74,6 +74,7 @@ def layout_of(
         ValueError: for sharding PerHost on hosts with different numbers of ranks.
     """
     ranks = dist.get_world_size()
+    has_copy = config.reference is not None and not config.reference_is_base(model_dir)
     machine = Machine(
         ranks=ranks,
         ranks_per_host=ranks_per_host,
@@ -91,7 +92,7 @@ def layout_of(
             unchecked=0 if config.activation_checkpointing is not False else UNKNOWN_LAYERS,
             offload=config.offload,
             published=config.publishes_changes,
-            reference=config.reference is not None,
+            reference=has_copy,
         )
     lora = config.lora
     return choose_layout(
@@ -104,7 +105,7 @@ def layout_of(
         offload=config.offload,
         longest=config.longest_sequence,
         published=config.publishes_changes,
-        reference=config.reference is not None,
+        reference=has_copy,
         adapter=None if lora is None else shape.adapter(rank=lora.rank, modules=lora.modules),
     )
 

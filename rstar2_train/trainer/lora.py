@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
@@ -125,14 +124,25 @@ def product(adapters: dict[str, DTensor], weight: str, *, scale: float) -> Tenso
     return (factors[0] @ factors[1]).mul_(scale)
 
 
-@contextmanager
-def without_adapters(policy: nn.Module) -> Iterator[None]:
-    """Let a policy compute the log-probabilities of its base."""
-    layers = [module for module in policy.modules() if isinstance(module, LoRALinear)]
-    for layer in layers:
-        layer.is_on = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.is_on = True
+class BasePolicy:
+    """The base of a policy, as the reference of the stage that trains its adapter: without a second copy."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        self._policy = policy
+        self._layers = [module for module in policy.modules() if isinstance(module, LoRALinear)]
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Run the forward pass of the policy without its adapter."""
+        self._switch(False)
+        try:
+            return self._policy(**inputs)
+        finally:
+            self._switch(True)
+
+    def reshard(self) -> None:
+        """Free the gathered parameters."""
+        cast(FSDPModule, self._policy).reshard()
+
+    def _switch(self, on: bool) -> None:
+        for layer in self._layers:
+            layer.is_on = on

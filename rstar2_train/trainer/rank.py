@@ -22,6 +22,7 @@ from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.compilation import CompilationWatch
+from rstar2_train.trainer.lora import BasePolicy
 from rstar2_train.trainer.model import Policy, load_policy, named_shards, trained_shards
 from rstar2_train.trainer.optimizer import make_optimizer, reset, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
@@ -44,7 +45,7 @@ class TrainerRank:
         self.ranks_here = 1
         self.ranks_per_host: int | None = None
         self.policy: Policy | None = None
-        self.reference: Policy | None = None
+        self.reference: Policy | BasePolicy | None = None
         """Frozen policy: the teacher, or that of grpo.referenceKl."""
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
@@ -134,7 +135,9 @@ class TrainerRank:
             seed=config.seed,
         )
         weights = self_check.check_weights(self.policy, self.compute, packed=config.packed)
-        if config.reference is not None:
+        if config.reference_is_base(model_dir):
+            self.reference = BasePolicy(self.policy)
+        elif config.reference is not None:
             self.reference = load_reference(
                 config.reference, model_dir, compute=self.compute, layout=layout, config=config
             )
@@ -253,7 +256,7 @@ class TrainerRank:
         if not self.asleep:
             self.memory = self.memory or SleepingMemory(self.compute.device)
             frozen = [*self.writer.tensors()] if self.writer else []
-            if self.reference is not None:
+            if isinstance(self.reference, Policy):
                 frozen += [shard.to_local() for shard in named_shards(self.reference).values()]
             self.memory.sleep(*self._loaded(), frozen)
 

@@ -18,6 +18,7 @@ from rstar2_train.grpo_roc.loss import excluded_by_gap, kept_tokens, policy_loss
 from rstar2_train.grpo_roc.tokens import Counts, Tokens
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
+from rstar2_train.trainer.lora import BasePolicy
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
 from rstar2_train.trainer.transfers import DeviceBatch, on_device
 from rstar2_train.trainer.types import MetricTally
@@ -61,7 +62,7 @@ def grpo_backward(
     *,
     settings: GRPOSettings,
     start: UpdateStart | None,
-    reference: Policy | None = None,
+    reference: Policy | BasePolicy | None = None,
 ) -> MetricTally:
     """Accumulate the gradient of the objective over one update's micro-batches.
 
@@ -224,7 +225,7 @@ def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.devi
         yield batch
 
 
-def _forward(policy: Policy, batch: DeviceBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
+def _forward(policy: Policy | BasePolicy, batch: DeviceBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = policy(
         ids=batch.ids,
         positions=batch.positions,

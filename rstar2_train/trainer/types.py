@@ -63,6 +63,10 @@ class TrainConfig:
     lora: LoRASpec | None = None
     """The adapter to train in place of the model; None: train the model."""
 
+    def reference_is_base(self, model_dir: Path) -> bool:
+        """Return whether the reference is the base of the adapter on a model folder: it needs no second copy."""
+        return self.lora is not None and self.reference is not None and self.reference.resolve() == model_dir.resolve()
+
     @classmethod
     def from_spec(
         cls,

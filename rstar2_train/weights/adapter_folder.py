@@ -94,7 +94,8 @@ def write_adapter(
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     whole = {name: np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in tensors.items()}
-    save_file(whole, folder / TENSORS, metadata={"format": "pt", BASE_KEY: identity.base})
+    # One key: safetensors writes several in a random order, and the same adapter would have another hash.
+    save_file(whole, folder / TENSORS, metadata={BASE_KEY: identity.base})
     changed = sum(tensor.size for tensor in whole.values())
     return [_summary(folder / CONFIG, changed=0), _summary(folder / TENSORS, changed=changed)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
@@ -21,6 +22,8 @@ from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.lora import LoRASpec
+from rstar2_train.api.objectives import ReferenceKL
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import ADAPTED, UnsupportedModel
 from rstar2_train.trainer import lora, step
@@ -249,6 +252,22 @@ def test_lora_compiled_layers_have_the_same_loss(model_dir: Path, monkeypatch: p
             losses.append([rank.sft(batches, 1e-2).sums["loss"] for _ in range(3)])
             assert not compiled or (rank.watch is not None and rank.watch.graphs > 0)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_lora_reference_of_the_stage_is_the_base(model_dir: Path, tmp_path: Path) -> None:
+    """The KL term is that of a second model, and the ranks hold none."""
+    copy = Path(shutil.copytree(model_dir, tmp_path / "copy"))
+    settings = GRPOSettings(reference_kl=ReferenceKL(weight=0.5, estimator="K3", model="Stage"))
+    measured = []
+    for reference in (model_dir, copy):
+        config = replace(CONFIG, lora=SPEC, packed=True, reference=reference)
+        with TrainerGroup(ranks=1, config=config, start_ranks=RanksHere) as group:  # type: ignore[arg-type]
+            group.load(model_dir, optimizer=OPTIMIZER)
+            assert group.layout.reference == (reference == copy)
+            steps = [group.grpo_step(rollout_groups(2, 4), lr=1e-2, settings=settings, seed=0) for _ in range(2)]
+            measured.append([each[name] for each in steps for name in ("reference_kl", "loss", "grad_norm")])
+    assert measured[0] == pytest.approx(measured[1], rel=1e-5)
+    assert measured[0][0] == pytest.approx(0.0, abs=1e-7) and measured[0][3] > 1e-4
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2.5", "Qwen3"])
