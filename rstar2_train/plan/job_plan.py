@@ -137,10 +137,10 @@ def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Ro
     warnings += too_few_programs(job)
     size, checkpoint = job.spec.storage.size, job.spec.checkpoint
     learning = [stage for stage in job.spec.stages if stage.learns]
-    each = checkpoint.keep_last + checkpoint.keep_best
-    kept = len(learning) * each
+    per_stage = checkpoint.keep_last + checkpoint.keep_best
+    kept = len(learning) * per_stage
     sizes = (snapshot_bytes(shape, ranks=1, adapter=adapter_of(job, stage, shape)) for stage in learning)
-    needed = each * sum(sizes) + 2 * shape.parameters * 2
+    needed = per_stage * sum(sizes) + 2 * shape.parameters * 2
     if size is not None and needed > float(amount(size)):
         message = f"{kept} checkpoints and two weight versions have {gigabytes(needed)}"
         warnings.append(Issue("spec.storage.size", message, size, warning=True))

@@ -101,7 +101,7 @@ def test_profile_file_error_names_the_field(tmp_path: Path) -> None:
 
 
 def test_fit_full_model_too_large_names_the_adapter() -> None:
-    """One device without room for moments of the whole model has room for an adapter, and the message states that."""
+    """If the moments of the whole model exceed one device and an adapter fits, the message states that."""
     sizes = {"trainer__replicas": 1, "trainer__gpusPerReplica": 1}
     full = changed(**sizes)
     shape, profile = read_shape(full.spec.model.source), load_profile("h100")
