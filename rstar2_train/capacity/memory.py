@@ -124,7 +124,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
     in_progress = LAYERS_GATHERED * shape.layer_parameters * size
     head = HEAD_GRADIENTS * shape.embedding_parameters * FLOAT32
     chunk = min(step.chunk, tokens) * shape.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0))
-    own_layers = 2 * shape.layer_parameters * (size + reduced)
+    own_layers = 2.0 * shape.layer_parameters * (size + reduced)
     own_root = shape.embedding_parameters * size
     root_gradients = shape.root_parameters * (size + FLOAT32)
     if step.adapter is not None:  # a frozen base has no gradients
