@@ -77,10 +77,19 @@ def run(name: str, text: str, cell: str | None = None) -> object:
         os.chdir(text.strip() or os.environ["HOME"])
         print(os.getcwd())  # noqa: PTH109
     elif name == "writefile":
-        with open(text.strip(), "w") as file:  # noqa: PTH123
-            file.write((cell or "").lstrip("\n"))
-        print(f"Writing {text.strip()}")
+        _write_file(text.strip(), (cell or "").lstrip("\n"))
     return None
+
+
+def _write_file(text: str, content: str) -> None:
+    """Write a file, or append to it with the option -a."""
+    option, _, path = text.partition(" ")
+    appends = option in ("-a", "--append")
+    path = path.strip() if appends else text
+    done = "Appending to" if appends else "Overwriting" if os.path.exists(path) else "Writing"  # noqa: PTH110
+    with open(path, "a" if appends else "w") as file:  # noqa: PTH123
+        file.write(content if content.endswith("\n") else f"{content}\n")
+    print(f"{done} {path}")
 
 
 def _evaluate(source: str, namespace: dict[str, Any]) -> object:

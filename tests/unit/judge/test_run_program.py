@@ -173,6 +173,19 @@ def test_session_future_import_lasts(tmp_path: Path) -> None:
     assert result.stdout == "[1]\n'NotYet'\n[0]\n2\n[0]\n"
 
 
+def test_cell_writefile_overwrites_and_appends(tmp_path: Path) -> None:
+    """As in IPython: the option -a is no part of the name."""
+    cells = (
+        "%%writefile a.py\nx = 1",
+        "%%writefile -a a.py\nx = 2",
+        "%%writefile --append b.py\ny",
+        "%%writefile b.py\nz",
+    )
+    done = run("session", *cells, folder=tmp_path).stdout
+    assert done.replace("[0]\n", "") == "Writing a.py\nAppending to a.py\nAppending to b.py\nOverwriting b.py\n"
+    assert texts(tmp_path) == {"a.py": "x = 1\nx = 2\n", "b.py": "z\n"}
+
+
 def test_session_cells_share_a_loop(tmp_path: Path) -> None:
     """A task that one cell starts continues in the next one that awaits."""
     cells = (
