@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.turn_wire import ADAPTER
 from rstar2_train.inference.weight_update import AdapterUpdate, FolderUpdate
 from rstar2_train.weights.probe import TOLERANCE, Probe, mean_difference, probe_rows
 from tests.support.adapters import Tensors, merged_scores, publish, random_tensors
@@ -199,16 +201,43 @@ async def test_evicted_adapter_is_loaded_again_or_fails(pool: EnginePool, engine
     assert mean_difference(await client.score(ROWS), trainer.scores) < EXACT
 
 
-async def test_restarted_engine_gets_base_and_adapter(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
-    """An engine that comes back has neither; it serves again with both."""
-    async with EnginePool([engine.url], token=engine.token, times=replace(TIMES, patience=300)) as patient:
-        await patient.push(trainer.publish())
-        engine.kill()
-        engine.start()
-        while not patient.serving:
-            await patient._changed.wait()
-            patient._changed.clear()
-        assert mean_difference(await patient.client(engine.url).score(ROWS), trainer.scores) < EXACT
+async def test_engine_without_its_base_gets_base_and_adapter(
+    pool: EnginePool, engine: Engine, models: Models, trainer: Trainer
+) -> None:
+    """An engine with other weights, such as one that has restarted, serves again with both."""
+    client = pool.client(engine.url)
+    update = trainer.publish()
+    await pool.push(update)
+    assert isinstance(client, EngineClient)
+    await client.load_weights(models.other, "default", seconds=60)
+    async with asyncio.timeout(60):
+        while await client.weight_version() != update.version or not pool.serving:
+            await asyncio.sleep(0.1)
+    assert await client.base_name() == trainer.base.base_name
+    assert mean_difference(await client.score(ROWS), trainer.scores) < EXACT
+
+
+async def test_request_of_another_version_than_its_adapter_fails(
+    pool: EnginePool, engine: Engine, trainer: Trainer
+) -> None:
+    """A request that escapes the stop of an update keeps its adapter; its tokens never pass for the new version."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    failures: list[BaseException] = []
+    for _ in range(5):
+        update = trainer.publish()
+        assert (await client.post(ADAPTER, update.order.to_json(), seconds=60))["ok"]
+        requests = [client.generate(PROMPT, max_tokens=200, seed=seed, stop_ids=[]) for seed in range(6)]
+        turns = asyncio.gather(*requests, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        assert (await client._serve(update.version))[0]["ok"]
+        await client.post("/update_weight_version", {"new_version": update.version}, seconds=30)
+        failures += [turn for turn in await turns if isinstance(turn, BaseException)]
+        if failures:
+            break
+    assert failures, "no request was in flight during an update"
+    for failure in failures:
+        assert isinstance(failure, EngineUnavailable) and "got tokens of version" in str(failure)
 
 
 async def test_requests_continue_with_the_new_adapter(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
