@@ -196,6 +196,11 @@ def true_conditions(obj: Object, *, since: float = 0.0) -> list[str]:
     ]
 
 
+def condition_time(condition: Object) -> float:
+    """Return when a condition last changed; 0 if it does not have the time."""
+    return seconds(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
+
+
 def created_at(obj: Object | None, now: float) -> float:
     """Return when an object was created; `now` if it does not exist."""
     return now if obj is None else seconds(obj["metadata"]["creationTimestamp"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rstar2_operator import names
 from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, REFERENCE_NOT_FOUND, advice_about
 from rstar2_operator.observed import (
+    OWN_CONTAINERS,
     Object,
     ObservedJob,
     condition,
@@ -265,12 +266,14 @@ def _never_started(pod: Object, name: str, role: str, observed: ObservedJob) -> 
 
 def memory_limit(pod: Object, status: Object, role: str) -> str:
     """Return a message with the memory limit that a container reached, and the field to raise."""
+    own = status.get("name") in OWN_CONTAINERS.get(role, ())
+    field = MEMORY_FIELDS.get(role, _PATCHED_MEMORY) if own else "it in the configuration of its injector"
     name = status.get("name", "")
     containers = (pod.get("spec") or {}).get("containers") or ()
     limits = [((container.get("resources") or {}).get("limits") or {}).get("memory") for container in containers
               if container.get("name") == name]  # fmt: skip
     limit = f" of {limits[0]}" if limits and limits[0] else ""
-    return f"container {name} reached its memory limit{limit}; increase {MEMORY_FIELDS.get(role, _PATCHED_MEMORY)}"
+    return f"container {name} reached its memory limit{limit}; increase {field}"
 
 
 def _kubelet_message(container: Object, waiting: Object) -> str:

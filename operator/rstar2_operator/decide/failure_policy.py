@@ -25,6 +25,7 @@ from rstar2_operator.observed import (
     is_true,
     job_finished_at,
     labels,
+    own_statuses,
     timestamp,
     true_conditions,
 )
@@ -161,11 +162,11 @@ def _pod_conditions(job: Object, observed: ObservedJob, *, is_disrupted: bool) -
 
 
 def out_of_memory(job: Object, observed: ObservedJob) -> str:
-    """Return a reason with container, limit and field, if a container of the Job reached its memory limit."""
+    """Return a reason with container, limit and field, if an own container of the Job reached its memory limit."""
     for pod in observed.pods:
         if not is_of(pod, job):
             continue
-        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        for container in own_statuses(pod):
             terminated = (container.get("state") or {}).get("terminated") or {}
             if terminated.get("reason") == OUT_OF_MEMORY:
                 return f"{OUT_OF_MEMORY}: Pod/{pod['metadata']['name']}: {memory_limit(pod, container, 'trainer')}"

@@ -127,3 +127,21 @@ def test_attempt_that_hangs_after_its_failure_ends() -> None:
     later(cluster)
     assert cluster.running() == ["demo-g0-2"]
     assert "outcomeTime" not in cluster.job["status"]["stages"][0]
+
+
+def test_injected_container_out_of_memory_blames_no_field() -> None:
+    """The limit of a proxy is not that of the trainer, and its end is not the cause of an attempt's."""
+    cluster = at_first_stage("g")
+    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    proxy = {"name": "a-proxy", "state": waiting, "lastState": killed}
+    cluster.pods["demo-g0-1-1"]["status"]["containerStatuses"] = [proxy]
+    cluster.reconcile()
+    degraded = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+    assert "container a-proxy reached its memory limit; increase it in the configuration of its injector" in str(
+        degraded["message"]
+    )
+    assert "spec.trainer" not in degraded["message"]
+    cluster.finish_job("demo-g0-1", 70)
+    cluster.pods["demo-g0-1-1"]["status"]["containerStatuses"].append({"name": "a-proxy", "state": killed})
+    assert "OOMKilled" not in cluster.reconcile().message

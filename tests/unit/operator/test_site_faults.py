@@ -43,6 +43,23 @@ def test_role_rule_restarts_back_off() -> None:
     assert cluster.job["status"]["stages"][0]["ended"]["failures"] >= 3
 
 
+def test_evicted_engine_ends_one_attempt() -> None:
+    """The pod of an evicted engine stays until the garbage collection: it must not end every later attempt too."""
+    rule = {"roles": ["rollout"], "onReasons": ["Evicted"], "action": "RestartStage", "countsTowardsMax": False}
+    cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+    crash_engine(cluster)
+    condition = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(cluster.now)}
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "low on memory", "conditions": [condition]}
+    cluster.pods["demo-rollout-x"]["status"] = evicted
+    assert cluster.reconcile().reason == "RoleFailed"
+    for _ in range(4):
+        cluster.settle()
+        cluster.terminate()
+        cluster.now += 60
+        cluster.round(1)
+    assert cluster.running() == ["demo-g0-2"]
+
+
 def test_stuck_uses_the_clock_of_the_api_server() -> None:
     """A node whose clock is three hours behind does not make each report an old one."""
     cluster = at_first_stage("g", stuck={"action": "Restart"})
