@@ -163,8 +163,8 @@ def test_find_obstacle_takes_the_kernel_of_torch_211(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(varlen, "_trial_error", lambda *_: 0.0)
     for parameters, obstacle in (("window_size", None), ("query", "has none with causal windows")):
         monkeypatch.setattr(varlen, "PARAMETERS", frozenset({parameters}))
-        found = varlen.find_obstacle(config, device, torch.bfloat16)
-        assert found == obstacle or (found and obstacle and obstacle in found)
+        reason = varlen.find_obstacle(config, device, torch.bfloat16)
+        assert reason == obstacle or (reason and obstacle and obstacle in reason)
     monkeypatch.setattr(varlen, "_trial_error", lambda *_: 1.0)
     monkeypatch.setattr(varlen, "PARAMETERS", frozenset({"window_size"}))
     assert "relative error is 1.000" in str(varlen.find_obstacle(config, device, torch.bfloat16))
