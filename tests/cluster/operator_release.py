@@ -49,12 +49,16 @@ def kill_operator(cluster: Cluster) -> None:
     cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-operator", "--timeout=300s")
 
 
-def writes(cluster: Cluster, *, since: float, until: float | None = None) -> list[tuple[str, str]]:
-    """Return the operator's write requests as (verb, namespace/resource/name[/subresource])."""
+def writes(
+    cluster: Cluster, *, since: float, until: float | None = None, accepted: bool = False
+) -> list[tuple[str, str]]:
+    """Return the operator's write requests as (verb, namespace/resource/name[/subresource]); `accepted`: only those."""
     requests = []
     for event in cluster.audit_events():
         received = _received(event)
         if event["user"].get("username") != ACCOUNT or event["verb"] in ("get", "list", "watch"):
+            continue
+        if accepted and event.get("responseStatus", {}).get("code", 0) >= 400:
             continue
         if since <= received < (until or math.inf):
             target = event["objectRef"]
