@@ -190,8 +190,8 @@ class Graded:
     """Fraction of the cache in use at which trajectories leave, and at which no more do."""
     MUCH_FEWER = 0.75
     """Trajectories of an engine / those of another one, below which a trajectory moves at the end of a step."""
-    REFRESH = 2.0
-    """Seconds for which an engine's forecast is valid."""
+    refresh = 2.0
+    """Seconds for which an engine's forecast is valid; longer ones take less time to compute."""
     POINTS = 24
     """Number of points of a forecast."""
 
@@ -303,8 +303,8 @@ class Graded:
         `saved`: standard deviations that are not added.
         """
         forecast = self._forecasts.get(engine.name)
-        if forecast is None or now - forecast.time > self.REFRESH:
-            if now - self._updated > self.REFRESH:
+        if forecast is None or now - forecast.time > self.refresh:
+            if now - self._updated > self.refresh:
                 self._updated = now
                 self.lengths.update(
                     [

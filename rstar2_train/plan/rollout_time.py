@@ -16,7 +16,7 @@ from rstar2_train.api.stages import GRPOSettings, Stage
 from rstar2_train.capacity.fit import engine_of, longest_sequence
 from rstar2_train.capacity.hardware_profile import HardwareProfile
 from rstar2_train.capacity.model_shape import ModelShape
-from rstar2_train.inference.policies import make_policy
+from rstar2_train.inference.policies import Graded, PolicyName, make_policy
 from rstar2_train.simulation.hardware import Hardware
 from rstar2_train.simulation.run import SimulationResult, simulate
 from rstar2_train.simulation.workload import (
@@ -29,6 +29,8 @@ from rstar2_train.simulation.workload import (
 
 SIMULATED_ENGINES = 4
 """Most engines of one simulation."""
+OBSERVE_SECONDS = 30.0
+"""Interval of the reports and forecasts of a simulation: with 5 s a plan takes twice as long."""
 PIPELINE_STEPS = 4
 """Simulated steps with maxStaleness above 0; the first one fills the pipeline."""
 MEAN_SHARE = 0.5
@@ -138,7 +140,7 @@ def simulate_rollouts(
     prompts: int,
     samples: int,
     engines: int,
-    policy: str,
+    policy: PolicyName,
     max_in_flight: int,
     max_staleness: int = 0,
     update_seconds: float = 0.0,
@@ -162,13 +164,17 @@ def simulate_rollouts(
     share = max(1, round(prompts * simulated / engines))
     count = PIPELINE_STEPS if max_staleness else 1
     steps = [lengths.draw(prompts=share, samples=samples, seed=0, first=at * share) for at in range(count)]
+    scheduling = make_policy(policy, max_in_flight=max_in_flight)
+    if isinstance(scheduling, Graded):
+        scheduling.refresh = OBSERVE_SECONDS
     result: SimulationResult = simulate(
         steps,
         hardware,
-        make_policy(policy, max_in_flight=max_in_flight),  # type: ignore[arg-type]
+        scheduling,
         engines=simulated,
         max_staleness=max_staleness,
         update_seconds=update_seconds,
+        observe_seconds=OBSERVE_SECONDS,
     )
     # A step of fewer prompts than engines leaves some engines without work, as in the job.
     seconds = result.step_seconds[0] if count == 1 else (result.makespan - result.step_seconds[0]) / (count - 1)
