@@ -175,6 +175,7 @@ _PATHS = (
     "^pvc://[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?(/.*)?$",
     "^hf://[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+(@[A-Za-z0-9_.-]+)?$",
     "^hf://datasets/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+(@[A-Za-z0-9_.-]+)?/.+$",
+    "^(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9_.@+=,-]+)+/*$",
     "^generated://[a-z0-9-]+/.+$",
 )
 _IS_SOURCE = " || ".join(f"v.matches('{pattern}')" for pattern in _PATHS)
@@ -192,7 +193,7 @@ TASKS = (
     AdmissionRule(
         f"variables.sources.all(v, !v.contains('://') || (({_IS_SOURCE}) && !v.matches('(^|/)[.][.](/|$)')))",
         "a source must be pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION], hf://datasets/OWNER/NAME[@REVISION]/FILE, "
-        "generated://NAME/FILE or a path, without '..'",
+        "s3://BUCKET/KEY (also gs://, az://), generated://NAME/FILE or a path, without '..'",
     ),
     AdmissionRule(
         "object.spec.rollout.?engineArgs.orValue({}).all(k,"

@@ -54,7 +54,8 @@ class ExitCode(enum.IntEnum):
 Reason = Literal[
     "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "OffPolicy", "Suspended",
     "EngineUnavailable", "JudgeUnavailable", "ServerUnavailable", "RanksLost", "StorageFull", "StaleAttempt",
-    "BadConfiguration", "BadData", "NothingToTrain", "HubUnavailable", "Defect", "Crashed",
+    "BadConfiguration", "BadData", "NothingToTrain", "HubUnavailable", "StorageUnavailable", "Defect",
+    "Crashed",
 ]  # fmt: skip
 """Closed list of outcome reasons."""
 

@@ -150,6 +150,8 @@ class SecretRefs(ApiModel):
     """Token of the Hugging Face Hub, for gated and private repositories."""
     proxy: LocalReference | None = None
     """Secret whose keys HTTPS_PROXY, HTTP_PROXY and NO_PROXY become variables of the preparation."""
+    storage: LocalReference | None = None
+    """Secret whose keys become variables of the preparation: the credentials of s3://, gs:// and az:// sources."""
     ca: CAReference | None = None
     """Bundle of all authorities that trainer pods trust. Default: the image's."""
 

@@ -15,6 +15,8 @@ from rstar2_train.api.base import (
     BY_NAME,
     COMPUTE,
     DEVICE,
+    ENDPOINT,
+    LABEL,
     SET,
     AnyValue,
     ApiModel,
@@ -101,7 +103,8 @@ class ModelSource(ApiModel):
     """The initial policy."""
 
     source: Text
-    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (downloaded once), generated://NAME/FILE, or a path."""
+    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] or s3://BUCKET/PREFIX (also gs://, az://; downloaded once),
+    generated://NAME/FILE, or a path."""
     chat_template: Text | None = None
     """Jinja chat template. Default: the model's own."""
     tool_parser: ToolParser | None = None
@@ -128,6 +131,12 @@ class StorageSpec(ApiModel):
     """Access modes of the created claim. A job on more than one node needs ReadWriteMany."""
     reclaim_policy: Literal["Retain", "Delete"] = "Retain"
     """Retain: the created claim stays when the job is deleted. Delete: it is deleted too. claimName always stays."""
+    endpoint_url: Annotated[str, StringConstraints(pattern=ENDPOINT, max_length=256)] | None = None
+    """Address of the server of s3:// sources. Default: that of AWS, or AWS_ENDPOINT_URL of secretRefs.storage."""
+    region: Annotated[str, StringConstraints(pattern=LABEL, max_length=63)] | None = None
+    """Region of s3:// sources. Default: AWS_REGION of secretRefs.storage, else us-east-1."""
+    addressing: Literal["Path", "VirtualHost"] = "Path"
+    """Place of the bucket's name in requests to endpointUrl: in the path, or in the host name."""
 
 
 class RDMASpec(ApiModel):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from rstar2_train.api.base import ApiModel, ListType, amount
@@ -16,8 +17,8 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora_rules import lora
 from rstar2_train.api.objective_rules import objectives, reference_kl
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
-from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
-from rstar2_train.api.sources import schemes
+from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK, StorageSpec
+from rstar2_train.api.sources import schemes, sources
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.tasks import ToolSpec
 
@@ -207,6 +208,12 @@ def _storage(job: AgenticRLJob) -> Iterator[Issue]:
     if storage.claim_name and storage.size:
         message = "must not be set together with claimName: size is for the claim that the operator creates"
         yield Issue("spec.storage.size", message, storage.size)
+    if any(source.value.startswith("s3://") for source in sources(job)):
+        return
+    for name in ("endpoint_url", "region", "addressing"):
+        if getattr(storage, name) != StorageSpec.model_fields[name].default:
+            message = "has no effect: no source of the job is an s3:// URL"
+            yield Issue(f"spec.storage.{to_camel(name)}", message, getattr(storage, name), warning=True)
 
 
 def _engine_args(job: AgenticRLJob) -> Iterator[Issue]:

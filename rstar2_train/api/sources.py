@@ -19,10 +19,14 @@ from rstar2_train.api.job import AgenticRLJob
 GENERATED = "generated://"
 HUB = "hf://"
 CLAIM = "pvc://"
+BUCKETS = ("s3://", "gs://", "az://")
+"""Schemes of buckets: S3 and compatible servers, Google Cloud Storage, Azure Blob Storage."""
 CLAIM_MOUNT = PurePosixPath("/pvc")
 """Claim C of a pvc:// source is mounted at CLAIM_MOUNT/C."""
 _DATASETS = "datasets/"
 _CLAIM_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_BUCKET = re.compile(r"(?P<scheme>s3|gs|az)://(?P<bucket>[a-z0-9][a-z0-9._-]{1,61}[a-z0-9])/(?P<key>.+)", re.ASCII)
+_KEY_PART = re.compile(r"[A-Za-z0-9_.@+=,-]+", re.ASCII)
 _HUB = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>.+))?", re.ASCII)
 
 
@@ -62,6 +66,21 @@ class HubSource:
         """Return its directory in a job's state directory."""
         revision = f"@{self.revision}" if self.revision else ""
         return state / f"{self.kind}s" / (self.repository.replace("/", "--") + revision)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSource:
+    """An object of a bucket, or all objects below a prefix."""
+
+    scheme: str
+    """`s3`, `gs` or `az`."""
+    bucket: str
+    key: str
+    """Name of the object, or the prefix, without a `/` at its end."""
+
+    def folder(self, state: PurePosixPath) -> PurePosixPath:
+        """Return the directory of the bucket's objects in a job's state directory."""
+        return state / "buckets" / self.scheme / self.bucket
 
 
 def sources(job: AgenticRLJob) -> Iterator[SourceField]:
@@ -159,6 +178,9 @@ def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
     if value.startswith(HUB):
         hub = split_hub(value)
         return hub.folder(state) / (hub.file or "")
+    if value.startswith(BUCKETS):
+        bucket = split_bucket(value)
+        return bucket.folder(state) / bucket.key
     if value.startswith(CLAIM):
         claim, _, rest = value.removeprefix(CLAIM).partition("/")
         if not _CLAIM_NAME.fullmatch(claim):
@@ -167,7 +189,7 @@ def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
     if "://" in value:
         raise ValueError(
             "allowed: pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION], hf://datasets/OWNER/NAME[@REVISION]/FILE, "
-            "generated://NAME/FILE, or an absolute path inside the image"
+            "s3://BUCKET/KEY (also gs://, az://), generated://NAME/FILE, or an absolute path inside the image"
         )
     if not value.startswith("/"):
         raise ValueError(
@@ -175,6 +197,18 @@ def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
             "absolute path inside the image"
         )
     return PurePosixPath(value)
+
+
+def split_bucket(value: str) -> BucketSource:
+    """Return bucket and key of an s3://, gs:// or az:// value. Raises ValueError."""
+    match = _BUCKET.fullmatch(value.rstrip("/"))
+    parts = match["key"].split("/") if match else []
+    if match is None or not all(_KEY_PART.fullmatch(part) and part not in (".", "..") for part in parts):
+        raise ValueError(
+            "must be s3://BUCKET/KEY (also gs://, az://), the name of an object or a prefix: letters, digits and "
+            "_.@+=,- between single '/', without '..'"
+        )
+    return BucketSource(match["scheme"], match["bucket"], match["key"])
 
 
 def split_generated(value: str) -> tuple[str, str]:

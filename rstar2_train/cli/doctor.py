@@ -22,6 +22,7 @@ EPILOG = """examples:
   rstar2 doctor               this machine
   rstar2 doctor --cluster     the cluster of kubectl's current context
   rstar2 doctor --json        the same for scripts
+  rstar2 doctor --bucket s3://models/team     the operations of a bucket that publications need
 
 The exit code is 1 if something is missing without which no job runs, else 0. A note concerns some jobs only."""
 MARKS = {"ok": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
@@ -32,6 +33,14 @@ def add_arguments(commands: Subparsers) -> None:
     help = "show what this machine or a cluster has and lacks, with remedies"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--cluster", action="store_true", help="the cluster of kubectl's current context instead")
+    parser.add_argument(
+        "--bucket",
+        metavar="URL",
+        help="a bucket instead: s3://BUCKET/PREFIX, gs:// or az://; small objects are written",
+    )
+    parser.add_argument("--endpoint-url", metavar="URL", help="with --bucket: address of an S3-compatible server")
+    parser.add_argument("--region", help="with --bucket: region of S3")
+    parser.add_argument("--virtual-host", action="store_true", help="with --bucket: the bucket is in the host name")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_state_option(parser)
 
@@ -39,14 +48,20 @@ def add_arguments(commands: Subparsers) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the findings; return 1 if something is missing."""
     try:
-        findings = _cluster() if args.cluster else _machine(args.state)
-    except KubectlUnusable as error:
+        findings = _examine(args)
+    except (KubectlUnusable, ValueError) as error:
         return fail(NAME, str(error))
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:
         print_findings(findings)
     return int(any(finding.state == "missing" for finding in findings))
+
+
+def _examine(args: argparse.Namespace) -> list[Finding]:
+    if args.bucket:
+        return _bucket(args)
+    return _cluster() if args.cluster else _machine(args.state)
 
 
 def print_findings(findings: list[Finding]) -> None:
@@ -68,6 +83,21 @@ def _machine(state: Path) -> list[Finding]:
     from rstar2_train.launch.doctor.machine import examine
 
     return examine(state)
+
+
+def _bucket(args: argparse.Namespace) -> list[Finding]:
+    """Raise ValueError for an invalid URL or address."""
+    from rstar2_train.api.roles import StorageSpec
+    from rstar2_train.api.sources import split_bucket
+    from rstar2_train.launch.doctor.bucket import examine
+
+    try:
+        source = split_bucket(args.bucket)
+    except ValueError as error:
+        raise ValueError(f"--bucket {args.bucket}: {error}") from error
+    settings = {"endpointUrl": args.endpoint_url, "region": args.region}
+    settings["addressing"] = "VirtualHost" if args.virtual_host else "Path"
+    return examine(source, StorageSpec.model_validate(settings))
 
 
 def _cluster() -> list[Finding]:

@@ -1,7 +1,8 @@
 """`rstar2 validate`: check a manifest and print all its errors and warnings.
 
-Files of this machine that the manifest names are read: rows, and the chat template with the demonstrations. Sources of
-a cluster or of the Hub, and generated ones, are not.
+Files of this machine that the manifest names are read: rows, and the chat template with the demonstrations. Sources in
+a bucket are looked up, if the environment has credentials. Sources of a cluster or of the Hub, and generated ones, are
+not read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
 
 NAME = "validate"
+PATIENCE_SECONDS = 10.0
+"""Seconds for the retries of a lookup in a bucket."""
 
 
 def add_arguments(commands: Subparsers) -> None:
@@ -40,6 +43,7 @@ def main(args: argparse.Namespace) -> int:
         errors = sum(not issue.warning for issue in issues)
         return fail(NAME, f"{args.file}: {errors} error{'s' if errors > 1 else ''}")
     invalid, unclear = _check_local_files(job, args.file.parent)
+    invalid |= _find_missing_objects(job)
     for field, message in invalid.items():
         print(f"error: {field}: {message}", file=sys.stderr)
     if invalid:
@@ -79,3 +83,32 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     errors = {field: message for field, message in all_errors.items() if field in local}
     unclear = {} if errors else find_unclear_answers(job)
     return errors, {field: faults for field, faults in unclear.items() if field in local}
+
+
+def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:
+    """Return why sources in buckets cannot be read: field -> reason. Prints a note for each that is not tried."""
+    import os
+
+    from rstar2_train.api.sources import BUCKETS, sources, split_bucket
+
+    errors = {}
+    for source in sources(job):
+        if not source.value.startswith(BUCKETS):
+            continue
+        try:
+            from rstar2_train.storage.source import CREDENTIALS, find_objects, open_source
+            from rstar2_train.storage.store import StorageError, StorageUnavailable
+        except ImportError as error:
+            print(f"note: {source.field}: the bucket was not tried, because {error.name} is not installed")
+            continue
+        bucket = split_bucket(source.value)
+        if not any(os.environ.get(name) for name in CREDENTIALS[bucket.scheme]):
+            print(f"note: {source.field}: the bucket was not tried: the environment has no credentials for it")
+            continue
+        try:
+            find_objects(open_source(bucket, job.spec.storage, patience=PATIENCE_SECONDS), bucket.key)
+        except StorageUnavailable as error:
+            print(f"warning: {source.field}: the server does not answer from this machine: {error}")
+        except StorageError as error:
+            errors[source.field] = str(error)
+    return errors

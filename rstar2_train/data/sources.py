@@ -1,8 +1,9 @@
 """Resolves a `source` or `data` value of a manifest to a file or folder on this machine.
 
-A value is a path relative to the manifest, `generated://NAME/FILE`, `pvc://CLAIM/PATH` or `hf://OWNER/NAME`. This
-module creates generated data once per job seed. The operator mounts claims, and `rstar2_train.launch.pod prepare`
-downloads from the Hub; `api/sources.py` defines the paths of both in a cluster.
+A value is a path relative to the manifest, `generated://NAME/FILE`, `s3://BUCKET/KEY` (also gs://, az://),
+`pvc://CLAIM/PATH` or `hf://OWNER/NAME`. This module creates generated data once per job seed, and downloads from
+buckets. The operator mounts claims, and `rstar2_train.launch.pod prepare` downloads from the Hub;
+`api/sources.py` defines the paths in a cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import GENERATED, generated_folder, sources, split_generated
+from rstar2_train.api.roles import StorageSpec
+from rstar2_train.api.sources import (
+    BUCKETS,
+    GENERATED,
+    BucketSource,
+    generated_folder,
+    sources,
+    split_bucket,
+    split_generated,
+)
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.data import tiny
 from rstar2_train.data.demonstrations import read_demonstrations
@@ -36,12 +46,15 @@ GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {
 """Name -> (version of the data, function that writes it: `generate(directory, *, seed)`)."""
 
 
-def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int) -> Path:
-    """Return the path of `uri`. Creates generated data that does not exist yet.
+def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int, storage: StorageSpec | None = None) -> Path:
+    """Return the path of `uri`. Creates generated data, and downloads from a bucket, unless the files exist.
 
-    `base_dir`: folder of the manifest. `state_dir`: folder in which `generated/` holds generated data.
-    `seed`: seed of the job, which determines generated data. Raises DataError if the path does not exist.
+    `base_dir`: folder of the manifest. `state_dir`: folder in which `generated/` holds generated data, and `buckets/`
+    downloads. `seed`: seed of the job, which determines generated data. `storage`: the job's, with the server of
+    buckets. Raises DataError if the path does not exist.
     """
+    if uri.startswith(BUCKETS):
+        return _resolve_bucket(uri, state_dir=state_dir, storage=storage or StorageSpec())
     if uri.startswith(GENERATED):
         return _resolve_generated(uri, state_dir=state_dir, seed=seed)
     scheme, separator, rest = uri.partition("://")
@@ -49,7 +62,7 @@ def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int) -> Path:
         advice = {
             "pvc": "claims exist only in a cluster; use the path of a local copy",
             "hf": f"download it with `hf download {rest} --local-dir DIR` and use that path",
-        }.get(scheme, f"allowed: a path, {GENERATED}NAME/FILE, pvc://CLAIM/PATH, hf://OWNER/NAME")
+        }.get(scheme, f"allowed: a path, {GENERATED}NAME/FILE, s3://BUCKET/KEY, pvc://CLAIM/PATH, hf://OWNER/NAME")
         raise DataError(f"{uri}: not available on this machine: {advice}")
     path = base_dir / Path(uri).expanduser()
     if not path.exists():
@@ -113,6 +126,36 @@ def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
             raise DataError(f"row {problem.id}: {error}") from error
 
     return check
+
+
+def _resolve_bucket(uri: str, *, state_dir: Path, storage: StorageSpec) -> Path:
+    # obstore is only in the images of trainers.
+    from rstar2_train.storage.store import StorageError
+
+    try:
+        return download_bucket(split_bucket(uri), storage, state=state_dir)
+    except (StorageError, ValueError) as error:
+        raise DataError(f"{uri}: {error}") from error
+
+
+def download_bucket(source: BucketSource, storage: StorageSpec, *, state: Path) -> Path:
+    """Download the object or prefix of a bucket into a state directory; return its path there.
+
+    Raises StorageError, with the credentials' remedy if access is denied.
+    """
+    from rstar2_train.storage.source import fetch_source, open_source
+    from rstar2_train.storage.store import AccessDenied
+
+    bucket = open_source(source, storage)
+    folder = Path(source.folder(PurePosixPath(state)))
+    try:
+        fetch_source(bucket, source.key, folder, is_plain=bucket.is_plain)
+    except AccessDenied as error:
+        raise AccessDenied(
+            f"{error}. The variables of the environment need credentials with the right to read and list; in a "
+            "cluster, name their Secret in spec.secretRefs.storage"
+        ) from error
+    return folder / source.key
 
 
 def _resolve_generated(uri: str, *, state_dir: Path, seed: int) -> Path:

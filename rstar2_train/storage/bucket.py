@@ -37,8 +37,11 @@ from rstar2_train.storage.store import (
 PARALLEL_PARTS = 8
 CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
 """Timeouts of a request: to connect, in all."""
+METADATA = "169.254.169.254"
+"""Server of the identity of a machine in a cloud, which the client asks if the environment has no credentials."""
 ALLOWED_ENDPOINT = "an address such as https://s3.example.org:9000, without user, path and query"
 _REJECTED = re.compile(r"status code: 4(?!08|09|29)\d\d|certificate|URL scheme is not allowed")
+_STATUS = re.compile(r"status code: (\d\d\d)")
 _DAMAGED = re.compile(r"XAmzContentSHA256Mismatch|BadDigest|IncompleteBody|RequestTimeout|InvalidDigest")
 """Codes of S3 for a request whose body was damaged on the line: a retry can succeed."""
 
@@ -91,8 +94,10 @@ class Bucket:
         endpoint = endpoint or Endpoint()
         self.address = "/".join(filter(None, (f"{scheme}://{bucket}", prefix)))
         self._retries, self._part_bytes = endpoint.retries, endpoint.part_bytes
+        self.is_plain = _address(scheme, endpoint, environ).startswith("http://")
+        """Whether requests travel without TLS, which would detect damaged bytes."""
         try:
-            self._store = _open(scheme, bucket, prefix, endpoint, environ)
+            self._store = _open(scheme, bucket, prefix, endpoint, is_plain=self.is_plain)
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise StorageRejected(f"{self.address}: {_message(error)}") from error
 
@@ -206,11 +211,17 @@ class Bucket:
         return self._retries.run(attempt)
 
 
-def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, environ: Mapping[str, str]) -> Any:
+def _address(scheme: str, endpoint: Endpoint, environ: Mapping[str, str]) -> str:
+    """Return the address of the server, as far as settings and environment have one; else an empty string."""
+    if endpoint.url or scheme != "s3":
+        return endpoint.url or ""
+    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+
+
+def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, *, is_plain: bool) -> Any:
     url = check_endpoint(endpoint.url) if endpoint.url else None
-    effective = url or (environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") if scheme == "s3" else "")
     client: dict[str, Any] = {
-        "allow_http": (effective or "").startswith("http://"),
+        "allow_http": is_plain,
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "read_timeout": timedelta(seconds=endpoint.silent_seconds),
         "timeout": timedelta(seconds=REQUEST_SECONDS),
@@ -232,7 +243,7 @@ def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, environ: Ma
         },
     }
     if scheme == "s3":
-        settings: Any = {"virtual_hosted_style_request": endpoint.virtual_host}
+        settings: Any = {"virtual_hosted_style_request": True} if endpoint.virtual_host else {}
         if url:
             settings["endpoint"] = _with_bucket(url, bucket) if endpoint.virtual_host else url
         if endpoint.region:
@@ -252,15 +263,21 @@ def _with_bucket(url: str, bucket: str) -> str:
 def _error(name: str, error: Exception) -> Exception:
     """Return the error of this package for one of obstore."""
     text = f"{name}: {_message(error)}"
-    if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
+    if METADATA in text:
+        return AccessDenied(
+            f"{text}. The environment has no credentials, and the machine has no identity that has them"
+        )
+    is_generic = isinstance(error, exceptions.GenericError)
+    status = _STATUS.search(text) if is_generic else None  # of a listing, whose errors have no class
+    if isinstance(error, exceptions.NotFoundError | FileNotFoundError) or (status and status[1] == "404"):
         return ObjectMissing(text)
     if isinstance(error, exceptions.AlreadyExistsError | FileExistsError):
         return ObjectExists(text)
     if isinstance(error, exceptions.PreconditionError):
         return ObjectChanged(text)
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
+    denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError)
+    if denied or (status and status[1] in ("401", "403")):
         return AccessDenied(text)
-    is_generic = isinstance(error, exceptions.GenericError)
     if not is_generic or (_REJECTED.search(text) and not _DAMAGED.search(text)):
         return StorageRejected(text)
     return StorageUnavailable(text)
@@ -273,4 +290,6 @@ def _message(error: Exception) -> str:
     if certificate := re.search(r"InvalidCertificate[(]\s*(\w+)", debug):
         causes.append(f"the certificate of the server is not trusted ({certificate[1]})")
     text = " ".join(text.split())
-    return "; ".join([text[:600], *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text)])
+    return "; ".join(
+        [text[:600], *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text and "<" not in cause)]
+    )

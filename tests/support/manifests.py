@@ -69,6 +69,8 @@ FINE: list[tuple[str, object]] = [
     ),
     ("spec.stages.0.trainer", {"replicas": 2}),
     ("spec.storage", {"claimName": "a.b-c"}),
+    ("spec.model", {"source": "s3://team-models/qwen3/base"}),
+    ("spec.validation", {"data": "gs://team.data/held=out/v1.jsonl"}),
     ("spec.storage", {"size": "2Ti", "storageClassName": "fast.ssd"}),
     ("spec.redis", {"storage": 1073741824, "resources": {"requests": {"cpu": "0.5"}}}),
     ("spec.rollout", {"engineArgs": {"dtype": "float32", "enforce-eager": True, "gpu-memory-utilization": 0.9}}),
@@ -178,7 +180,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "is the name of a built-in tool",
         None,
     ),
-    ("spec.tools", [{"name": "f", "source": "s3://a/f.py"}], "allowed: pvc://CLAIM/PATH", None),
+    ("spec.tools", [{"name": "f", "source": "ftp://a/f.py"}], "allowed: pvc://CLAIM/PATH", None),
     (
         "spec.tools",
         [{"name": "f", "source": "pvc://a/f.py", "memory": "2Gi"}],
@@ -199,7 +201,12 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     ("spec.environments", [{"name": "e", "url": "http://g", "image": "g"}], "nothing is started then", None),
     ("spec.rewards", [{"name": "r", "type": "Program"}], "is required if type is Program", None),
     ("spec.rewards", [{"name": "r", "source": "pvc://a/c.py"}], "is only allowed if type is Program", None),
-    ("spec.model.source", "s3://bucket/model", "spec.model.source is 's3://bucket/model': allowed: pvc://CLAIM", None),
+    (
+        "spec.model.source",
+        "ftp://bucket/model",
+        "spec.model.source is 'ftp://bucket/model': allowed: pvc://CLAIM",
+        None,
+    ),
     (
         "spec.stages.0.sft.data",
         "pvc://",
@@ -418,6 +425,14 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.accelerator.resource is 'amd.com/gpu'",
         "must be that of NVIDIA's device plugin",
     ),
+    (
+        "spec.storage.endpointUrl",
+        "https://user:secret@s3.example.org",
+        "http:// or https://, a host and optionally a port, without user, path and query",
+        "spec.storage.endpointUrl in body should match",
+    ),
+    ("spec.storage.url", "s3://bucket/prefix", "spec.storage.url", "unknown field"),
+    ("spec.validation.data", "s3://bucket/../x", "must be s3://BUCKET/KEY", None),
     ("spec.storage", {"claimName": "a", "size": "1Gi"}, "together with claimName", "together with claimName"),
     (
         "spec.storage.size",

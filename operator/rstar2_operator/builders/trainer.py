@@ -191,7 +191,7 @@ def prepare(context: BuildContext) -> Manifest:
     secrets = context.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(context.name)]
     token = {} if secrets.hub_token is None else {HUB_TOKEN: (secrets.hub_token.name, secrets.hub_token.key)}
-    job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy], site_secrets=token)
+    job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy, secrets.storage], site_secrets=token)
     job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
     job["spec"] |= {

@@ -26,7 +26,7 @@ from rstar2_operator.observed import (
     own_statuses,
 )
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import GENERATED, HUB, sources
+from rstar2_train.api.sources import BUCKETS, GENERATED, HUB, sources
 
 
 def storage(facts: Facts) -> Verdict:
@@ -66,7 +66,7 @@ def storage(facts: Facts) -> Verdict:
 
 def source_digest(job: AgenticRLJob) -> str:
     """Return a digest of the sources that preparation downloads or generates."""
-    provided = {source.value for source in sources(job) if source.value.startswith((GENERATED, HUB))}
+    provided = {source.value for source in sources(job) if source.value.startswith((GENERATED, HUB, *BUCKETS))}
     return hashlib.sha256(as_json([sorted(provided), job.spec.seed]).encode()).hexdigest()[:16]
 
 

@@ -53,7 +53,13 @@ def read_base_job(manifest: Path) -> AgenticRLJob:
         if source.holds not in ("template", "tool", "checker"):
             continue
         try:
-            path = resolve(source.value, base_dir=manifest.parent, state_dir=manifest.parent, seed=job.spec.seed)
+            path = resolve(
+                source.value,
+                base_dir=manifest.parent,
+                state_dir=manifest.parent,
+                seed=job.spec.seed,
+                storage=job.spec.storage,
+            )
         except DataError as error:
             raise PreflightError(f"{manifest}: {source.field}: {error}") from error
         source.put(str(path.resolve()))

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import CLAIM, HUB
+from rstar2_train.api.sources import BUCKETS, CLAIM, HUB
 from rstar2_train.api.stages import Sampling, Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError, Problem, read_problems
@@ -221,7 +221,7 @@ def _tokenizer(request: CheckRequest, job: AgenticRLJob, find: Callable[[str], P
     source = job.spec.model.source
     if request.tokenizer is not None:
         return request.tokenizer, ""
-    if not source.startswith((HUB, CLAIM)):
+    if not source.startswith((HUB, CLAIM, *BUCKETS)):
         return find(source), ""
     note = f"{source} is not on this machine: the tokens are those of the tiny model. Pass --tokenizer FOLDER."
     return find(TINY_MODEL), note

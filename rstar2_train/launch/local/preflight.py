@@ -66,7 +66,13 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     missing = {}
     for source in sources(job):
         try:
-            path = resolve(source.value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
+            path = resolve(
+                source.value,
+                base_dir=manifest.parent,
+                state_dir=state.root,
+                seed=job.spec.seed,
+                storage=job.spec.storage,
+            )
         except DataError as error:
             missing[source.field] = str(error)
             continue

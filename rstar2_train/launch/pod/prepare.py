@@ -1,7 +1,8 @@
 """Creates, downloads or finds a job's data and model in its storage, before the first stage.
 
 The job file has paths (api/sources.py), source.json next to it has the sources as the user wrote them. Generated data
-is created, a source on the Hugging Face Hub is downloaded once (resumable), one in a claim or the image must exist.
+is created, a source on the Hugging Face Hub or in a bucket is downloaded once (resumable), one in a claim or the image
+must exist.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path, PurePosixPath
 from rstar2_train.api.contracts import PREPARE_KEY, Outcome, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml
-from rstar2_train.api.sources import GENERATED, HUB, HubSource, sources, split_hub
+from rstar2_train.api.sources import BUCKETS, GENERATED, HUB, HubSource, sources, split_bucket, split_hub
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import resolve
+from rstar2_train.data.sources import download_bucket, resolve
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
 from rstar2_train.launch.source_errors import find_source_errors
+from rstar2_train.storage.store import StorageError, StorageUnavailable
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.files import DISK_FULL, write_atomically
 
@@ -91,10 +93,16 @@ def provide_sources(source: AgenticRLJob, job: AgenticRLJob, state: JobState) ->
             elif value.startswith(HUB):
                 hub = split_hub(value)
                 download(hub, Path(hub.folder(PurePosixPath(state.root))))
+            elif value.startswith(BUCKETS):
+                download_bucket(split_bucket(value), source.spec.storage, state=state.root)
             if not path.exists():
                 raise DataError(f"{value}: no such file or folder (path: {path})")
         except DataError as error:
             missing[original.field] = str(error)
+        except StorageUnavailable as error:
+            raise StageFailed("StorageUnavailable", f"{value}: {error}"[:1500], retryable=True) from error
+        except StorageError as error:
+            missing[original.field] = f"{value}: {error}"
     errors = find_source_errors(job) | missing
     if errors:
         message = "\n".join(f"{field}: {error}" for field, error in errors.items())

@@ -98,7 +98,7 @@ def test_crd_defaults_equal_those_of_the_models() -> None:
     """A job with the defaults of the API server equals a job with those of the models."""
     filled = fill({"stages": GOOD["spec"]["stages"], "model": GOOD["spec"]["model"]}, spec())
     assert filled["rollout"]["replicas"] == 1  # /scale needs it to be there
-    assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaimPolicy": "Retain"}
+    assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaimPolicy": "Retain", "addressing": "Path"}
     evaluate = {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "d"}]}}
     assert fill(evaluate, spec()["properties"]["stages"]["items"])["evaluate"]["sampling"]["temperature"] == 0.6
     assert JobSpec.model_validate(filled) == JobSpec.model_validate(

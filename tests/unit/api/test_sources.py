@@ -64,6 +64,8 @@ def test_sources_resolved_job_stays_unchanged() -> None:
         ("pvc://models", "/pvc/models"),
         ("pvc://models//etc/passwd", "/pvc/models/etc/passwd"),
         ("/models/base", "/models/base"),
+        ("s3://team-models/qwen3/base/", "/state/tiny/buckets/s3/team-models/qwen3/base"),
+        ("gs://team.models/x=1/a.jsonl", "/state/tiny/buckets/gs/team.models/x=1/a.jsonl"),
     ],
 )
 def test_sources_model_value_gives_its_path(value: str, path: str) -> None:
@@ -76,7 +78,15 @@ def test_sources_model_value_gives_its_path(value: str, path: str) -> None:
     [
         ("models/base", "absolute path inside the image"),
         ("~/base", "absolute path inside the image"),
-        ("s3://bucket/x", "allowed: pvc://CLAIM/PATH"),
+        ("ftp://bucket/x", "allowed: pvc://CLAIM/PATH"),
+        ("s3://bucket", "must be s3://BUCKET/KEY"),
+        ("s3://bucket/", "must be s3://BUCKET/KEY"),
+        ("s3://bucket/a/../b", "without '..'"),
+        ("s3://bucket/a//b", "between single '/'"),
+        ("s3://Bucket/a", "must be s3://BUCKET/KEY"),
+        ("gs://key:secret@bucket/a", "must be s3://BUCKET/KEY"),
+        ("az://b/a", "must be s3://BUCKET/KEY"),
+        ("s3://bucket/a?versionId=1", "letters, digits and"),
         ("hf://Qwen3", "allowed: a model, hf://OWNER/NAME"),
         ("hf://a/b/file.jsonl", "hf://datasets/OWNER/NAME"),
         ("hf://datasets/a/b", "hf://datasets/OWNER/NAME[@REVISION]/FILE"),

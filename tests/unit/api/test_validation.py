@@ -157,3 +157,12 @@ def test_validation_agent_excludes_other_tools_and_rewards() -> None:
         "spec.tools",
         "spec.rewards",
     ], issues
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/base", "gs://bucket/base"])
+def test_validation_warns_of_a_server_without_sources(source: str) -> None:
+    """The server of s3:// sources is not ignored silently; the default that the API server fills in is no setting."""
+    filled = changed("spec.storage", {"endpointUrl": "http://s3:9000", "addressing": "Path"})
+    filled["spec"]["model"]["source"] = source
+    warnings = {issue.field for issue in check(filled)[1] if issue.field.startswith("spec.storage")}
+    assert warnings == (set() if source.startswith("s3") else {"spec.storage.endpointUrl"})

@@ -48,7 +48,8 @@ def test_resolve_missing_path_names_absolute_path(tmp_path: Path) -> None:
     [
         ("pvc://models/Qwen3-14B-Base", "use the path of a local copy"),
         ("hf://Qwen/Qwen3-14B-Base", "hf download Qwen/Qwen3-14B-Base"),
-        ("s3://bucket/x", "allowed: a path, generated://"),
+        ("ftp://bucket/x", "allowed: a path, generated://"),
+        ("s3://bucket", "must be s3://BUCKET/KEY"),
         ("generated://large/x.jsonl", "unknown generator 'large'; existing: "),
     ],
 )

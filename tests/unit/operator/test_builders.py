@@ -213,6 +213,15 @@ def test_builders_ca_replaces_the_trusted_authorities() -> None:
     assert "site-ca" not in yaml.safe_dump([pods["demo-rollout"], pods["demo-executor"]])
 
 
+def test_builders_storage_secret_is_for_the_preparation() -> None:
+    """The credentials of buckets are in the pod that downloads, and in no other."""
+    job = manifest("g", secretRefs={"storage": {"name": "bucket-keys"}}, storage={"endpointUrl": "https://s3:9000"})
+    pods = dict(templates(all_objects(job, "g0")))
+    (container,) = pods.pop("demo-prepare")["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "bucket-keys"}}]
+    assert len(pods) > 4 and "bucket-keys" not in yaml.safe_dump(pods)
+
+
 PATCH = {
     "manager": "site",
     "roles": ["trainer", "rollout", "judge", "redis"],

@@ -50,6 +50,15 @@ def test_digest_of_any_sources_is_a_valid_status(seed: int) -> None:
     JobStatus.model_validate({**cluster.job["status"], "preparedSources": source_digest(job)})
 
 
+@pytest.mark.parametrize("source", ["s3://team/base", "gs://team/base", "az://team/base", "hf://team/base"])
+def test_digest_has_downloaded_sources(source: str) -> None:
+    """Another source that preparation downloads is another digest, of each scheme."""
+    job = AgenticRLJob.model_validate(at_first_stage("s").job)
+    before = source_digest(job)
+    job.spec.model.source = source
+    assert source_digest(job) != before
+
+
 def test_prepared_by_an_earlier_version_is_not_repeated() -> None:
     """A Job without the digest is taken as it is."""
     cluster = at_first_stage("s")

@@ -1,0 +1,78 @@
+"""Tries the operations that publications need, on objects of its own, which it deletes."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from rstar2_train.storage.store import ObjectChanged, ObjectExists, ObjectStore, StorageError
+
+PROBE_PREFIX = "rstar2-probe"
+LARGE_BYTES = 17 * 2**20
+"""Larger than one part of an upload."""
+
+
+def probe(store: ObjectStore) -> list[tuple[str, str]]:
+    """Return each operation and why it failed, an empty text if it works. After a failure the rest is not tried."""
+    prefix = f"{PROBE_PREFIX}/{uuid.uuid4().hex}"
+    small, large = f"{prefix}/small", f"{prefix}/large"
+    etag = ""
+
+    def create() -> str:
+        nonlocal etag
+        etag = store.put_if_absent(small, b"1")
+        try:
+            store.put_if_absent(small, b"2")
+        except ObjectExists:
+            return ""
+        return "the server ignores If-None-Match: two writers would replace each other's objects"
+
+    def replace() -> str:
+        store.put_if_unchanged(small, b"3", etag)
+        try:
+            store.put_if_unchanged(small, b"4", etag)
+        except ObjectChanged:
+            return ""
+        return "the server ignores If-Match: two writers would replace each other's objects"
+
+    def upload() -> str:
+        with tempfile.NamedTemporaryFile() as file:
+            file.truncate(LARGE_BYTES)
+            store.upload(large, Path(file.name))
+        size = store.stat(large).size
+        return "" if size == LARGE_BYTES else f"the object has {size} bytes of {LARGE_BYTES}"
+
+    def read() -> str:
+        content = store.read(large, start=LARGE_BYTES - 10, end=LARGE_BYTES - 5)
+        whole = store.read(small).body
+        return "" if (content.body, whole) == (bytes(5), b"3") else "the server returns other bytes than were written"
+
+    def listing() -> str:
+        names = [item.name for item in store.list(prefix)]
+        return "" if names == [large, small] else f"the listing has {names}"
+
+    def delete() -> str:
+        store.delete(large)
+        store.delete(small)
+        return ""
+
+    operations: list[tuple[str, Callable[[], str]]] = [
+        ("put if absent", create),
+        ("put if unchanged", replace),
+        ("upload in parts", upload),
+        ("read a range", read),
+        ("list", listing),
+        ("delete", delete),
+    ]
+    results = []
+    for name, operation in operations:
+        try:
+            error = operation()
+        except StorageError as failure:
+            error = str(failure)
+        results.append((name, error))
+        if error:
+            break
+    return results

@@ -1,0 +1,187 @@
+"""Downloads the object or the prefix of a `source` or `data` field into a folder, which is a cache.
+
+An object is read in blocks of one version (by ETag). Damaged bytes never arrive: TLS detects them; without TLS a block
+is read until two reads agree. A file SHA256SUMS below a prefix names the files and their digests, which are compared.
+The digests of the downloaded files are recorded, so that a later start verifies the cache without the bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from rstar2_train.api.roles import StorageSpec
+from rstar2_train.api.sources import BucketSource
+from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.manifest import BLOCK_BYTES, MAX_OBJECTS, ObjectRecord, blocks
+from rstar2_train.storage.retries import Retries
+from rstar2_train.storage.store import (
+    AccessDenied,
+    CorruptObject,
+    ObjectMissing,
+    ObjectStore,
+    StorageRejected,
+    StorageUnavailable,
+    StoredObject,
+    check_name,
+)
+from rstar2_train.storage.verified_read import PARALLEL_READS, READS, has_content
+from rstar2_train.utils.files import write_atomically
+
+SUMS = "SHA256SUMS"
+"""Output of `sha256sum`: the files of a prefix and their digests."""
+MAX_SUMS_BYTES = 4 * 2**20
+CREDENTIALS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+           "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_SKIP_SIGNATURE"),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_CLIENT_ID"),
+}  # fmt: skip
+"""Scheme -> variables of the environment of which one exists where there are credentials."""
+_LINE = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](\./)?(?P<name>.+)")
+_RECORDS = TypeAdapter(list[ObjectRecord])
+
+
+def open_source(
+    source: BucketSource,
+    settings: StorageSpec,
+    *,
+    patience: float = 600.0,
+    prefix: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> Bucket:
+    """Return the bucket of a source, or its objects below a prefix.
+
+    `patience`: seconds for the retries of one operation. Raises StorageRejected.
+    """
+    authorities = environ.get("AWS_CA_BUNDLE") or environ.get("SSL_CERT_FILE")
+    is_s3 = source.scheme == "s3"
+    endpoint = Endpoint(
+        url=settings.endpoint_url if is_s3 else None,
+        region=settings.region if is_s3 else None,
+        virtual_host=is_s3 and settings.addressing == "VirtualHost",
+        authorities=Path(authorities) if authorities else None,
+        retries=Retries(patience=patience),
+    )
+    return Bucket(source.scheme, source.bucket, prefix, endpoint=endpoint, environ=environ)
+
+
+def find_objects(store: ObjectStore, key: str) -> list[StoredObject]:
+    """Return the object `key`, or all objects below it. Raises ObjectMissing if there is none."""
+    try:
+        return [store.stat(key)]
+    except (ObjectMissing, AccessDenied):  # the answer to HEAD has no words: the listing has them
+        listing = list(store.list(f"{key}/"))
+    # Some tools create an empty object for each folder.
+    objects = [item for item in listing if item.size or not any(o.name.startswith(f"{item.name}/") for o in listing)]
+    if not objects:
+        raise ObjectMissing(f"{store.address}/{key}: no such object, and no object below this prefix")
+    if len(objects) > MAX_OBJECTS:
+        raise StorageRejected(f"{store.address}/{key} has {len(objects):,} objects; allowed: {MAX_OBJECTS:,}")
+    for item in objects:
+        check_name(item.name)
+    return objects
+
+
+def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) -> None:
+    """Write the object `key`, or the objects below it, to `folder`/`key`, unless they are there already.
+
+    `is_plain`: whether the requests travel without TLS. Raises StorageError, OSError.
+    """
+    record_file = folder / f".rstar2-source-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    recorded = _recorded(record_file)
+    if recorded is not None and all(has_content(folder / record.name, record) for record in recorded):
+        return
+    objects = find_objects(store, key)
+    sums = _read_sums(store, key, objects, is_plain=is_plain)
+    if sums is not None:
+        objects = [item for item in objects if item.name in sums]
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        records = [_download(pool, store, item.name, folder, (sums or {}).get(item.name), is_plain) for item in objects]
+    if recorded is not None and recorded != records:
+        raise StorageRejected(
+            f"{store.address}/{key} has changed since it was downloaded first, and the copy in {folder} is damaged: "
+            "use another name for other content"
+        )
+    write_atomically(record_file, _RECORDS.dump_json(records).decode())
+
+
+def _recorded(file: Path) -> list[ObjectRecord] | None:
+    """Return the records of a complete download; None if there was none, or its record is damaged."""
+    try:
+        return _RECORDS.validate_json(file.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _read_sums(store: ObjectStore, key: str, objects: list[StoredObject], *, is_plain: bool) -> dict[str, str] | None:
+    """Return object -> SHA-256 of the file SHA256SUMS below a prefix; None without that file."""
+    name = f"{key}/{SUMS}"
+    item = next((item for item in objects if item.name == name), None)
+    if item is None:
+        return None
+    if item.size > MAX_SUMS_BYTES:
+        raise CorruptObject(f"{store.address}/{name} has {item.size:,} bytes; allowed: {MAX_SUMS_BYTES:,}")
+    text = _read_block(store, store.stat(name), 0, is_plain=is_plain).decode("utf-8", errors="replace")
+    sums = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise CorruptObject(f"{store.address}/{name}:{number}: not a line of `sha256sum`: {line[:100]!r}")
+        sums[check_name(f"{key}/{match['name']}")] = match["digest"]
+    if missing := sorted(sums.keys() - {item.name for item in objects}):
+        raise ObjectMissing(f"{store.address}/{missing[0]}: no such object, but {SUMS} names it")
+    return sums
+
+
+def _download(
+    pool: ThreadPoolExecutor, store: ObjectStore, name: str, folder: Path, expected: str | None, is_plain: bool
+) -> ObjectRecord:
+    """Write one object to a file; return its size and digests. `expected`: SHA-256 of the whole object."""
+    path = folder / check_name(name)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CorruptObject(f"{name!r} leads out of {folder} by a symbolic link")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    item = store.stat(name)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    whole, digests = hashlib.sha256(), []
+    try:
+        with temporary.open("wb") as file:
+            for first in range(0, blocks(item.size), PARALLEL_READS):
+                numbers = range(first, min(first + PARALLEL_READS, blocks(item.size)))
+                for block in pool.map(partial(_read_block, store, item, is_plain=is_plain), numbers):
+                    file.write(block)
+                    whole.update(block)
+                    digests.append(hashlib.sha256(block).hexdigest())
+            file.flush()
+            os.fsync(file.fileno())
+        if expected is not None and whole.hexdigest() != expected:
+            raise CorruptObject(f"{store.address}/{name}: SHA-256 is {whole.hexdigest()}, in {SUMS} {expected}")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return ObjectRecord(name=name, size=item.size, sha256=digests)
+
+
+def _read_block(store: ObjectStore, item: StoredObject, number: int, *, is_plain: bool) -> bytes:
+    start = number * BLOCK_BYTES
+    end = min(start + BLOCK_BYTES, item.size)
+    if start == end:
+        return b""
+    earlier: set[bytes] = set()
+    for _ in range(READS):
+        body = store.read(item.name, start=start, end=end, etag=item.etag, limit=BLOCK_BYTES).body
+        if len(body) != end - start:
+            raise CorruptObject(f"{store.address}/{item.name} has another size than {item.size} bytes")
+        digest = hashlib.sha256(body).digest()
+        if not is_plain or digest in earlier:
+            return body
+        earlier.add(digest)
+    raise StorageUnavailable(f"{store.address}/{item.name}: {READS} reads of one block had {READS} contents")
