@@ -248,8 +248,8 @@ def test_lora_compiled_layers_have_the_same_loss(model_dir: Path, monkeypatch: p
         config = replace(CONFIG, lora=SPEC, packed=True, compiled=compiled, activation_checkpointing=True)
         with rank_here(model_dir, config=config) as rank:
             rows = sft_rows(conversations(8))
-            batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=64, packed=True)[0]
-            losses.append([rank.sft(batches, 1e-2).sums["loss"] for _ in range(3)])
+            batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=4096, packed=True)[0]
+            losses.append([rank.sft(batches, 1e-2).sums["loss"] for _ in range(2)])
             assert not compiled or (rank.watch is not None and rank.watch.graphs > 0)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
