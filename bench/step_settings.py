@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 SETTINGS: Any = SimpleNamespace(
-    objective=SimpleNamespace(type="GRPO", clip_low=0.2, clip_high=0.28, aggregation="GroupMean"),
+    objective=SimpleNamespace(type="GRPO", clip_low=0.2, clip_high=0.28, aggregation="GroupMean", teacher=None),
     temperature=1.0,
     correction_cap=None,
     reference_kl=None,
