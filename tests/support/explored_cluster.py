@@ -205,7 +205,7 @@ class ExploredCluster(SimulatedCluster):
             since = {"type": kind, "status": value, "lastTransitionTime": timestamp(self.now)}
             pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), since]
             pod["status"]["containerStatuses"] = [
-                {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(0)}}}
+                {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(self.now)}}}
             ]
 
     def _pods_of(self, job: str) -> list[dict[str, Any]]:
