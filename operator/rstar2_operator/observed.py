@@ -343,6 +343,14 @@ def exit_code(pod: Object) -> int | None:
     return None
 
 
+def held_exit_code(pod: Object | None) -> int | None:
+    """Return the exit code of a pod that only injected containers keep running; None if there is no such pod.
+
+    Without them the pod ends by itself: for a moment its container has exited and the pod is still Running.
+    """
+    return exit_code(pod) if pod is not None and injected_containers(pod) else None
+
+
 def exited_at(pod: Object) -> float | None:
     """Return when the container of a batch Job's pod exited, although an injected one keeps the pod running."""
     for status in own_statuses(pod):

@@ -10,7 +10,7 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import Decision, Ending, Phase, Verdict, listed
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.pod_termination import exit_deadline, running_pods
-from rstar2_operator.observed import Object, ObservedJob, created_at, exited_at, job_finished_at, seconds
+from rstar2_operator.observed import Object, ObservedJob, created_at, held_exit_code, job_finished_at, seconds
 
 REPORT_SECONDS = 300.0
 """Maximum wait for the report Job; a report that hangs or is rejected must not delay the end any longer."""
@@ -85,7 +85,7 @@ def is_reported(observed: ObservedJob) -> bool:
     if report is None:
         return False
     pod = stage_progress.first_pod(report, observed)
-    return job_finished_at(report) is not None or (pod is not None and exited_at(pod) is not None)
+    return job_finished_at(report) is not None or held_exit_code(pod) is not None
 
 
 def report_requested_at(observed: ObservedJob, report: Object | None, now: float) -> float:

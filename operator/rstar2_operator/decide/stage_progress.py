@@ -8,8 +8,7 @@ from rstar2_operator import names
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
-    exit_code,
-    exited_at,
+    held_exit_code,
     is_alive,
     is_of,
     is_true,
@@ -95,6 +94,5 @@ def preparation(observed: ObservedJob) -> Preparation:
         has_attempts = any(names.STAGE_LABEL in labels(job) for job in observed.of_kind("Job"))
         return "complete" if completed or has_attempts or is_true(observed.job, "StorageReady") else "missing"
     if job_finished_at(prepare) is None:
-        pod = first_pod(prepare, observed)
-        return "complete" if pod is not None and exited_at(pod) is not None and exit_code(pod) == 0 else "running"
+        return "complete" if held_exit_code(first_pod(prepare, observed)) == 0 else "running"
     return "failed" if is_true(prepare, "Failed") else "complete"

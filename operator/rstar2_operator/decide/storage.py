@@ -20,8 +20,7 @@ from rstar2_operator.observed import (
     annotations_of,
     as_json,
     condition,
-    exit_code,
-    exited_at,
+    held_exit_code,
     labels,
     own_statuses,
 )
@@ -120,4 +119,4 @@ def _failed_pods(observed: ObservedJob) -> tuple[Object, ...]:
     """Return the pod whose container failed, and which an injected one keeps running: its Job could not retry."""
     prepare = observed.child("Job", names.prepare(observed.name))
     pod = None if prepare is None else stage_progress.first_pod(prepare, observed)
-    return (pod,) if pod is not None and exited_at(pod) is not None and exit_code(pod) != 0 else ()
+    return (pod,) if pod is not None and held_exit_code(pod) else ()

@@ -75,6 +75,20 @@ def test_preparation_failure_removes_its_pod() -> None:
     assert cluster.pods == {}
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_preparation_without_injected_container_waits_for_its_job(code: int) -> None:
+    """A pod is Running for a moment after its only container has exited: its Job and its log stay."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    exit_own(cluster, "demo-prepare", code)
+    for pod in cluster.pods.values():
+        del pod["status"]["containerStatuses"][0]  # the proxy
+    decision = cluster.reconcile()
+    assert decision.phase == "Preparing"
+    assert ("Job", "demo-prepare") in cluster.children and cluster.pods
+    assert cluster.created_jobs == ["demo-prepare"]
+
+
 @pytest.mark.parametrize("code", [76, 137])
 def test_attempt_ends_with_its_own_container(code: int) -> None:
     """If the orchestrator reported a failure, or crashed, a new attempt starts two minutes later, counted."""
