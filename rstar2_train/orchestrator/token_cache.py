@@ -22,6 +22,7 @@ from rstar2_train.data.problems import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.trainer.checkpoint import remove_asides, write_folder
 from rstar2_train.trainer.types import TokenSequence
+from rstar2_train.utils.files import file_sha256
 
 log = logging.getLogger(__name__)
 
@@ -127,11 +128,8 @@ def _read(folder: Path, key: str) -> TokenCache | None:
 
 def _digest(folder: Path) -> str:
     """Return the SHA-256 of the files of a cache."""
-    digests = []
-    for name in (TOKENS, ENDS, LEVELS):
-        with (folder / name).open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+    digests = "".join(file_sha256(folder / name) for name in (TOKENS, ENDS, LEVELS))
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def _digest_rows(data: Path) -> tuple[str, int]:

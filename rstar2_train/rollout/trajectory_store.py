@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from rstar2_train.judge.types import ReturnedFile
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
+from rstar2_train.utils.files import sync_to_disk
 
 FORMAT = b"2"
 """Version of the columns, in the file's metadata under `rstar2.trajectories`. A new nullable column keeps it."""
@@ -83,7 +84,7 @@ def write_tables(path: Path, row_groups: Iterable[pa.Table]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_to_disk(path.parent)
 
 
 def read(path: Path) -> list[Trajectory]:
@@ -184,15 +185,6 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
     ]
     row["calls"] = [values(call) | {"files": list(map(values, call.files))} for call in trajectory.calls]
     return row
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename durable against a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _schema() -> pa.Schema:

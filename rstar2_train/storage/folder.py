@@ -22,6 +22,7 @@ from rstar2_train.storage.store import (
     StoredObject,
     check_name,
 )
+from rstar2_train.utils.files import sync_to_disk
 
 HIDDEN = ".rstar2-uploads"
 """Folder of incomplete files and of the lock. Its files are not objects."""
@@ -69,7 +70,7 @@ class LocalFolder:
                 if current.body == body:
                     return current.etag
                 raise ObjectExists(f"{self.address}/{name}: the object exists") from error
-            _sync(target.parent)
+            sync_to_disk(target.parent)
             return _etag(target.stat())
 
     def put_if_unchanged(self, name: str, body: bytes, etag: str) -> str:
@@ -86,17 +87,17 @@ class LocalFolder:
             _write(temporary, body)
             target = self._path(name)
             temporary.replace(target)
-            _sync(target.parent)
+            sync_to_disk(target.parent)
             return _etag(target.stat())
 
     def upload(self, name: str, file: Path) -> None:
         """Create or replace an object by a copy of a file."""
         with self._incomplete() as temporary:
             shutil.copyfile(file, temporary)
-            _sync(temporary)
+            sync_to_disk(temporary)
             target = self._folder_of(name)
             temporary.replace(target)
-            _sync(target.parent)
+            sync_to_disk(target.parent)
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
@@ -146,12 +147,3 @@ def _write(path: Path, body: bytes) -> None:
         file.write(body)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    """Write a file or the entries of a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.utils.files import DISK_FULL
+from rstar2_train.utils.files import DISK_FULL, file_sha256, sync_to_disk
 from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 MANIFEST = "manifest.json"
@@ -121,13 +120,13 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
         yield aside
         if durable:
             for path in (*aside.rglob("*"), aside):
-                _fsync(path)
+                sync_to_disk(path)
         old = _aside(target) if target.exists() else None
         if old is not None:
             target.rename(old)
         aside.rename(target)
         if durable:
-            _fsync(target.parent)
+            sync_to_disk(target.parent)
         if old is not None:
             shutil.rmtree(old)
     except BaseException as error:
@@ -225,9 +224,8 @@ def find_damage(folder: Path, manifest: CheckpointManifest, *, share: int = 0, s
     Reads only one of `shares` parts of the files, number `share` (from 0): the ranks verify a checkpoint in parallel.
     """
     for name in sorted(manifest.files, key=lambda file: (-manifest.files[file][0], file))[share::shares]:
-        with (folder / name).open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != manifest.files[name][1]:
-                return f"damaged checkpoint: the SHA-256 of {folder / name} differs from the manifest"
+        if file_sha256(folder / name) != manifest.files[name][1]:
+            return f"damaged checkpoint: the SHA-256 of {folder / name} differs from the manifest"
     return None
 
 
@@ -246,11 +244,3 @@ def verify(folder: Path) -> CheckpointManifest:
 
 def _aside(target: Path) -> Path:
     return target.with_name(f"{ASIDE}{target.name}-{uuid.uuid4().hex[:12]}")
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

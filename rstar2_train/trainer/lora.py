@@ -23,7 +23,8 @@ from torch.nn import functional
 
 from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer.sharding import first_row
-from rstar2_train.weights.adapter_folder import base_digest, file_sha256, tensor_name, weight_files
+from rstar2_train.utils.files import file_sha256
+from rstar2_train.weights.adapter_folder import base_digest, tensor_name, weight_files
 
 if TYPE_CHECKING:
     from rstar2_train.api.lora import LoRASpec

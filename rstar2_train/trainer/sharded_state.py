@@ -7,7 +7,6 @@ folder is complete.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from rstar2_train.trainer.model import Policy, trained_shards
 from rstar2_train.trainer.optimizer import named_state
+from rstar2_train.utils.files import file_sha256
 
 FileDigest = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
@@ -85,8 +85,7 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.AdamW | None) -
 
 def file_digest(path: Path) -> FileDigest:
     """Return size and SHA-256 of a file."""
-    with path.open("rb") as file:
-        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+    return path.stat().st_size, file_sha256(path)
 
 
 def _state(policy: Policy, optimizer: torch.optim.AdamW | None) -> dict[str, Any]:

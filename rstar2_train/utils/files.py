@@ -1,8 +1,9 @@
-"""Atomic writes of small files, the errors of a full disk, and the folder of the cache."""
+"""Files: atomic writes, digests, the errors of a full disk, and the folder of the cache."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,21 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_to_disk(path: Path) -> None:
+    """Write a file, or the entries of a folder, to the disk: a rename then survives a power failure. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cache_folder() -> Path:

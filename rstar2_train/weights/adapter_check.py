@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from safetensors import safe_open
 
-from rstar2_train.weights.adapter_folder import CONFIG, PREFIX, TENSORS, file_sha256, read_tensors, tensor_name
+from rstar2_train.utils.files import file_sha256
+from rstar2_train.weights.adapter_folder import CONFIG, PREFIX, TENSORS, read_tensors, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
 from rstar2_train.weights.version_store import read_manifest
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights.shard_file import FileSummary, ShardFileInvalid
 
 CONFIG = "adapter_config.json"
@@ -124,12 +125,6 @@ def read_base(folder: Path) -> str:
 def weight_files(model_dir: Path) -> list[Path]:
     """Return the files with the weights of a model folder, by name."""
     return sorted(model_dir.glob("*.safetensors"))
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def base_digest(digests: Iterable[tuple[str, str]]) -> str:

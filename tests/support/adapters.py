@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.adapter_folder import (
     CONFIG,
     TENSORS,
     AdapterIdentity,
-    file_sha256,
     tensor_name,
     write_adapter,
 )
