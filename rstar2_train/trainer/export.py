@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from rstar2_train.trainer import lora
-from rstar2_train.trainer.model import Policy, named_shards, trained_shards
+from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
 from rstar2_train.trainer.model_files import INDEX, SINGLE, tensor_files
 from rstar2_train.weights import adapter_folder
 from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity
@@ -59,7 +59,7 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         target: an existing folder, not yet visible to readers.
     """
     dtype = stored_dtype(source)
-    shards = {name: shard for name, shard in named_shards(policy).items() if not name.endswith((lora.A, lora.B))}
+    shards = stored_shards(policy)
     files = _plan({name: shard.numel() * dtype.itemsize for name, shard in shards.items()})
     whole = _Gathered(shards) if policy.adapter is None else _Merged(policy, policy.adapter, source)
     order, ranks = list(files), dist.get_world_size()

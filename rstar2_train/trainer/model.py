@@ -233,6 +233,11 @@ def _mesh(device: str, layout: Layout) -> DeviceMesh:
     return init_device_mesh(device, shape, mesh_dim_names=("copies", "shards"))
 
 
+def stored_shards(policy: Policy) -> dict[str, DTensor]:
+    """Return the parameters that the model folder has, as `named_shards`: all but those of an adapter."""
+    return {name: shard for name, shard in named_shards(policy).items() if not name.endswith((lora.A, lora.B))}
+
+
 def trained_shards(policy: Policy) -> dict[str, DTensor]:
     """Return the parameters that the optimiser updates, as `named_shards`: all, or those of the adapter."""
     return {name: shard for name, shard in named_shards(policy).items() if shard.requires_grad}
@@ -254,11 +259,11 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
 @torch.no_grad()
 def _fill_parameters(policy: Policy, model_dir: Path) -> None:
     files = tensor_files(model_dir)
-    stored = [name for name in named_shards(policy) if not name.endswith((lora.A, lora.B))]
-    policy.file_names = file_names(policy.model, stored, files, folder=model_dir)
-    if len(stored) < len(named_shards(policy)) and any(name != other for name, other in policy.file_names.items()):
+    policy.file_names = file_names(policy.model, stored_shards(policy), files, folder=model_dir)
+    shards = stored_shards(policy)
+    has_adapter = len(shards) < len(named_shards(policy))
+    if has_adapter and any(name != other for name, other in policy.file_names.items()):
         raise UnsupportedModel(f"{model_dir}: its files have other names than the model of transformers: remove lora")
-    shards = {name: shard for name, shard in named_shards(policy).items() if name in files}
     by_file: dict[Path, list[str]] = {}
     for name in shards:
         by_file.setdefault(files[name], []).append(name)
