@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from rstar2_train.storage.store import (
     StoredObject,
     check_name,
 )
-from rstar2_train.storage.verified_read import PARALLEL_READS, READS, has_content
+from rstar2_train.storage.verified_read import PARALLEL_READS, READS, has_content, in_order, path_within, write_blocks
 from rstar2_train.utils.files import write_atomically
 
 SUMS = "SHA256SUMS"
@@ -145,28 +145,18 @@ def _download(
     pool: ThreadPoolExecutor, store: ObjectStore, name: str, folder: Path, expected: str | None, is_plain: bool
 ) -> ObjectRecord:
     """Write one object to a file; return its size and digests. `expected`: SHA-256 of the whole object."""
-    path = folder / check_name(name)
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise CorruptObject(f"{name!r} leads out of {folder} by a symbolic link")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    item = store.stat(name)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    whole, digests = hashlib.sha256(), []
-    try:
-        with temporary.open("wb") as file:
-            for first in range(0, blocks(item.size), PARALLEL_READS):
-                numbers = range(first, min(first + PARALLEL_READS, blocks(item.size)))
-                for block in pool.map(partial(_read_block, store, item, is_plain=is_plain), numbers):
-                    file.write(block)
-                    whole.update(block)
-                    digests.append(hashlib.sha256(block).hexdigest())
-            file.flush()
-            os.fsync(file.fileno())
+    path, item = path_within(folder, check_name(name)), store.stat(name)
+    whole, digests = hashlib.sha256(), list[str]()
+
+    def received() -> Iterator[bytes]:
+        for block in in_order(pool, partial(_read_block, store, item, is_plain=is_plain), blocks(item.size)):
+            whole.update(block)
+            digests.append(hashlib.sha256(block).hexdigest())
+            yield block
         if expected is not None and whole.hexdigest() != expected:
             raise CorruptObject(f"{store.address}/{name}: SHA-256 is {whole.hexdigest()}, in {SUMS} {expected}")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    write_blocks(path, received())
     return ObjectRecord(name=name, size=item.size, sha256=digests)
 
 

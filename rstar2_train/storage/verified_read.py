@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from rstar2_train.storage.manifest import (
@@ -76,18 +77,9 @@ def fetch(store: ObjectStore, manifest: PublicationManifest, folder: Path) -> No
     root = folder.resolve()
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         for record in manifest.objects:
-            path = root / record.name
-            if not path.resolve().is_relative_to(root):
-                raise CorruptObject(f"{store.address}: {record.name!r} leads out of {root} by a symbolic link")
-            if has_content(path, record):
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                _write_blocks(temporary, record, _blocks(pool, store, manifest, record))
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            path = path_within(root, record.name)
+            if not has_content(path, record):
+                write_blocks(path, in_order(pool, partial(_block, store, manifest, record), len(record.sha256)))
 
 
 def has_content(path: Path, record: ObjectRecord) -> bool:
@@ -98,21 +90,33 @@ def has_content(path: Path, record: ObjectRecord) -> bool:
         return all(hashlib.sha256(file.read(BLOCK_BYTES)).hexdigest() == digest for digest in record.sha256)
 
 
-def _blocks(
-    pool: ThreadPoolExecutor, store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord
-) -> Iterable[bytes]:
-    """Yield the blocks of an object in order; at most 2 * PARALLEL_READS are in memory."""
-    for first in range(0, len(record.sha256), PARALLEL_READS):
-        numbers = range(first, min(first + PARALLEL_READS, len(record.sha256)))
-        yield from pool.map(lambda number: _block(store, manifest, record, number), numbers)
+def path_within(folder: Path, name: str) -> Path:
+    """Return the path of an object's file. Raises CorruptObject if a symbolic link leads out of the folder."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CorruptObject(f"{name!r} leads out of {folder} by a symbolic link")
+    return path
 
 
-def _write_blocks(path: Path, record: ObjectRecord, blocks: Iterable[bytes]) -> None:
-    with path.open("wb") as file:
-        for block in blocks:
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
+def in_order(pool: ThreadPoolExecutor, read: Callable[[int], bytes], count: int) -> Iterator[bytes]:
+    """Yield `count` blocks in order; at most 2 * PARALLEL_READS are in memory. `read`: returns a block by number."""
+    for first in range(0, count, PARALLEL_READS):
+        yield from pool.map(read, range(first, min(first + PARALLEL_READS, count)))
+
+
+def write_blocks(path: Path, blocks: Iterable[bytes]) -> None:
+    """Write a file, which gets its name when it is complete and on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _block(store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord, number: int) -> bytes:
