@@ -37,11 +37,11 @@ from rstar2_train.api.roles import (
     RedisSpec,
     RolloutSpec,
     RuntimePatch,
-    StorageSpec,
     TrackingSpec,
     TrainerSpec,
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
+from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import SANDBOX_REWARDS, AgentSpec, EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
 
 CONTROLLER = "rstar2.dev/operator"

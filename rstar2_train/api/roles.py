@@ -1,4 +1,4 @@
-"""Models of the roles that serve a job: trainer, engines, judge, executors, Redis, storage, accelerator and tracking.
+"""Models of the roles that serve a job: trainer, engines, judge, executors, Redis, accelerator and tracking.
 
 `job.py` assembles them into the spec. The operator's builders and `rstar2 run` read them to start pods or processes.
 """
@@ -15,8 +15,6 @@ from rstar2_train.api.base import (
     BY_NAME,
     COMPUTE,
     DEVICE,
-    ENDPOINT,
-    LABEL,
     SET,
     AnyValue,
     ApiModel,
@@ -44,7 +42,6 @@ from rstar2_train.api.kube import (
 )
 from rstar2_train.api.lora import LoRASpec
 
-AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 NumberFormat = Literal["Auto", "Float32", "BFloat16"]
 Sharding = Literal["Auto", "Full", "PerHost"]
 Requirement = Annotated[
@@ -116,27 +113,6 @@ class ModelSource(ApiModel):
     """Text before every problem. Default: a request for an <answer> with a \\boxed{}."""
     assume_instruction_tuned: bool = False
     """Whether the source is instruction-tuned: no warning about a missing SFT stage."""
-
-
-class StorageSpec(ApiModel):
-    """Storage for checkpoints, trajectories and reports. `rstar2 run` uses a local directory instead."""
-
-    claim_name: ObjectName | None = None
-    """Existing PersistentVolumeClaim to use. Default: the operator creates a claim for the job."""
-    size: Quantity | None = None
-    """Size of the created claim; it may only grow. Default: 100Gi unless claimName is set."""
-    storage_class_name: ObjectName | None = None
-    """StorageClass of the created claim. Default: the cluster's default class."""
-    access_modes: Annotated[list[AccessMode], Field(min_length=1, max_length=3), SET] = ["ReadWriteMany"]
-    """Access modes of the created claim. A job on more than one node needs ReadWriteMany."""
-    reclaim_policy: Literal["Retain", "Delete"] = "Retain"
-    """Retain: the created claim stays when the job is deleted. Delete: it is deleted too. claimName always stays."""
-    endpoint_url: Annotated[str, StringConstraints(pattern=ENDPOINT, max_length=256)] | None = None
-    """Address of the server of s3:// sources. Default: that of AWS, or AWS_ENDPOINT_URL of secretRefs.storage."""
-    region: Annotated[str, StringConstraints(pattern=LABEL, max_length=63)] | None = None
-    """Region of s3:// sources. Default: AWS_REGION of secretRefs.storage, else us-east-1."""
-    addressing: Literal["Path", "VirtualHost"] = "Path"
-    """Place of the bucket's name in requests to endpointUrl: in the path, or in the host name."""
 
 
 class RDMASpec(ApiModel):

@@ -17,9 +17,10 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora_rules import lora
 from rstar2_train.api.objective_rules import objectives, reference_kl
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
-from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK, StorageSpec
+from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import schemes, sources
 from rstar2_train.api.stages import Stage
+from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
 
 MEMBERS = {"SFT": "sft", "GRPO": "grpo", "Filter": "filter", "Evaluate": "evaluate"}

@@ -87,8 +87,8 @@ def _machine(state: Path) -> list[Finding]:
 
 def _bucket(args: argparse.Namespace) -> list[Finding]:
     """Raise ValueError for an invalid URL or address."""
-    from rstar2_train.api.roles import StorageSpec
     from rstar2_train.api.sources import split_bucket
+    from rstar2_train.api.storage import StorageSpec
     from rstar2_train.launch.doctor.bucket import examine
 
     try:

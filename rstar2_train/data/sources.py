@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.roles import StorageSpec
 from rstar2_train.api.sources import (
     BUCKETS,
     GENERATED,
@@ -26,6 +25,7 @@ from rstar2_train.api.sources import (
     split_bucket,
     split_generated,
 )
+from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.data import tiny
 from rstar2_train.data.demonstrations import read_demonstrations

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rstar2_train.api.roles import StorageSpec
 from rstar2_train.api.sources import BucketSource
+from rstar2_train.api.storage import StorageSpec
 from rstar2_train.storage.bucket import Bucket, Endpoint
 from rstar2_train.storage.manifest import BLOCK_BYTES, MAX_OBJECTS, ObjectRecord, blocks
 from rstar2_train.storage.retries import Retries

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rstar2_train.api.roles import StorageSpec
 from rstar2_train.api.sources import BucketSource
+from rstar2_train.api.storage import StorageSpec
 from rstar2_train.launch.doctor.findings import Finding, ok
 from rstar2_train.storage.probe import probe
 from rstar2_train.storage.source import open_source

@@ -15,8 +15,8 @@ import yaml
 
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.roles import StorageSpec
 from rstar2_train.api.sources import resolved_sources
+from rstar2_train.api.storage import StorageSpec
 from rstar2_train.cli.main import main
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
