@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 from collections import Counter
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -166,13 +167,20 @@ def test_publication_process_ended_at_every_request(
         if process.exitcode == 0:
             assert at > 12
             return
-        third = PublicationWriter(store, 3)
-        third.claim()
-        if "step-2" not in visible:
-            third.publish("step-2", new)
-        third.retain({"step-2"})
-        assert published(store, tmp_path / f"{moment}-{at}-resumed") == {"step-2": contents(new)}
+        assert_next_attempt_continues(store, visible, new, tmp_path / f"{moment}-{at}-resumed")
     pytest.fail("the process was always ended")
+
+
+def assert_next_attempt_continues(
+    store: ObjectStore, visible: Collection[str], new: dict[str, Path], folder: Path
+) -> None:
+    """Attempt 3 publishes step-2 unless it is visible, and keeps it alone."""
+    third = PublicationWriter(store, 3)
+    third.claim()
+    if "step-2" not in visible:
+        third.publish("step-2", new)
+    third.retain({"step-2"})
+    assert published(store, folder) == {"step-2": contents(new)}
 
 
 class _EndedProcess:
@@ -212,12 +220,7 @@ def test_publication_in_folder_process_ended_at_every_step(before: bool, files: 
         if process.exitcode == 0:
             assert at > 8
             return
-        third = PublicationWriter(store, 3)
-        third.claim()
-        if "step-2" not in visible:
-            third.publish("step-2", new)
-        third.retain({"step-2"})
-        assert published(store, tmp_path / f"resumed-{at}") == {"step-2": contents(new)}
+        assert_next_attempt_continues(store, visible, new, tmp_path / f"resumed-{at}")
     pytest.fail("the process was always ended")
 
 
