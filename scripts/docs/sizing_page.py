@@ -11,6 +11,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import load
 from rstar2_train.capacity.fit import misfits
 from rstar2_train.capacity.hardware_profile import load_profile
+from rstar2_train.capacity.memory import snapshot_bytes
 from rstar2_train.capacity.model_shape import read_shape
 from scripts.docs.repository import ROOT
 
@@ -19,8 +20,6 @@ MODELS = ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Qwen3-14B", "Qwen
 BUDGETS = (8192, 12288, 30720)
 HARDWARE = {"h100": "GPUs of 80 GB", "mi300x": "GPUs of 192 GB"}
 """Hardware profile -> heading of its column."""
-CHECKPOINT_BYTES = 12
-"""Bytes per parameter of a checkpoint, as docs/training-step.md explains."""
 RANKS, TENSOR = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
 START, END = "<!-- table: start -->\n\n", "\n<!-- table: end -->"
 
@@ -66,7 +65,7 @@ def table() -> str:
         for budget in BUDGETS:
             sizes = [smallest(model, budget, hardware) for hardware in HARDWARE]
             cells = [f"{sum(size)}: {size[0]} + {size[1]}" if size else f"above {RANKS[-1]} ranks" for size in sizes]
-            cells += [f"{CHECKPOINT_BYTES * shape.parameters / 1e9:,.0f} GB", f"{2 * shape.parameters / 1e9:,.1f} GB"]
+            cells += [f"{snapshot_bytes(shape, ranks=1) / 1e9:,.0f} GB", f"{2 * shape.parameters / 1e9:,.1f} GB"]
             lines.append("| " + " | ".join([f"{model}, {budget:,}", *cells]) + " |")
     return "\n".join(lines) + "\n"
 
