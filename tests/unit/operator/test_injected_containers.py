@@ -76,7 +76,7 @@ def test_preparation_failure_removes_its_pod() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_preparation_without_injected_container_waits_for_its_job(code: int) -> None:
+def test_preparation_alone_waits_for_its_job(code: int) -> None:
     """A pod is Running for a moment after its only container has exited: its Job and its log stay."""
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()
