@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.base import API_VERSION, COMPUTE, LABEL_KEY
+from rstar2_train.api.cel import with_lora
 from rstar2_train.api.loader import dump_yaml
+from rstar2_train.api.lora_rules import ENGINE_ARGS, ONE_REPLICA
 from rstar2_train.api.roles import (
     BUILTIN_TOOLS,
     GPU_RESOURCES,
@@ -199,6 +201,16 @@ TASKS = (
         "object.spec.rollout.?engineArgs.orValue({}).all(k,"
         f" !k.replace('_', '-').matches('^-*({'|'.join(sorted(RESERVED_ENGINE_ARGS))})$'))",
         "rollout.engineArgs: an argument is set by the operator and cannot be overridden",
+    ),
+    AdmissionRule(
+        f"!({with_lora(['GRPO'], 'object.spec')}) || object.spec.rollout.?engineArgs.orValue({{}}).all(k,"
+        f" !k.replace('_', '-').matches('^-*({'|'.join(sorted(ENGINE_ARGS))})$'))",
+        "rollout.engineArgs: an argument follows from lora and cannot be set",
+    ),
+    AdmissionRule(
+        f"!({with_lora(['GRPO'], 'object.spec')}) || object.spec.rollout.?engineArgs.orValue({{}}).all(k,"
+        " !k.replace('_', '-').matches('^-*data-parallel-size$') || object.spec.rollout.engineArgs[k] == 1)",
+        f"rollout.engineArgs: data-parallel-size {ONE_REPLICA}",
     ),
     AdmissionRule(
         f"variables.tools.all(t, t.name != '{NOTEBOOK}' && (has(t.server) || has(t.source) != (t.name in"

@@ -94,9 +94,9 @@ def _immutable(at: str, field: str, message: str) -> Rule:
     return Rule(at=at, rule=same, message=message, field=f".{field}")
 
 
-def _with_lora(types: list[str]) -> str:
-    """Return whether a stage of one of the types trains an adapter, seen from `spec`."""
-    return f"self.stages.exists(s, s.type in {types} && (has(self.trainer.lora) || s.?trainer.?lora.hasValue()))"
+def with_lora(types: list[str], spec: str = "self") -> str:
+    """Return the expression that a stage of one of the types trains an adapter. `spec`: expression of the spec."""
+    return f"{spec}.stages.exists(s, s.type in {types} && (has({spec}.trainer.lora) || s.?trainer.?lora.hasValue()))"
 
 
 def _exactly_one(fields: Iterable[str]) -> str:
@@ -209,13 +209,13 @@ OBJECTIVES = (
 LORA = (
     Rule(
         at="spec",
-        rule=f"!self.trainer.offload || !({_with_lora(['SFT', 'GRPO'])})",
+        rule=f"!self.trainer.offload || !({with_lora(['SFT', 'GRPO'])})",
         message=NO_OFFLOAD,
         field=".trainer.offload",
     ),
     Rule(
         at="spec",
-        rule=f"self.rollout.weightTransport in ['Auto', 'Folder'] || !({_with_lora(['GRPO'])})",
+        rule=f"self.rollout.weightTransport in ['Auto', 'Folder'] || !({with_lora(['GRPO'])})",
         message=TRANSPORT,
         field=".rollout.weightTransport",
     ),
