@@ -51,6 +51,10 @@ class _LoopWatch:
         self._thread_id = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._thread_id)
         self._beats = 0
+        self._seen_at = time.clock_gettime(self._clock)
+        """CPU time of the thread at the last beat or sample."""
+        self._hidden: list[float] = []
+        """Seconds of CPU time that passed without a beat or a sample, and that are not reported yet."""
         self._stopped = threading.Event()
         self._timer = loop.call_later(SAMPLE_SECONDS, self._beat)
         self._sampler = threading.Thread(target=self._sample, name="loop-watch", daemon=True)
@@ -61,33 +65,50 @@ class _LoopWatch:
         self._stopped.set()
         self._timer.cancel()
         self._sampler.join()
+        self._report_hidden(None)
 
     def _beat(self) -> None:
         self._beats += 1
+        # Here, not in the thread: on a busy machine it may sleep for several beats.
+        self._see()
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._beat)
 
     def _sample(self) -> None:
         """Report a callback if all samples in LIMIT_SECONDS of CPU time, without a beat between them, are in it.
 
-        Report also a time without a sample, and with one beat at most: a call of C held the GIL. The stack is that of
-        the next line.
+        Report also a time without a sample and a beat: a call of C held the GIL. The stack is that of the next line, or
+        a later one.
         """
         held: tuple[int, int] | None = None
         start, reported = 0.0, False
-        last, last_beats = time.clock_gettime(self._clock), self._beats
         while not self._stopped.wait(SAMPLE_SECONDS):
-            now, beats = time.clock_gettime(self._clock), self._beats
+            now, beats = self._see(), self._beats
             frame = sys._current_frames().get(self._thread_id)
             current = (beats, _callback(frame)) if frame is not None else None
-            has_held_gil = now - last > HIDDEN_SECONDS and beats - last_beats <= 1
+            has_held_gil = self._report_hidden(frame)
             if current != held:
-                held, start, reported = current, now, False
-            if frame is not None and not reported and (has_held_gil or now - start > LIMIT_SECONDS):
+                held, start, reported = current, now, has_held_gil
+            if frame is not None and not reported and now - start > LIMIT_SECONDS:
                 reported = True
-                self._report(now - last if has_held_gil else now - start, "".join(traceback.format_stack(frame)))
-            last, last_beats = now, beats
+                self._report(now - start, frame)
 
-    def _report(self, seconds: float, stack: str) -> None:
+    def _see(self) -> float:
+        """Return the CPU time of the thread. Take note of a long time since the last beat or sample."""
+        now, before = time.clock_gettime(self._clock), self._seen_at
+        if now - before > HIDDEN_SECONDS:
+            self._hidden.append(now - before)
+        self._seen_at = max(self._seen_at, now)
+        return now
+
+    def _report_hidden(self, frame: FrameType | None) -> bool:
+        """Report the times without a beat and a sample. Return whether there were any."""
+        hidden, self._hidden = self._hidden, []
+        for seconds in hidden:
+            self._report(seconds, frame)
+        return bool(hidden)
+
+    def _report(self, seconds: float, frame: FrameType | None) -> None:
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"pid": os.getpid(), "seconds": round(seconds, 3), "stack": stack}) + "\n")
 
