@@ -122,8 +122,9 @@ async def run_evaluation(ctx: StageContext, rollouts: RolloutSession, run: Evalu
             seconds=time.monotonic() - started,
             benchmarks=run.benchmarks,
         )
+        # Before the file: no later attempt repeats a measurement that has one.
+        ctx.tracker.log_metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
         await asyncio.to_thread(save_evaluation, folder, evaluation, cache.trajectories())
-    ctx.tracker.log_metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
     metrics = {name: value for name, value in ctx.progress.metrics.items() if name != SO_FAR}
     if run.stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
         metrics["pass_at_1"] = evaluation.pass_at_1

@@ -59,16 +59,17 @@ class StepTrainer:
     async def train(self, batch: Batch) -> None:
         """Run the update of a batch, and report it.
 
-        Writes a checkpoint after the last step and on a stop request; for the latter it raises SuspendRequested.
+        Writes a checkpoint after the last step and on a stop request; for the latter it raises SuspendRequested. The
+        report is before the checkpoint: no later attempt repeats a step that has one.
         """
         trainer, started = self._trainer, time.monotonic()
         await trainer.wait_until_ready()
         trained = await self._update(batch)
         seconds = {"rollout": batch.seconds, "update": time.monotonic() - started}
         self._record(batch.groups, trained)
+        self._report(batch, trained, seconds)
         if self.finished or self._ctx.stopping.is_set():
             await trainer.checkpoint(self.step)
-        self._report(batch, trained, seconds)
         self._ctx.check_stop()
 
     async def start_checkpoint(self) -> None:
@@ -77,11 +78,11 @@ class StepTrainer:
             await self._trainer.start_checkpoint(self.step)
 
     async def _update(self, batch: Batch) -> dict[str, float]:
-        """Train on the selected groups and return the trainer's metrics; no group, no update."""
+        """Train on the selected groups and return the trainer's metrics; without a group, its counts, all zero."""
         settings, step = self._settings, self.step
         if not batch.trained:
             log.warning("step %d: no update, because no group has both correct and wrong rollouts", step + 1)
-            return {}
+            return {"updates": 0.0, "groups": 0.0, "sequences": 0.0}
         rate = lr_schedule.warmup(step, peak=settings.learning_rate, warmup_steps=settings.warmup_steps)
         seed = derive_seed(*self._ctx.step_seed(step))
         metrics = await asyncio.to_thread(

@@ -29,28 +29,12 @@ from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer import checkpoint
 from tests.support.fake_rollouts import CharacterFormat, FakeRollouts, rollout
-from tests.support.stage_attempt import FakeTrainerGroup, NewAttempt, fake_sessions
+from tests.support.stage_attempt import FakeTrainerGroup, fake_sessions
 
 
 async def run(ctx: StageContext, rollouts: FakeRollouts | None = None, **hooks: Callable[..., None]) -> Outcome:
     """Run the stage; `hooks`: of FakeTrainerGroup."""
     return await grpo.run(ctx, fake_sessions(rollouts or FakeRollouts(), chat_format=CharacterFormat(), **hooks))
-
-
-@pytest.fixture
-def stage(new_attempt: NewAttempt, tmp_path: Path) -> Callable[..., StageContext]:
-    """Return a function that creates an attempt of a stage of four steps."""
-    (tmp_path / "rl.jsonl").write_text(
-        "".join(json.dumps({"id": f"{n}", "problem": f"{n}", "answer": "1"}) + "\n" for n in range(4))
-    )
-
-    def create(stages: str = "g", number: int = 0, *, attempt: int = 1, every: int = 1, **more: Any) -> StageContext:
-        settings = {"promptsPerStep": 2, "rolloutsPerPrompt": 2, "keepPerPrompt": 2, **more}
-        return new_attempt(
-            stages, number, attempt=attempt, checkpoint={"everySteps": every, "keepLast": 10}, grpo=settings
-        )
-
-    return create
 
 
 def reported(ctx: StageContext) -> list[tuple[int, str]]:
