@@ -75,7 +75,7 @@ integration-trainer: setup
 integration-rollout: setup
 	@$(BIN)/pytest $(call INTEGRATION,rollout serving)
 integration-services: setup
-	@$(BIN)/pytest $(call INTEGRATION,judge storage tools tracking)
+	@$(BIN)/pytest $(call INTEGRATION,judge storage tools tracking view)
 
 chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm and promtool the first time
 	@$(BIN)/pytest tests/chart

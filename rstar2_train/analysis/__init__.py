@@ -22,6 +22,7 @@ Modules:
 - `roc`: counts and explains the results of Resample-on-Correct.
 - `viewer`: writes the data files of the viewer.
 - `pages`: writes the HTML pages and `summary.json`.
+- `live`: the page of `rstar2 view`, which follows a running job.
 
-`index.html.jinja`, `viewer.html.jinja`, `viewer.js` and `style.css` are the pages.
+`index.html.jinja`, `viewer.html.jinja`, `viewer.js`, `trajectory.js` and `style.css` are the pages.
 """

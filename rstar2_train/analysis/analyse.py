@@ -152,7 +152,7 @@ def load_decoder(folder: Path) -> Decode:
 
 def check_out(out: Path) -> None:
     """Raises AnalysisError if `out` exists and is neither an older analysis nor an empty folder."""
-    is_analysis = all((out / name).exists() for name in (pages.SUMMARY, *pages.ASSETS))
+    is_analysis = all((out / name).exists() for name in pages.MARKS)
     if out.exists() and not is_analysis and not (out.is_dir() and not any(out.iterdir())):
         raise AnalysisError(f"{out} exists and is not an analysis, so it is not replaced. Set another --out")
 

@@ -29,8 +29,9 @@ SUMMARY = "summary.json"
 FORMAT = 1
 """Version of summary.json."""
 HERE = Path(__file__).parent
-ASSETS = ("style.css", "viewer.js")
-"""Files that identify a folder as an analysis, with the summary. Only such a folder is ever replaced."""
+ASSETS = ("style.css", "viewer.js", "trajectory.js")
+MARKS = (SUMMARY, "style.css", "viewer.js")
+"""Files that identify a folder as an analysis. Only such a folder is ever replaced."""
 STAGE_METRICS = (
     ("reward/mean", "reward", "{:.3f}"),
     ("response/length_mean", "tokens", "{:.0f}"),
@@ -53,9 +54,7 @@ def write_pages(
 
     `entropy`: the entropy study and its settings; None without a scoring model.
     """
-    modes: dict[str, Mode] = {
-        stage.name: job.grpo_settings(stage).resample.mode for stage in job.spec.stages if stage.type == "GRPO"
-    }
+    modes = resampling_modes(job)
     summary: dict[str, Any] = {
         "format": FORMAT,
         "job": job.metadata.name,
@@ -74,21 +73,12 @@ def write_pages(
         "surprisal": {stage: study.summary() for stage, study in collected.surprisal.items() if study.trajectories},
         "entropy": entropy,
     }
-    data.finish(
-        {
-            "job": job.metadata.name,
-            "unitsPerNat": UNITS_PER_NAT,
-            "delta": DELTA,
-            "trajectories": summary["trajectories"],
-            "weighted": {name: mode == "Paper" for name, mode in modes.items()},
-            "reasons": {stage.name: reason_texts(modes.get(stage.name, "Paper")) for stage in job.spec.stages},
-        }
-    )
+    data.finish(viewer_constants(job, summary["trajectories"]))
     plots = figures.draw_plots(collected.points, folder)
     for asset in ASSETS:
         shutil.copyfile(HERE / asset, folder / asset)
     (folder / "viewer.html").write_text(
-        render_template(HERE / "viewer.html.jinja", job=job.metadata.name), encoding="utf-8"
+        render_template(HERE / "viewer.html.jinja", job=job.metadata.name, live=False), encoding="utf-8"
     )
     report = render_template(
         HERE / "index.html.jinja",
@@ -104,6 +94,24 @@ def write_pages(
     (folder / "index.html").write_text(report, encoding="utf-8")
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return summary
+
+
+def resampling_modes(job: AgenticRLJob) -> dict[str, Mode]:
+    """Return the resampling mode of each GRPO stage."""
+    return {stage.name: job.grpo_settings(stage).resample.mode for stage in job.spec.stages if stage.type == "GRPO"}
+
+
+def viewer_constants(job: AgenticRLJob, trajectories: int) -> dict[str, Any]:
+    """Return the values that all rows of the viewer's table share. `trajectories`: number of all stored ones."""
+    modes = resampling_modes(job)
+    return {
+        "job": job.metadata.name,
+        "unitsPerNat": UNITS_PER_NAT,
+        "delta": DELTA,
+        "trajectories": trajectories,
+        "weighted": {name: mode == "Paper" for name, mode in modes.items()},
+        "reasons": {stage.name: reason_texts(modes.get(stage.name, "Paper")) for stage in job.spec.stages},
+    }
 
 
 def stage_rows(points: Sequence[Point]) -> list[dict[str, Any]]:

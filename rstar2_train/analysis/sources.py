@@ -71,20 +71,24 @@ def find_files(state: JobState, job: AgenticRLJob, stages: Collection[str] = ())
     unknown = sorted(set(stages) - set(names))
     if unknown:
         raise AnalysisError(f"{job.metadata.name} has no stage {unknown[0]!r}; its stages are {', '.join(names)}")
-    files: list[TrajectoryFile] = []
-    for stage in job.spec.stages:
-        if stages and stage.name not in stages:
-            continue
-        folder = state.stage(stage.name)
-        for step, path in trajectory_store.step_files(folder.trajectories):
-            files.append(TrajectoryFile(path, stage.name, SETS.get(stage.type, "training"), step))
-        if folder.evaluation_trajectories.exists():
-            files.append(TrajectoryFile(folder.evaluation_trajectories, stage.name, "evaluation", 0))
+    files = [file for file in stored_files(state, job) if not stages or file.stage in stages]
     if not files:
         raise AnalysisError(
             f"{state.root} contains no trajectories{' of these stages' if stages else ''} yet. A job stores its first "
             "trajectories after SFT, with the first evaluation or RL step. Continue the job, then analyse it again"
         )
+    return files
+
+
+def stored_files(state: JobState, job: AgenticRLJob) -> list[TrajectoryFile]:
+    """Return the files that exist now, in the order of the manifest: the steps of a stage, then its evaluation."""
+    files: list[TrajectoryFile] = []
+    for stage in job.spec.stages:
+        folder = state.stage(stage.name)
+        for step, path in trajectory_store.step_files(folder.trajectories):
+            files.append(TrajectoryFile(path, stage.name, SETS.get(stage.type, "training"), step))
+        if folder.evaluation_trajectories.exists():
+            files.append(TrajectoryFile(folder.evaluation_trajectories, stage.name, "evaluation", 0))
     return files
 
 

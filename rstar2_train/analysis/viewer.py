@@ -125,6 +125,7 @@ def trajectory_data(trajectory: Trajectory, turns: Sequence[AnnotatedTurn]) -> d
         ],
         "answer": trajectory.answer,
         "gold": trajectory.gold,
+        "why": trajectory.reason,
         "error": trajectory.error,
         "seconds": round(trajectory.seconds, 2),
     }  # fmt: skip

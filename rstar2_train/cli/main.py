@@ -24,13 +24,14 @@ from rstar2_train.cli import (
     track,
     validate,
     verify,
+    view,
 )
 from rstar2_train.cli.common import HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
 COMMANDS = (
-    *(doctor, validate, plan, run, report, track, analyse, eval, filter, verify),
+    *(doctor, validate, plan, run, report, track, view, analyse, eval, filter, verify),
     *(serve, chat, data, env, init, judge, simulate),
 )
 INTERRUPTED = 130
@@ -41,6 +42,7 @@ EPILOG = """examples:
   rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts
   rstar2 run examples/tiny.yaml          run the curriculum on this machine; Ctrl-C suspends, run again to resume
   rstar2 report tiny                     held-out results before and after each stage
+  rstar2 view tiny                       follow a running job in a browser: curves, newest trajectories
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, entropy, a viewer
   rstar2 eval --help                     measure a model on benchmark files: pass@1, pass@k, length, tool use
   rstar2 verify --known 1/2 --answer .5  repeat and explain one verdict; also of a stored rollout

@@ -11,6 +11,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,40 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
 
     `columns`: the columns to read; None: all, for `from_row`.
     """
+    for batch in batches(path, columns):
+        yield from batch.to_pylist()
+
+
+def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file as Arrow batches, for computations over columns. Raises TrajectoryStoreError.
+
+    `columns`: as in `stream`; `calls.list.element.status` reads one member of the calls.
+    """
+    with _open(path) as file:
+        yield from file.iter_batches(batch_size=BATCH, columns=columns)
+
+
+def read_row(path: Path, place: int) -> Trajectory:
+    """Return the trajectory at 0-based `place` of a file. Raises TrajectoryStoreError, IndexError."""
+    with _open(path) as file:
+        for number in range(file.num_row_groups):
+            count = file.metadata.row_group(number).num_rows
+            if place < count:
+                (row,) = file.read_row_group(number).slice(place, 1).to_pylist()
+                return from_row(row)
+            place -= count
+    raise IndexError(f"{path} has no row {place}")
+
+
+def count_rows(path: Path) -> int:
+    """Return the number of trajectories of a file. Raises TrajectoryStoreError."""
+    with _open(path) as file:
+        return int(file.metadata.num_rows)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file of this format. Raises TrajectoryStoreError, also for a fault that shows while it is read."""
     try:
         with pq.ParquetFile(path) as file:
             version = (file.schema_arrow.metadata or {}).get(_KEY)
@@ -104,8 +139,7 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
                 raise TrajectoryStoreError(
                     f"{path} does not contain trajectories of format {FORMAT.decode()} (its format: {version!r})"
                 )
-            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
-                yield from batch.to_pylist()
+            yield file
     except (OSError, pa.ArrowInvalid) as error:
         raise TrajectoryStoreError(f"{path} cannot be read as trajectories: {error}") from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.analysis import figures, pages
+from rstar2_train.analysis import figures, live, pages
 from rstar2_train.analysis.analyse import sampling_temperature
 from rstar2_train.analysis.figures import Point, axis_positions, without_tokens
 from rstar2_train.analysis.roc import reason_texts
@@ -21,8 +21,7 @@ from rstar2_train.cli.main import main
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.tracking.metrics import step_metrics
-
-from .conftest import HOSTILE, ChatFormat, Rollout, empty_job, fill
+from tests.support.trajectory_job import HOSTILE, ChatFormat, Rollout, empty_job, fill
 
 
 def run(state: JobState, *options: str) -> int:
@@ -155,7 +154,7 @@ def test_pages_do_not_run_texts_of_models(analysed: JobState) -> None:
     assert HOSTILE in report.text
     viewer = Tags(analysed.analysis / "viewer.html")
     scripts = [attributes for tag, attributes in report.tags + viewer.tags if tag == "script"]
-    assert scripts == [{"src": "viewer.js"}, {"src": "data/index.js"}]
+    assert scripts == [{"src": "trajectory.js"}, {"src": "viewer.js"}, {"src": "data/index.js"}]
     for page in (report, viewer):
         assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
         metas = [attributes for tag, attributes in page.tags if tag == "meta" and "http-equiv" in attributes]
@@ -163,8 +162,9 @@ def test_pages_do_not_run_texts_of_models(analysed: JobState) -> None:
         assert policy.startswith("default-src 'none'") and "unsafe" not in policy
         links = [attributes.get("src") or attributes.get("href") or "" for _, attributes in page.tags]
         assert not [link for link in links if ":" in link or link.startswith("//")], "all files are next to the page"
-    script = (analysed.analysis / "viewer.js").read_text(encoding="utf-8")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\(|srcdoc", script)
+    for script in (*analysed.analysis.glob("*.js"), Path(live.__file__).parent / "live.js"):
+        text = script.read_text(encoding="utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\(|srcdoc", text)
 
 
 def test_analyse_replaces_older_analysis_atomically(filled: JobState, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,7 @@ from rstar2_train.analysis import score
 from rstar2_train.analysis.score import Scorer
 from rstar2_train.analysis.sources import AnalysisError
 from tests.support.token_arrays import response
-
-from .conftest import Rollout
+from tests.support.trajectory_job import Rollout
 
 
 def test_score_equals_direct_computation(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from rstar2_train.analysis.tokens import annotate, forking_tokens, mark_highest, token_regions, token_texts
 from rstar2_train.api.roles import ToolParser
 from rstar2_train.tools.parser import write_calls
-
-from .conftest import CALL, ChatFormat, Rollout
+from tests.support.trajectory_job import CALL, ChatFormat, Rollout
 
 
 def decode_bytes(ids: list[int]) -> str:
