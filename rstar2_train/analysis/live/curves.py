@@ -67,7 +67,7 @@ def drawn_values(values: Mapping[str, float]) -> dict[str, float]:
     return drawn
 
 
-class Metrics:
+class JournalCurves:
     """The drawn metrics of a journal, in the order of their events. A repeated step has a later event, which counts."""
 
     def __init__(self, journal: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rstar2_train.analysis.analyse import find_tokenizer, load_decoder
-from rstar2_train.analysis.live.curves import Metrics, plots_data
+from rstar2_train.analysis.live.curves import JournalCurves, plots_data
 from rstar2_train.analysis.live.table import ROW_COLUMNS, matching_rows, read_table
 from rstar2_train.analysis.pages import viewer_constants
 from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile, stored_files
@@ -60,7 +60,7 @@ class LiveJob:
         self._generation = 0
         self._stored = 0
         self._faults: dict[TrajectoryFile, tuple[Identity, str]] = {}
-        self._metrics = Metrics(journal_file(state.root))
+        self._metrics = JournalCurves(journal_file(state.root))
         self._decoder: tuple[Decode, ToolParser] | None = None
 
     def news(self, generation: int, rows: int, points: int) -> dict[str, Any]:

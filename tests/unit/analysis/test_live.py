@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.analysis.live.curves import TRAINER_IDLE, Metrics, drawn_values
+from rstar2_train.analysis.live.curves import TRAINER_IDLE, JournalCurves, drawn_values
 from rstar2_train.analysis.live.job import LiveJob
 from rstar2_train.analysis.live.server import ViewServer
 from rstar2_train.analysis.live.table import ROW_COLUMNS, read_table
@@ -148,7 +148,7 @@ def test_live_job_curves_follow_the_journal(state: JobState) -> None:
     tracker.close()
     assert drawn_values({"time/wait_seconds": 1, "time/step_seconds": 0}) == {"time/step_seconds": 0}
     journal = state.track / "journal.jsonl"
-    metrics = Metrics(journal)
+    metrics = JournalCurves(journal)
     assert not metrics.read() and len(metrics.points) == 2
     journal.unlink()  # the job was deleted, and another one of its name has started
     tracker = Tracker(state.root, job="tiny")
