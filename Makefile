@@ -28,7 +28,7 @@ setup: ## Prepare this machine: .venv with locked packages, redis-server, g++, r
 	@$(BIN)/python -I $(SETUP) --check 2>/dev/null || $(PYTHON) -I $(SETUP)
 
 demo: setup ## Train the tiny model through its whole curriculum (examples/tiny.yaml) and print the report
-	@$(BIN)/rstar2 run examples/tiny.yaml
+	@$(BIN)/rstar2 demo
 
 ##@ Checks
 check: setup ## Run before every push: lint, types, imports, language, unit; at most 2 minutes on 2 cores

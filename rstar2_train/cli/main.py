@@ -10,6 +10,7 @@ from rstar2_train.cli import (
     analyse,
     chat,
     data,
+    demo,
     doctor,
     env,
     eval,
@@ -31,12 +32,13 @@ from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
 COMMANDS = (
-    *(doctor, validate, plan, run, report, track, view, analyse, eval, filter, verify),
+    *(demo, doctor, validate, plan, run, report, track, view, analyse, eval, filter, verify),
     *(serve, chat, data, env, init, judge, simulate),
 )
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
+  rstar2 demo                            train a tiny model through its whole curriculum, in minutes
   rstar2 doctor                          what this machine lacks, with remedies; --cluster: what a cluster lacks
   rstar2 validate examples/tiny.yaml     check a manifest; print all its errors
   rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts

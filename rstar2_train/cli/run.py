@@ -26,13 +26,18 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the manifest; return the exit code."""
+    return run_manifest(args.file, state_root=args.state, name=NAME)
+
+
+def run_manifest(file: Path, *, state_root: Path, name: str) -> int:
+    """Run a manifest; return the exit code. `name`: the subcommand, for errors."""
     from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path, run
 
     add_tools_to_path()
     try:
-        return run(args.file, state_root=args.state, console=table_console())
+        return run(file, state_root=state_root, console=table_console())
     except PreflightError as error:
-        return fail(NAME, str(error))
+        return fail(name, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.state}: {error.strerror}")
+        return fail(name, f"{error.filename or state_root}: {error.strerror}")

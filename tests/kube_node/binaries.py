@@ -103,6 +103,10 @@ PROMTOOL = Binary(
     "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
 )
 """Not part of a cluster: the tests of the chart's alerts use it."""
+ACTIONLINT = Binary(
+    "actionlint", "actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "github.com/rhysd/actionlint"
+)
+"""Not part of a cluster: the test of the workflows in .github uses it."""
 KUEUE = Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue")
 """Not part of a cluster: the tests of spec.queueName use it."""
 COSCHEDULING = Binary(

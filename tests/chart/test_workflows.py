@@ -1,0 +1,31 @@
+"""The workflows of .github: none can run here, so actionlint checks them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from tests.chart.conftest import tool
+from tests.kube_node.binaries import ACTIONLINT
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
+
+
+def test_workflows_pass_actionlint() -> None:
+    """Syntax, expressions, contexts and inputs of known actions."""
+    done = subprocess.run(
+        [tool(ACTIONLINT), "-no-color", "-shellcheck=", "-pyflakes=", *map(str, WORKFLOWS)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_release_builds_every_image_of_the_project() -> None:
+    """Each Containerfile is an image of the release, except bases that others build upon."""
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yaml").read_text())
+    roles = {entry["role"] for entry in release["jobs"]["images"]["strategy"]["matrix"]["include"]}
+    assert roles == {path.parent.name for path in (ROOT / "images").glob("*/Containerfile")}
+    assert {path.stem for path in WORKFLOWS} == {"checks", "nightly", "release"}
