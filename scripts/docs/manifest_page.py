@@ -24,11 +24,19 @@ Schema = Mapping[str, Any]
 SECTIONS = (
     "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter",
     "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trajectories", "spec.trainer",
-    "spec.rollout", "spec.judge", "spec.executor", "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking",
+    "spec.trainer.lora", "spec.rollout", "spec.agent", "spec.judge", "spec.executor", "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking",
     "spec.failurePolicy", "spec.nodeLoss", "spec.stuck", "spec.secretRefs", "spec.runtimePatches[]",
     "spec.tools[]", "spec.mcpServers[]", "spec.environments[]", "spec.rewards[]",
 )  # fmt: skip
 """Objects with a section of their own, in the order of the page; other objects are rows of the section around them."""
+USUAL = (
+    "spec.model.source", "spec.accelerator.vendor", "spec.trainer.replicas", "spec.trainer.gpusPerReplica",
+    "spec.rollout.replicas", "spec.rollout.tensorParallel", "spec.executor.replicas", "spec.stages[].type",
+    "spec.stages[].sft.data", "spec.grpo.data", "spec.grpo.steps", "spec.grpo.promptsPerStep",
+    "spec.grpo.rolloutsPerPrompt", "spec.grpo.keepPerPrompt", "spec.grpo.maxResponseTokens", "spec.grpo.maxTurns",
+    "spec.grpo.maxStaleness", "spec.validation.data", "spec.checkpoint.everySteps", "spec.storage.size",
+)  # fmt: skip
+"""The twenty fields that most manifests set, in the order of the page's first table."""
 SAME_AS = {"spec.stages[].grpo": "spec.grpo"}
 """Section -> section with the same fields, which are not repeated."""
 NBSP = "\N{NO-BREAK SPACE}"
@@ -48,6 +56,13 @@ are required. An unset field has the default of its row; the defaults of trainin
 
 Numbers that are learning rates, probabilities or temperatures are decimals. Amounts of CPU, memory and storage are
 Kubernetes quantities, such as `500m` or `16Gi`. `[]` in a path stands for each entry of a list.
+
+## The fields that most jobs set
+
+| Field | Description | Default |
+|---|---|---|
+USUAL
+The fields of `spec.grpo` are defaults for all GRPO stages; a stage overrides them in `spec.stages[].grpo`.
 
 ## When a change takes effect
 
@@ -73,7 +88,7 @@ class FieldRow:
 def render() -> str:
     """The text of docs/manifest.md. Pure."""
     root = build_schema()["properties"]
-    parts = [HEAD + "".join(f"| {value} | {meaning} |\n" for value, meaning in LEGEND.items())]
+    parts = [HEAD.replace("USUAL\n", _usual(root)) + "".join(f"| {value} | {meaning} |\n" for value, meaning in LEGEND.items())]
     parts.append(_section("spec", root["spec"], "## spec"))
     for path in SECTIONS:
         heading = f"{'###' if path.count('.') > 1 else '##'} {path}"
@@ -88,6 +103,16 @@ def render() -> str:
     parts.append(_rules())
     parts.append(_status(root["status"]))
     return "\n".join(parts)
+
+
+def _usual(root: Schema) -> str:
+    lines = []
+    for path in USUAL:
+        section = max((name for name in ("spec", *SECTIONS) if path.startswith(f"{name}.")), key=len)
+        (row,) = (row for row in rows(section, _node(root, section)) if row.path == path)
+        name = f"[{_code(path)}](#{anchor(section)})"
+        lines.append(f"| {name} | {_text(_DEFAULT.sub('', row.description))} | {row.default} |\n")
+    return "".join(lines) + "\n"
 
 
 def rows(path: str, node: Schema) -> Iterator[FieldRow]:

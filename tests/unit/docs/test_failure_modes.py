@@ -30,6 +30,13 @@ def test_failure_modes_page_has_each_reason() -> None:
     )
 
 
+def test_failure_modes_index_has_each_reason() -> None:
+    """The page opens with symptoms, and each reason is an answer to exactly one of them."""
+    index = PAGE.partition("## By symptom")[2].partition("## Questions")[0]
+    linked = re.findall(r"\[(\w+)\]\(#\w+\)", index)
+    assert sorted(linked) == sorted(re.findall(r"^### (\w+)$", PAGE, flags=re.MULTILINE))
+
+
 def test_failure_modes_job_failures_are_in_the_source() -> None:
     """The reasons of phase Failed are literals of the policy."""
     folder = ROOT / "operator" / "rstar2_operator" / "decide"
