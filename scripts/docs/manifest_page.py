@@ -24,7 +24,8 @@ Schema = Mapping[str, Any]
 SECTIONS = (
     "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter",
     "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trajectories", "spec.trainer",
-    "spec.trainer.lora", "spec.rollout", "spec.agent", "spec.judge", "spec.executor", "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking",
+    "spec.trainer.lora", "spec.rollout", "spec.agent", "spec.judge", "spec.executor", "spec.redis",
+    "spec.accelerator", "spec.storage", "spec.tracking",
     "spec.failurePolicy", "spec.nodeLoss", "spec.stuck", "spec.secretRefs", "spec.runtimePatches[]",
     "spec.tools[]", "spec.mcpServers[]", "spec.environments[]", "spec.rewards[]",
 )  # fmt: skip
@@ -88,7 +89,10 @@ class FieldRow:
 def render() -> str:
     """The text of docs/manifest.md. Pure."""
     root = build_schema()["properties"]
-    parts = [HEAD.replace("USUAL\n", _usual(root)) + "".join(f"| {value} | {meaning} |\n" for value, meaning in LEGEND.items())]
+    parts = [
+        HEAD.replace("USUAL\n", _usual(root))
+        + "".join(f"| {value} | {meaning} |\n" for value, meaning in LEGEND.items())
+    ]
     parts.append(_section("spec", root["spec"], "## spec"))
     for path in SECTIONS:
         heading = f"{'###' if path.count('.') > 1 else '##'} {path}"

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = re.compile(r"(^|/)(LICENSE|requirements\.lock|go\.mod|go\.sum)$|^bench/results/|(^|/)vendor/|\.(png|svg)$")
+GENERATED = re.compile(
+    r"(^|/)(LICENSE|requirements[a-z-]*\.lock|go\.mod|go\.sum)$|^bench/results/|(^|/)vendor/|\.(png|svg)$"
+)
 """Files of other origin: licences, lock files, measured results, code of other projects, pictures."""
 
 

