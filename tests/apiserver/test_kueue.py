@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.job_controller import PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.kueue import API, PODS_READY_SECONDS, create_queue, kueue
 from tests.support.operator_process import OperatorProcess
+from tests.support.waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster" / "kueue-teams.yaml"
+TEAMS = ("team-a", "team-b")
 
 GPUS = {
     "queueName": "team",
@@ -90,3 +95,20 @@ def test_kueue_wait_for_pods_ready_spares_running_jobs(queue: JobController) -> 
     assert conditions(second)["Admitted"] == "True"
     assert queue.attempts == ["slow-s0-1", "slow-s0-2"]
     assert queue.status("slow").get("restarts") == 0
+
+
+def test_kueue_accepts_example_of_two_teams(api: KubeApiserver, tmp_path: Path) -> None:
+    """The queues of docs/kueue.md become Active, and share a cohort."""
+    paths = {"Namespace": "/api/v1/namespaces", "ResourceFlavor": f"{API}/resourceflavors"}
+    paths |= {"ClusterQueue": f"{API}/clusterqueues", "LocalQueue": f"{API}/namespaces/{{}}/localqueues"}
+    with kueue(api, tmp_path):
+        for body in yaml.safe_load_all(EXAMPLE.read_text("utf-8")):
+            api.request("POST", paths[body["kind"]].format(body["metadata"].get("namespace")), body)
+
+        def active() -> list[bool]:
+            urls = [*(f"{API}/namespaces/{team}/localqueues/training" for team in TEAMS)]
+            queues = [api.request("GET", url) for url in (*urls, *(f"{API}/clusterqueues/{team}" for team in TEAMS))]
+            states = [queue.get("status", {}).get("conditions", []) for queue in queues]
+            return [any(each["type"] == "Active" and each["status"] == "True" for each in state) for state in states]
+
+        until(lambda: active() == [True] * 4, "the queues are active")
