@@ -133,8 +133,8 @@ async def _complete(completion: Completion, head: dict[str, Any]) -> Response:
 async def _stream(completion: Completion, head: dict[str, Any], send_event: SendEvent) -> None:
     """Send the answer as events: pieces of text, the finish reason, and the usage if the client wants it."""
     head = head | {"object": "chat.completion.chunk"}
-    options = completion.request.stream_options
-    usage = {"usage": None} if options and options.include_usage else {}
+    options = completion.request.stream_options or {}
+    usage = {"usage": None} if options.get("include_usage") else {}
     delta: dict[str, str] = {"role": "assistant"}
 
     async def emit(piece: str) -> None:

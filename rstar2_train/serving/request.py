@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.rollout.agent_program.conversation import message_text
+from rstar2_train.rollout.agent_program.conversation import check_fields, message_text
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.text import split_turns
-from rstar2_train.utils.api_error import ApiError, reject_unsupported
+from rstar2_train.utils.api_error import STREAM_OPTIONS, ApiError, reject_unsupported
 
 TEMPERATURE = 0.6
 """Default sampling temperature: the paper's, for evaluation."""
@@ -27,14 +27,6 @@ def _as_list(stop: Any) -> Any:
     return [] if stop is None else [stop] if isinstance(stop, str) else stop
 
 
-class StreamOptions(BaseModel):
-    """OpenAI's stream options."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    include_usage: bool = False
-
-
 class ChatRequest(BaseModel):
     """Body of POST /v1/chat/completions: the supported parameters."""
 
@@ -43,7 +35,7 @@ class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     stream: Annotated[bool, BeforeValidator(lambda value: False if value is None else value)] = False
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -67,6 +59,7 @@ class ChatRequest(BaseModel):
             message = f"the model {reprlib.repr(self.model)} is not served here; use {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
         reject_unsupported(self.model_extra or {})
+        reject_unsupported(self.stream_options or {}, STREAM_OPTIONS)
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
             message = f"tool_choice={reprlib.repr(self.tool_choice)} is only allowed with tools: remove it"
             raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")
@@ -91,8 +84,6 @@ class ChatRequest(BaseModel):
     def for_engine(self, *, model: str) -> dict[str, Any]:
         """Return the body for the engine's own endpoint, which handles requests with the client's tools."""
         body = {name: getattr(self, name) for name in type(self).model_fields if name != "user"}
-        if self.stream_options is not None:
-            body["stream_options"] = self.stream_options.model_dump()
         body |= {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
         return {name: value for name, value in body.items() if value is not None}
 
@@ -138,8 +129,7 @@ def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
         )
     if message.get("tool_calls"):
         raise ApiError(400, f"{at}.tool_calls require `tools` in the request", param="messages")
-    if message.get("function_call"):
-        raise ApiError(400, f"{at}.function_call is not supported: write it as tool_calls", param="messages")
+    check_fields(message, at=at)
     content = message_text(message.get("content"), at=f"{at}.content")
     if role == "assistant":
         return split_turns(content)

@@ -58,6 +58,13 @@ LABELS = (
 )
 """Parameters for the provider of a service, which never change an answer."""
 
+STREAM_OPTIONS: Mapping[str, Sequence[Any]] = {
+    "include_usage": (True, False),
+    "include_obfuscation": (True, False),
+    "continuous_usage_stats": (False,),
+}
+"""Supported members of `stream_options`; obfuscation is an addition to the stream that no client reads."""
+
 
 class ApiError(Exception):
     """An error that is returned to the client."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import reprlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,22 @@ CONTEXT_LENGTH = "context_length_exceeded"
 MAX_ARGUMENTS = 1 << 20
 """Characters of the arguments of one call."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "assistant": frozenset({"tool_calls"}),
+    "tool": frozenset({"tool_call_id", "name"}),
+}
+"""Role -> its fields, besides those of every message."""
+_ANY_ROLE = frozenset({"role", "content", "id", "cache_control"})
+_PART_FIELDS = frozenset({"type", "text", "cache_control"})
+_CALL_FIELDS = frozenset({"id", "index", "type", "function"})
+_REMEDIES: Mapping[str, str] = {
+    "function_call": "write it as tool_calls",
+    "tool_calls": "only assistant messages have calls",
+    "name": "write the name in the content",
+    "reasoning_content": "write the reasoning in the content, as the response has it",
+    "reasoning": "write the reasoning in the content, as the response has it",
+    "refusal": "write it in the content",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +202,38 @@ def toolset(tools: str) -> Toolset:
     return Toolset(tuple(schema_tool(signature, server=CLIENT) for signature in signatures))
 
 
+def check_fields(message: Mapping[str, Any], *, at: str) -> None:
+    """Raise ApiError for a field of a message that its prompt would not have. `at` names the message.
+
+    Clients send empty fields, such as `refusal: null` and `annotations: []`: they change nothing.
+    """
+    _check_known(message, _ANY_ROLE | _FIELDS.get(message["role"], frozenset()), at=at)
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        if isinstance(call, Mapping):
+            _check_known(call, _CALL_FIELDS, at=f"{at}.tool_calls[{index}]")
+
+
+def _check_known(given: Mapping[str, Any], known: Set[str], *, at: str) -> None:
+    for name, value in given.items():
+        if name not in known and not _is_empty(value):
+            remedy = _REMEDIES.get(name, "remove it, or write it in the content")
+            raise ApiError(400, f"{at}.{reprlib.repr(name)[1:-1]} is not supported: {remedy}", param="messages")
+
+
+def _is_empty(value: Any) -> bool:
+    return value in (None, "", [], {}) or (isinstance(value, Mapping) and all(part is None for part in value.values()))
+
+
 def _text(content: Any, *, at: str) -> str:
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        if len(texts) == len(content):
-            return "".join(texts)
-    raise ApiError(400, f"{at} must be a string or a list of text parts", param="messages")
+    if not isinstance(content, list):
+        raise ApiError(400, f"{at} must be a string or a list of text parts", param="messages")
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ApiError(400, f"{at}[{index}] must be a text part: {{type: text, text: ...}}", param="messages")
+        _check_known(part, _PART_FIELDS, at=f"{at}[{index}]")
+    return "".join(part["text"] for part in content)
 
 
 def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
@@ -201,8 +241,7 @@ def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     role = message.get("role") if isinstance(message, Mapping) else None
     if role not in _ROLES:
         raise ApiError(400, f"{at}.role {reprlib.repr(role)} is not one of {', '.join(_ROLES)}", param="messages")
-    if message.get("function_call"):
-        raise ApiError(400, f"{at}.function_call is not supported: write it as tool_calls", param="messages")
+    check_fields(message, at=at)
     content = message.get("content")
     calls = _calls(message, at=at)
     text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")

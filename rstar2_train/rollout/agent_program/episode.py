@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.conversation import CONTEXT_LENGTH, MAX_TOOLS, Conversations
 from rstar2_train.rollout.trajectory import StopReason
-from rstar2_train.utils.api_error import ApiError, reject_unsupported
+from rstar2_train.utils.api_error import STREAM_OPTIONS, ApiError, reject_unsupported
 
 MODEL = "policy"
 """Name of the model in responses; a request may give any name."""
@@ -70,6 +70,7 @@ class AgentRequest(BaseModel):
         """Raise ApiError for an unsupported parameter."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if name not in FORCED}
         reject_unsupported(extra, _NO_OP_VALUES if self.tools else _WITHOUT_TOOLS)
+        reject_unsupported(self.stream_options or {}, STREAM_OPTIONS)
 
 
 class RewardRequest(BaseModel):

@@ -27,6 +27,8 @@ TOOL = {
     },
 }
 USER = {"role": "user", "content": "What is 1 + 1?"}
+ANSWER: dict[str, Any] = {"role": "assistant", "content": "Two."}
+CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 
 
 class Talk:
@@ -171,7 +173,15 @@ def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
         ([{"role": "robot", "content": "x"}], "is not one of"),
         (["x"], "is not one of"),
         ([{"role": "user"}], "must be a string or a list of text parts"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "must be a string or a list of text parts"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\] must be a text part"),
+        ([{"role": "user", "content": [{"type": "image_url", "text": "x"}]}], r"content\[0\] must be a text part"),
+        ([{"role": "user", "content": [{"type": "text", "text": "x", "lang": "en"}]}], r"\[0\].lang is not supported"),
+        ([{**USER, "name": "ann"}], r"\[0\].name is not supported: write the name in the content"),
+        ([{**USER, "tool_calls": [CALL]}], r"\[0\].tool_calls is not supported: only assistant"),
+        ([USER, {**ANSWER, "reasoning_content": "r"}, USER], r"\[1\].reasoning_content is not .* in the content"),
+        ([USER, {**ANSWER, "refusal": "no"}, USER], r"\[1\].refusal is not supported"),
+        ([USER, {**ANSWER, "prefix": True}, USER], r"\[1\].prefix is not supported"),
+        ([USER, {**ANSWER, "tool_calls": [CALL | {"extra_content": {"a": 1}}]}, USER], r"\[0\].extra_content is not"),
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
         ([USER, {"role": "assistant", "function_call": {"name": "f"}}, USER], r"\[1\].function_call is not supported"),
         ([USER, {"role": "assistant", "tool_calls": [{"function": {}}]}, USER], r"tool_calls\[0\] must be a call"),
@@ -183,6 +193,15 @@ def test_conversation_unusable_messages_are_rejected(talk: Talk, messages: list[
     with pytest.raises(ApiError, match=message) as error:
         talk.conversations.prompt(messages, [], limit=1000)
     assert error.value.status == 400
+
+
+def test_conversation_takes_the_empty_fields_of_clients(talk: Talk) -> None:
+    """openai, LiteLLM and LangChain send a response back with fields that have no value."""
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "reasoning_content": ""}
+    echo = ANSWER | empty | {"provider_specific_fields": {"refusal": None}}
+    parts = [{"type": "text", "text": USER["content"], "cache_control": {"type": "ephemeral"}}]
+    result = {"role": "tool", "content": "2", "tool_call_id": "c", "name": "add"}
+    assert talk.prompt([USER | {"content": parts}, echo, result]) == talk.prompt([USER, ANSWER, result])
 
 
 def test_conversation_unusable_tools_are_rejected(talk: Talk) -> None:

@@ -93,6 +93,12 @@ def test_check_rejects_other_values(fields: dict) -> None:
     assert rejection(**fields).param == next(iter(fields))
 
 
+def test_check_rejects_unknown_stream_options() -> None:
+    """An option of the stream that has no effect is not ignored."""
+    assert rejection(stream_options={"continuous_usage_stats": True}).param == "continuous_usage_stats"
+    chat_request(stream_options={"include_usage": True, "include_obfuscation": False}).check(model="m")
+
+
 def test_check_tool_choice_requires_tools() -> None:
     """A choice that forces a call is rejected without tools."""
     assert rejection(tool_choice="required").param == "tool_choice"
@@ -198,7 +204,9 @@ def test_prompt_ids_add_the_tool_to_a_system_message(chat_format: ChatFormat, ro
         ([{"role": "tool", "content": "x"}, USER], "messages[0].role 'tool'"),
         ([{"role": "assistant", "content": "x", "tool_calls": [{}]}, USER], "messages[0].tool_calls"),
         ([{"role": "user", "content": None}], "messages[0].content must be a string"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content must be"),
+        ([{**USER, "name": "ann"}], "messages[0].name is not supported: write the name in the content"),
+        ([{"role": "assistant", "content": "x", "prefix": True}, USER], "messages[0].prefix is not supported"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0] must be"),
         ([{"content": "x"}], "messages[0].role None"),
     ],
 )
