@@ -110,7 +110,7 @@ def warm_up(run_program: Any, lane: str, folder: str) -> None:
             os._exit(70)
     for source in FAILURES:
         run_program.run_call(source, to_the_end=False)
-    del builtins._  # type: ignore[attr-defined]  # the last value that sys.displayhook printed
+    del builtins._, builtins.display  # type: ignore[attr-defined]  # the last value, and a function of cells
     sys.stdout, sys.stderr, sys.modules["__main__"] = saved
 
 

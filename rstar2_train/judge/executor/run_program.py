@@ -84,13 +84,26 @@ def cap_stack_size(most_bytes: int) -> None:
 
 def show_value(value: object) -> None:
     """Print the value of a last expression, on a line of its own."""
+    if value is not None:
+        _complete_line()
+    sys.__displayhook__(value)
+
+
+def display(*values: object, **_options: object) -> None:
+    """Print values, each on lines of its own: IPython's function, for texts."""
+    _complete_line()
+    for value in values:
+        print(repr(value))
+
+
+def _complete_line() -> None:
+    """End an incomplete last line of the standard output."""
     streams = vars(sys)
     stream = streams["stdout"]
-    if value is not None and stream is streams["__stdout__"] and not stream.closed:
+    if stream is streams["__stdout__"] and not stream.closed:
         stream.flush()
         if not getattr(stream.buffer.raw, "line_is_complete", True):
             stream.write("\n")
-    sys.__displayhook__(value)
 
 
 class Cells:
@@ -104,6 +117,7 @@ class Cells:
     def run(self, source: str, namespace: dict[str, object]) -> None:
         """Run a cell. `sys.displayhook` prints the value of a last expression that no semicolon ends."""
         sys.displayhook = show_value
+        builtins.display = display  # type: ignore[attr-defined]
         tree = self._parse(source)
         last_line = source.rstrip().rpartition("\n")[2]
         is_quiet = last_line.endswith(";") and "#" not in last_line

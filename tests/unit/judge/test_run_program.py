@@ -79,6 +79,7 @@ SCRIPTS = {
     "t.start(); t.join()",
     "await": "import asyncio\nawait asyncio.sleep(0)",
     "magic": "%time 1",
+    "display": "display(1)",
     "io-wrapper": "import os, sys\nclass W:\n    def __init__(self): self.t = ''\n    def write(self, t): self.t += t\n"
     "    def flush(self): os.write(1, self.t.encode()); self.t = ''\nsys.stdout = W()\nprint(3)",
 }
@@ -109,6 +110,10 @@ CELLS = {
     "value-after-bytes": ("import sys\nsys.stdout.buffer.write(b'a')", "a\n1\n"),
     "no-value": ("print(42, end='')\nNone", "42"),
     "semicolon": ("1 + 1;", ""),
+    "display": ("print(1, end='')\ndisplay('a', None, metadata={})\ndisplay()\n2", "1\n'a'\nNone\n2\n"),
+    "display-has-no-value": ("display(3)", "3\n"),
+    "display-of-the-program": ("def display(x): print('own', x)\ndisplay(3)", "own 3\n"),
+    "no-get-ipython": ("try: get_ipython()\nexcept NameError: print('no notebook')", "no notebook\n"),
     "semicolon-in-comment": ("1 + 1  # a;", "2\n"),
     "await": ("import asyncio\nawait asyncio.sleep(0)\nasync def f(): return 5\nawait f()", "5\n"),
     "await-tasks": ("import asyncio\nsum(await asyncio.gather(*(asyncio.sleep(0, n) for n in range(4))))", "6\n"),
