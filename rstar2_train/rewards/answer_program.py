@@ -2,13 +2,16 @@
 
 Used by the reward `Tests`. The fences are those of CommonMark, also those that models write besides: unclosed ones,
 those that start after other text (a sentence, list markers, quotation marks), and those whose end is on the line of the
-code or before other text. An answer that is one code span is the program of the span.
+code or before other text. Without a fence, blocks of other markup count (`markup_blocks`). An answer that is one code
+span is the program of the span.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+from rstar2_train.rewards.markup_blocks import markup_blocks
 
 _OPEN = re.compile(r"(?P<before>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<label>[^`]*+)")
 _OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*+)(?P<fence>`{3,})[ \t]*+(?P<label>\{?\.?[\w+#-]*+\}?)")
@@ -42,7 +45,7 @@ def answer_program(answer: str) -> str | None:
     like code, else the last one. A session at a prompt is taken only if there is no other block.
     """
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    blocks = _blocks(lines)
+    blocks = _blocks(lines) or _markup_blocks("\n".join(lines))
     if not blocks:
         span = _SPAN.fullmatch(answer.strip())
         return f"{_SPAN_LANGUAGE.sub('', span['code'].strip(), count=1)}\n" if span else None
@@ -83,6 +86,16 @@ def _blocks(lines: list[str]) -> list[_Block]:
         if any(line.strip() for line in code):
             blocks.append(_Block(language[1].lower() if language else "", _dedented(code, columns)))
     return blocks
+
+
+def _markup_blocks(text: str) -> list[_Block]:
+    """Return the blocks of other markup that look like code: a program may write markup."""
+    blocks = [_Block(language, code.strip("\n")) for language, code in markup_blocks(text)]
+    return [
+        block._replace(code=_dedented(block.code.rstrip().split("\n"), 0))
+        for block in blocks
+        if _LIKE_CODE.search(block.code)
+    ]
 
 
 def _after_marks(line: str, fence: str, columns: int) -> str | None:

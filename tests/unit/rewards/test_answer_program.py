@@ -64,6 +64,49 @@ def test_answer_program_reads_every_fence(answer: str) -> None:
     assert program is not None and program.rstrip("\n") == PROGRAM.rstrip("\n")
 
 
+HTML = PROGRAM.replace("print(a + b)", "print(a + b if a &lt; b else &quot;&amp;lt;&quot;)")
+PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
+
+
+@pytest.mark.parametrize(
+    ("answer", "program"),
+    [
+        (f"<code>\n{PROGRAM}</code>", PROGRAM),
+        (f"<pre><code>{PROGRAM}</code></pre>", PROGRAM),
+        (f'<pre>\n<code class="language-python">\n{HTML}</code>\n</pre>\nIt adds.', PLAIN),
+        (f'<pre lang="python">{HTML}</pre>', PLAIN),
+        (f"Program: <code>print(1)</code>\n<code>{PROGRAM}</code>", PROGRAM),
+        (f"<code>pip install x</code>\n<code>\n{PROGRAM}", PROGRAM),
+        (f"[PYTHON]\n{PROGRAM}[/PYTHON]", PROGRAM),
+        (f"[code=python]{PROGRAM}[/code]", PROGRAM),
+        (f"\\begin{{lstlisting}}[language=Python]\n{PROGRAM}\\end{{lstlisting}}", PROGRAM),
+        (f"\\begin{{verbatim}}\n{PROGRAM}\\end{{verbatim}}", PROGRAM),
+        (f"\\begin{{minted}}[linenos]{{python}}\n{PROGRAM}\\end{{minted}}", PROGRAM),
+        (f"<code class='lang-cpp'>if (a) print(b);</code>\n<code class='lang-py'>{PROGRAM}</code>", PROGRAM),
+        (f"```python\n{PROGRAM}```\nor <code>print(0)</code>", PROGRAM),
+    ],
+)
+def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
+    """Blocks of HTML, LaTeX and BBCode, if the answer has no fence."""
+    assert answer_program(answer) == program
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'print("<code>a</code>")\n',
+        's = """\n<pre>\nx\n</pre>\n"""\n',
+        "d[code] = 1\nprint(d)\n",
+        "x = [code]\nprint(x)\n",
+        "s = s.replace('<code>', '')\nprint(s)\n",
+        "a = 1 if x <code> y else 2\nprint(a)\n",
+    ],
+)
+def test_answer_program_keeps_markup_of_a_program(program: str) -> None:
+    """A program without a fence may write markup."""
+    assert answer_program(program) is None
+
+
 def test_answer_program_without_fence_is_none() -> None:
     """Text that only resembles a fence is none."""
     assert answer_program(PROGRAM) is None
@@ -94,6 +137,14 @@ def test_answer_program_keeps_fences_in_texts_of_the_code() -> None:
 def test_answer_program_reads_hostile_text_in_linear_time() -> None:
     """No text takes more than linear time."""
     for text in ("`" * 100_000, "```\n" * 30_000, "~~~ " * 30_000, " " * 100_000 + "```", "```x " + "=" * 100_000):
+        answer_program(text)
+    for text in (
+        "<code>" * 50_000,
+        "<pre " * 50_000,
+        "[code=" * 50_000,
+        r"\begin{minted}{a}" * 20_000,
+        "<pre><code>" * 30_000,
+    ):
         answer_program(text)
     spaces = " " * 100_000
     for text in (f"-{spaces}x", f"```{spaces}`", "- " * 50_000, ">" * 100_000, "`x" * 50_000, "```a\n" * 30_000):

@@ -1,0 +1,61 @@
+"""Finds code blocks in the markup of HTML, LaTeX and BBCode. Pure.
+
+`answer_program` reads them if an answer has no code fence. Programs have markup in their texts, and `[code]` as an
+index: a start neither follows a quotation mark or a name, nor lacks its end unless it starts a line. One pass over the
+tags, linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TAG = re.compile(
+    r"<(?P<html_end>/?)(?P<html>pre|code|python)(?P<html_options>\s[^<>]*+)?>"
+    r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
+    r"|\\(?:begin|(?P<latex_end>end))\{(?P<latex>lstlisting|verbatim|minted)\*?\}"
+    r"(?P<latex_options>(?:[\[{][^\[\]{}\n]*+[\]}])*+)",
+    re.IGNORECASE,
+)
+_NO_START = re.compile(r"[\w\"'(\[\])]")
+"""Characters before a tag in a program."""
+_LANGUAGE = re.compile(r"\blang(?:uage)?-(\w+)|\blanguage=\{?(\w+)|[{=\"'](\w+)[}\"']?\s*$", re.IGNORECASE)
+_REFERENCES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&#39;": "'", "&#x27;": "'", "&amp;": "&"}
+_REFERENCE = re.compile("|".join(_REFERENCES))
+
+
+def markup_blocks(text: str) -> list[tuple[str, str]]:
+    """Return language (empty: not named) and text of each block. A block without an end goes to the end of the text."""
+    blocks: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    language = ""
+    for tag in _TAG.finditer(text):
+        name, is_end = _name(tag), bool(tag["html_end"] or tag["bbcode_end"] or tag["latex_end"])
+        if is_end and opened and name == _name(opened):
+            blocks.append((language, _content(text[opened.end() : tag.start()], opened)))
+            opened = None
+        elif not is_end and opened is None and not _NO_START.match(text[max(tag.start() - 1, 0) : tag.start()]):
+            opened, language = tag, _language(tag)
+        elif not is_end and opened and opened["html"] and _is_next(opened, tag, text):
+            opened, language = tag, _language(tag) or language
+    if opened and not text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()].strip():
+        blocks.append((language, _content(text[opened.end() :], opened)))
+    return blocks
+
+
+def _is_next(opened: re.Match[str], tag: re.Match[str], text: str) -> bool:
+    """Return whether a tag follows another, as `<code>` does `<pre>`."""
+    return tag.start() - opened.end() < 2 and not text[opened.end() : tag.start()].strip()
+
+
+def _name(tag: re.Match[str]) -> str:
+    return str(tag["html"] or tag["bbcode"] or tag["latex"]).lower()
+
+
+def _language(tag: re.Match[str]) -> str:
+    match = _LANGUAGE.search(tag["html_options"] or tag["bbcode_options"] or tag["latex_options"] or "")
+    named = next(part for part in match.groups() if part).lower() if match else ""
+    return named or ("python" if _name(tag) == "python" else "")
+
+
+def _content(text: str, opened: re.Match[str]) -> str:
+    return _REFERENCE.sub(lambda match: _REFERENCES[match[0]], text) if opened["html"] else text
