@@ -51,10 +51,10 @@ Parameters = Annotated[dict[str, float], Field(max_length=32), keys(VARIABLE)]
 
 
 class Teacher(ApiModel):
-    """Policy that a student learns from, which the ranks hold as a second sharded copy (docs/objectives.md)."""
+    """Policy that a student learns from, which the ranks hold beside the model, sharded (docs/objectives.md)."""
 
     source: Text
-    """Model folder of the same architecture, shape and tokenizer as the trained model."""
+    """Model folder with the tokenizer of the trained model; its architecture and size may be others."""
 
 
 class ObjectiveSpec(ApiModel):
@@ -126,7 +126,7 @@ class Objective(ApiModel):
 
 
 class ReferenceKL(ApiModel):
-    """KL term to a reference policy, which the ranks hold as a second sharded copy (docs/objectives.md)."""
+    """KL term to a reference policy, which the ranks hold beside the model, sharded (docs/objectives.md)."""
 
     weight: Positive = 0.001
     """Weight of the KL term in the loss. The default is that of DeepSeek-R1 (arXiv 2501.12948)."""
@@ -135,8 +135,7 @@ class ReferenceKL(ApiModel):
     model: Literal["Initial", "Stage", "Source"] = "Initial"
     """Reference. Initial: spec.model.source. Stage: the policy at the start of the stage. Source: that of source."""
     source: Text | None = None
-    """Model folder of the same architecture, shape and tokenizer; required if model is Source, and only allowed
-    then."""
+    """Model folder with the tokenizer of the trained model; required if model is Source, and only allowed then."""
 
 
 def fields_of(kind: str) -> set[str]:

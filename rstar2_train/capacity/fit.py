@@ -111,19 +111,32 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
-        reference=_holds_reference(job, stage),
+        reference=frozen_shape(job, stage, shape),
         adapter=adapter_of(job, stage, shape),
         snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
 
 
-def _holds_reference(job: AgenticRLJob, stage: Stage) -> bool:
-    """Return whether the ranks hold a second model: the start of a stage with LoRA is the base of its adapter."""
+def frozen_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> ModelShape | None:
+    """Return the shape of the frozen policy that the ranks hold besides the model; None: they hold none.
+
+    The start of a stage with LoRA is the base of its adapter, and no second model. A policy whose shape is not known
+    counts as the model.
+    """
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     if settings is None or not settings.has_reference:
-        return False
-    reference = settings.reference_kl
-    return not (reference is not None and reference.model == "Stage" and job.lora(stage) is not None)
+        return None
+    teacher, reference = settings.objective.teacher, settings.reference_kl
+    if reference is not None and reference.model == "Stage" and job.lora(stage) is not None:
+        return None
+    source = teacher.source if teacher is not None else reference.source if reference is not None else None
+    if source is None:
+        return shape
+    folder = Path(source)
+    try:
+        return read_shape(source, folder=folder if folder.is_dir() else None)
+    except UnknownModel:
+        return shape
 
 
 def is_packed(job: AgenticRLJob) -> bool:

@@ -1,19 +1,22 @@
 """Whether a model folder can be a frozen policy of a job: the teacher of an objective, or the reference of a KL term.
 
-The loss compares the log-probabilities of the same tokens, so the tokenizers must be equal; the plan counts a second
-copy of the trained model, so the shapes must be. Pure, without torch.
+The loss compares the log-probabilities of the same tokens, so the tokenizers must be equal. The shape may be another
+one: a larger teacher. Pure, without torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ReferenceKL, Teacher
 from rstar2_train.api.sources import sources
-from rstar2_train.capacity.model_shape import shape_of
+from rstar2_train.capacity.fit import is_packed, sequence_tokens
+from rstar2_train.capacity.model_support import find_obstacles
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -25,36 +28,54 @@ def find_frozen_model_errors(job: AgenticRLJob) -> dict[str, str]:
     A folder without config.json is reported by the check of the models.
     """
     model = Path(job.spec.model.source)
+    longest = max((sequence_tokens(job, stage) for stage in job.spec.stages if stage.type == "GRPO"), default=0)
     errors = {}
-    for source in sources(job):
-        folder = Path(source.value)
-        if not isinstance(source.owner, Teacher | ReferenceKL):
+    for field, folder in frozen_models(job).items():
+        if not all((path / CONFIG).is_file() for path in (folder, model)):
             continue
-        if all((path / CONFIG).is_file() for path in (folder, model)) and (error := mismatch(folder, model)):
-            errors[source.field] = error
+        if error := frozen_model_error(folder, model, packed=is_packed(job), longest=longest):
+            errors[field] = error
     return errors
 
 
-def mismatch(folder: Path, model_dir: Path) -> str:
-    """Return why `folder` cannot be the frozen policy for the model of `model_dir`; empty: it can."""
-    if not (difference := _difference(folder, model_dir)):
-        return ""
-    return (
-        f"{folder}: cannot be the teacher or the reference of {model_dir}: {difference}. The loss compares the "
-        "probabilities of the same tokens, and the ranks hold a second copy of the trained model: set the source to a "
-        f"model of the same shape, with the same {TOKENIZER}"
-    )
+def frozen_models(job: AgenticRLJob) -> dict[str, Path]:
+    """Return the folders of the frozen policies of a job whose sources are paths: field -> folder."""
+    owners = (Teacher, ReferenceKL)
+    return {source.field: Path(source.value) for source in sources(job) if isinstance(source.owner, owners)}
 
 
-def _difference(folder: Path, model_dir: Path) -> str:
-    try:
-        shapes = [shape_of(json.loads((path / CONFIG).read_bytes()), name="") for path in (folder, model_dir)]
-    except ValueError as error:
-        return f"their shapes cannot be compared: {error}"
-    if shapes[0] != shapes[1]:
-        return f"its shape is {shapes[0]}, that of the model {shapes[1]}"
+def frozen_model_error(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> str:
+    """Return why `folder` cannot be the frozen policy for the model of `model_dir`; empty: it can.
+
+    `packed`: whether micro-batches are packed; `longest`: tokens of the longest sequence, 0: unknown.
+    """
+    reasons = "; ".join(_obstacles(folder, model_dir, packed=packed, longest=longest))
+    return f"{folder}: cannot be the teacher or the reference of {model_dir}: {reasons}" if reasons else ""
+
+
+def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> Iterator[str]:
+    frozen, model = (_config(path) for path in (folder, model_dir))
     theirs, own = (_digest(path / TOKENIZER) for path in (folder, model_dir))
-    return "" if theirs == own else f"its {TOKENIZER} has SHA-256 {theirs}, that of the model {own}"
+    if theirs != own:
+        yield (
+            f"its {TOKENIZER} has SHA-256 {theirs}, that of the model {own}: use a model with the same one, because "
+            "the loss compares the probabilities of the same tokens"
+        )
+    words, own_words = frozen.get("vocab_size"), model.get("vocab_size")
+    if not isinstance(words, int) or not isinstance(own_words, int) or words < own_words:
+        yield f"its vocab_size is {words}, that of the model {own_words}: it must have each token of the model"
+    positions = frozen.get("max_position_embeddings")
+    if isinstance(positions, int) and positions < longest:
+        yield f"its limit is {positions:,} tokens, a sequence of the job may have {longest:,}: lower maxResponseTokens"
+    yield from find_obstacles(frozen, packed=packed, longest=longest)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _digest(file: Path) -> str:

@@ -42,8 +42,8 @@ class Layout:
     """Whether weights, gradients and moments are in host memory between their uses."""
     published: bool = False
     """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
-    reference: bool = False
-    """Whether the ranks hold a frozen policy too: the reference of a KL term, or a teacher."""
+    reference: ModelShape | None = None
+    """The frozen policy that the ranks hold too: the reference of a KL term, or a teacher."""
     adapter: AdapterShape | None = None
     """The adapter that is trained in place of the model."""
 
@@ -100,7 +100,7 @@ def choose_layout(
     offload: bool,
     longest: int = 0,
     published: bool = False,
-    reference: bool = False,
+    reference: ModelShape | None = None,
     adapter: AdapterShape | None = None,
 ) -> Layout:
     """Return the layout that uses the memory best.

@@ -49,8 +49,9 @@ class TrainerStep:
     """Whether weights, gradients and moments are in host memory."""
     published: bool = False
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
-    reference: bool = False
-    """Whether the ranks hold a frozen policy (referenceKl, a teacher), in the number format of forward and backward."""
+    reference: ModelShape | None = None
+    """The frozen policy that the ranks hold besides the model (referenceKl, a teacher), in the number format of forward
+    and backward."""
     adapter: AdapterShape | None = None
     """The adapter that is trained in place of the model, whose weights are then frozen in the number format of forward
     and backward."""
@@ -140,6 +141,13 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         ),
         "root": (root, hidden, root_gradients),
     }
+    if (frozen := step.reference) is not None:  # its forward pass precedes that of the model
+        moments["frozen policy"] = (
+            (frozen.root_parameters + LAYERS_GATHERED * frozen.layer_parameters) * size,
+            tokens * activation_values(frozen, value_bytes=size),
+            2 * tokens * frozen.hidden * size
+            + min(step.chunk, tokens) * frozen.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0)),
+        )
     moment, (gathered, activations, transient) = max(moments.items(), key=lambda item: sum(item[1]))
     trained = trained_parameters(shape, step.adapter)
     shard = 0.0 if step.offload else FLOAT32 * trained / step.ranks
@@ -151,7 +159,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         gathered=gathered,
         activations=activations,
         published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
-        reference=size * shape.parameters / step.ranks if step.reference and not step.offload else 0.0,
+        reference=size * frozen.parameters / step.ranks if frozen is not None and not step.offload else 0.0,
         transient=transient,
         snapshot=snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter) if step.snapshot_on_device else 0.0,
         moment=moment,

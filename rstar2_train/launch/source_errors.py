@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.fit import is_packed, model_obstacles
-from rstar2_train.capacity.frozen_model import find_frozen_model_errors
+from rstar2_train.capacity.frozen_model import find_frozen_model_errors, frozen_models
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
 
 
@@ -33,6 +33,11 @@ def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
     A model type that no test proves is measured with a small random model. The base install cannot measure.
     """
     folder, errors = Path(job.spec.model.source), find_frozen_model_errors(job)
+    for field, other in frozen_models(job).items():
+        if field in errors or not (other / "config.json").is_file() or is_proven(other):
+            continue
+        if reasons := _measured_obstacles(other, packed=is_packed(job)):
+            errors[field] = f"{other}/config.json: {'; '.join(reasons)}"
     if not (folder / "config.json").is_file() or not any(stage.learns for stage in job.spec.stages):
         return errors
     obstacles = model_obstacles(job, folder)

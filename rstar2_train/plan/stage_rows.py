@@ -100,8 +100,8 @@ def _trainer_rows(
     if step.published:
         base = f"{step.value_bytes} x {parameters} / {step.ranks}: the base of the changes that Delta writes"
         yield Row(section, "publishedWeights", "weights published last", "bytes", memory.published, base)
-    if step.reference:
-        base = f"{step.value_bytes} x {parameters} / {step.ranks}: {_reference(job, stage)}"
+    if step.reference is not None:
+        base = f"{step.value_bytes} x {step.reference.parameters:,} parameters / {step.ranks}: {_reference(job, stage)}"
         yield Row(section, "referenceWeights", "weights of the frozen policy", "bytes", memory.reference, base)
     yield Row(
         *(section, "transient", "logits, layer gradients", "bytes", memory.transient),

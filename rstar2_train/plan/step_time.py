@@ -70,9 +70,9 @@ def update_time(
     updates = settings.updates_per_step if settings else 1
     if settings and (updates > 1 or settings.importance_correction.drops_sequences):
         passes += 1  # log-probabilities at the start of the step
-    if step.reference:
-        passes += 1
-    forward = sum(shape.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
+    flops = sum(passes * shape.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
+    if step.reference is not None:
+        flops += sum(step.reference.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
     nodes = job.replicas(stage)
     rate, name = link_rate(job, profile, nodes=nodes)
     copies, trained = ranks // step.ranks, trained_parameters(shape, step.adapter)
@@ -85,8 +85,8 @@ def update_time(
         micro_batches=len(batches),
         fill=sum(share) / (len(batches) * budget),
         tokens=sum(lengths),
-        flops=passes * forward,
-        compute=passes * forward / profile.train_flops
+        flops=flops,
+        compute=flops / profile.train_flops
         + len(batches) * profile.micro_batch_seconds
         + updates * profile.update_seconds,
         link_bytes=link_bytes,

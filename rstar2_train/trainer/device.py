@@ -74,7 +74,7 @@ def layout_of(
         ValueError: for sharding PerHost on hosts with different numbers of ranks.
     """
     ranks = dist.get_world_size()
-    has_copy = config.reference is not None and not config.reference_is_base(model_dir)
+    frozen = None if config.reference_is_base(model_dir) else config.reference
     machine = Machine(
         ranks=ranks,
         ranks_per_host=ranks_per_host,
@@ -84,6 +84,7 @@ def layout_of(
     )
     try:
         shape = shape_of(model_config(model_dir), name=model_dir.name)
+        reference = None if frozen is None else shape_of(model_config(frozen), name=frozen.name)
     except ValueError:
         return Layout(
             ranks=ranks,
@@ -92,7 +93,6 @@ def layout_of(
             unchecked=0 if config.activation_checkpointing is not False else UNKNOWN_LAYERS,
             offload=config.offload,
             published=config.publishes_changes,
-            reference=has_copy,
         )
     lora = config.lora
     return choose_layout(
@@ -105,7 +105,7 @@ def layout_of(
         offload=config.offload,
         longest=config.longest_sequence,
         published=config.publishes_changes,
-        reference=has_copy,
+        reference=reference,
         adapter=None if lora is None else shape.adapter(rank=lora.rank, modules=lora.modules),
     )
 

@@ -25,14 +25,14 @@ CONFIG = TrainConfig(tokens_per_micro_batch=256, logprob_chunk_tokens=16, activa
 OPTIMIZER = OptimizerConfig()
 
 
-def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32", seed: int = 7) -> Path:
-    """Write a random Qwen3 of two layers, with a placeholder file for its tokenizer."""
+def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32", seed: int = 7, layers: int = 2) -> Path:
+    """Write a random Qwen3, with a placeholder file for its tokenizer."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,

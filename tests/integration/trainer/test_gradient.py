@@ -324,7 +324,7 @@ def test_step_gradient_of_other_objectives(model_dir: Path, tmp_path: Path, kind
     groups = rollout_groups(4, 4)
     spec = ObjectiveSpec(type=kind, clip_low=0.9, clip_high=3.0)
     if kind == "Distillation":
-        teacher = Teacher(source=str(write_model(tmp_path / "teacher", seed=8)))
+        teacher = Teacher(source=str(write_model(tmp_path / "teacher", seed=8, layers=3)))
         spec = ObjectiveSpec(type=kind, teacher=teacher, teacher_weight=0.5)
     settings = GRPOSettings(objective=spec.settings(), max_response_tokens=64)
     expected = objective_gradient(model_dir, groups, settings)

@@ -45,12 +45,14 @@ def write(folder: Path, *, tokenizer: str | None = "{}", **changes: int) -> str:
         ({}, ""),
         ({"tokenizer": "{ }"}, "its tokenizer.json has SHA-256"),
         ({"tokenizer": None}, "its tokenizer.json has SHA-256 none: no such file"),
-        ({"num_hidden_layers": 3}, "its shape is ModelShape(name='', layers=3"),
-        ({"vocab_size": 65}, "vocabulary=65"),
+        ({"num_hidden_layers": 3, "hidden_size": 64, "vocab_size": 65, "max_position_embeddings": 100_000}, ""),
+        ({"vocab_size": 63}, "its vocab_size is 63, that of the model 64"),
+        ({"max_position_embeddings": 64}, "its limit is 64 tokens, a sequence of the job may have"),
+        ({"logits_scaling": 3}, "logits_scaling: 3 changes the logits"),
     ],
 )
-def test_frozen_model_of_another_shape_or_tokenizer(tmp_path: Path, other: dict[str, Any], error: str) -> None:
-    """The same tokens are compared, in a second copy of the model: other tokenizers and shapes are refused."""
+def test_frozen_model_has_the_tokens_of_the_model(tmp_path: Path, other: dict[str, Any], error: str) -> None:
+    """The probabilities of the same tokens are compared: the shape may be another one, the tokenizer may not."""
     write(tmp_path / "model")
     source = write(tmp_path / "other", **other)
     jobs = {

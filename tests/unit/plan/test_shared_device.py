@@ -1,5 +1,6 @@
 """The plan of one device that trainer and engine share."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,24 @@ def test_plan_counts_the_reference_policy() -> None:
     del data["spec"]["grpo"]["referenceKl"]
     data["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"source": "pvc://models/teacher"}}
     assert plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"] == values
+
+
+def test_plan_counts_a_larger_teacher(tmp_path: Path) -> None:
+    """Its weights, its forward pass, and the peak of it; one whose shape is not known counts as the model."""
+    teacher = replace(SHAPE, layers=4 * SHAPE.layers)
+    config = {"num_hidden_layers": teacher.layers, "hidden_size": teacher.hidden, "vocab_size": teacher.vocabulary}
+    config |= {"intermediate_size": teacher.intermediate, "num_attention_heads": teacher.heads, "model_type": "qwen3"}
+    config |= {"num_key_value_heads": teacher.kv_heads, "head_dim": teacher.head_dim, "tie_word_embeddings": SHAPE.tied}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    data = one_gpu().model_dump(by_alias=True, exclude_none=True)
+    plans = []
+    for source in ("pvc://models/teacher", str(tmp_path)):
+        data["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"source": source}}
+        plans.append(plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"])
+    small, large = plans
+    assert small["referenceWeights"] == pytest.approx(2 * SHAPE.parameters)
+    assert large["referenceWeights"] == pytest.approx(2 * teacher.parameters)
+    assert large["updateSeconds"] > small["updateSeconds"]
 
 
 def test_shared_device_host_memory_counts_every_copy() -> None:
