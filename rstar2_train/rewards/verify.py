@@ -9,6 +9,7 @@ only integer answers). Other forms need a parser (`10/2`, `x=5`, `\frac{1}{2}`).
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Protocol
 
@@ -138,7 +139,8 @@ async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int
     for _ in range(tries):
         result = await judge.run(program(answer, gold), limits=PARSER_LIMITS)
         if result.stdout.strip() == NO_PACKAGE:
-            result = await judge.run(program(answer, gold, with_package=True), limits=PARSER_LIMITS)
+            source = await asyncio.to_thread(program, answer, gold, with_package=True)  # the first one takes long
+            result = await judge.run(source, limits=PARSER_LIMITS)
         parsed = parser_verdict(result)
         if parsed not in EXCLUDED:
             break
