@@ -20,7 +20,7 @@ TIMES = PoolTimes(patience=300, load=60, straggler=2, check_interval=0.5, retry_
 """Long timeouts for a busy machine, short intervals."""
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def loop_is_never_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test in which an orchestrator, a rollout worker or a judge held its event loop, with the stack."""
     monkeypatch.setenv(VARIABLE, str(loop_watch_file()))

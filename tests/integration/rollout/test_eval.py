@@ -159,7 +159,6 @@ async def test_eval_killed_resumes_with_missing_samples(
     assert_tracked(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-@pytest.mark.usefixtures("loop_is_never_held")
 async def test_evaluate_stage_has_the_samples_of_the_command(
     engine: Engine, models: Models, proxy: EngineProxy, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
@@ -182,7 +181,6 @@ async def test_evaluate_stage_has_the_samples_of_the_command(
     assert folder.done and not folder.samples.exists()
 
 
-@pytest.mark.usefixtures("loop_is_never_held")
 async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
     engine: Engine, models: Models, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
@@ -217,7 +215,6 @@ async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
     assert again.problem_results == result.problem_results
 
 
-@pytest.mark.usefixtures("loop_is_never_held")
 async def test_eval_bfcl_reports_categories(
     engine: Engine, models: Models, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:

@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
 from rstar2_train.inference.pool import EnginePool
@@ -28,7 +26,6 @@ from tests.support.engine_proxy import (
 )
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
-pytestmark = pytest.mark.usefixtures("loop_is_never_held")
 TURNS = turns_by_seed(SEED_NAME, [str(number) for number in range(len(GOLD))])
 TRUNCATED = {("1", 0), ("1", 3), ("3", 2)}
 SOLVED = [4, 2, 0, 3]

@@ -5,8 +5,6 @@ import os
 import signal
 from typing import Any
 
-import pytest
-
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import AdmissionSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
@@ -25,7 +23,6 @@ from tests.support.rollout_groups import sample_groups
 from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
-pytestmark = pytest.mark.usefixtures("loop_is_never_held")
 PROBLEMS = [Problem(id=f"p{number}", problem=QUESTION, answer="42") for number in range(4)]
 SAMPLES = 12
 
