@@ -51,7 +51,7 @@ Parameters = Annotated[dict[str, float], Field(max_length=32), keys(VARIABLE)]
 
 
 class Teacher(ApiModel):
-    """Policy that a student learns from, which the ranks hold beside the model, sharded (docs/objectives.md)."""
+    """Policy that a student learns from, which the ranks hold in addition to the model (docs/objectives.md)."""
 
     source: Text
     """Model folder with the tokenizer of the trained model; its architecture and size may be others."""
@@ -126,7 +126,7 @@ class Objective(ApiModel):
 
 
 class ReferenceKL(ApiModel):
-    """KL term to a reference policy, which the ranks hold beside the model, sharded (docs/objectives.md)."""
+    """KL term to a reference policy, which the ranks hold in addition to the model (docs/objectives.md)."""
 
     weight: Positive = 0.001
     """Weight of the KL term in the loss. The default is that of DeepSeek-R1 (arXiv 2501.12948)."""

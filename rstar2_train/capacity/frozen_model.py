@@ -61,9 +61,9 @@ def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> 
             f"its {TOKENIZER} has SHA-256 {theirs}, that of the model {own}: use a model with the same one, because "
             "the loss compares the probabilities of the same tokens"
         )
-    words, own_words = frozen.get("vocab_size"), model.get("vocab_size")
-    if not isinstance(words, int) or not isinstance(own_words, int) or words < own_words:
-        yield f"its vocab_size is {words}, that of the model {own_words}: it must have each token of the model"
+    entries, own_entries = frozen.get("vocab_size"), model.get("vocab_size")
+    if not isinstance(entries, int) or not isinstance(own_entries, int) or entries < own_entries:
+        yield f"its vocab_size is {entries}, that of the model {own_entries}: it must have each token of the model"
     positions = frozen.get("max_position_embeddings")
     if isinstance(positions, int) and positions < longest:
         yield f"its limit is {positions:,} tokens, a sequence of the job may have {longest:,}: lower maxResponseTokens"

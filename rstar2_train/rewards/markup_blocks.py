@@ -12,7 +12,7 @@ import re
 _TAG = re.compile(
     r"<(?P<html_end>/?)(?P<html>pre|code|python)(?P<html_options>\s[^<>]*+)?>"
     r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
-    r"|\\(?:begin|(?P<latex_end>end))\{(?P<latex>lstlisting|verbatim|minted)\*?\}"
+    r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted)\*?\}"
     r"(?P<latex_options>(?:[\[{][^\[\]{}\n]*+[\]}])*+)",
     re.IGNORECASE,
 )
