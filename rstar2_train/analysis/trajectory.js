@@ -48,6 +48,7 @@ function showTrajectories(i, other, shown) {
     ...facts, selectionBox(i), colourControls(rows, repaint), promptBox(shown[0].prompt),
     element("div", other >= 0 ? "pair" : "", ...panels.map(({ panel }) => panel)));
   byId("trajectory").scrollTop = 0;
+  byId("trajectory").dataset.rows = rows.join(); // the rows that are shown: their texts are loaded
   const group = document.querySelector(".group");
   group.scrollTop = group.querySelector(".selected").offsetTop - group.offsetTop - group.clientHeight / 2;
   repaint();

@@ -156,6 +156,7 @@ function start() {
   if (table.order) byId("order").value = table.order;
   setChoices();
   byId("filters").addEventListener("input", (event) => event.target.id === "text" ? scheduleSearch() : filter());
+  byId("list").addEventListener("click", selectByClick);
   byId("list").addEventListener("scroll", () => requestAnimationFrame(drawList));
   addEventListener("resize", drawList);
   addEventListener("keydown", selectByKey);
@@ -262,8 +263,16 @@ function listRow(i, position) {
     element("div", "", element("b", result(i), result(i)), ` ${columns.stage[i]}, ${step}: ${columns.prompt[i]} #${columns.sample[i]}`),
     element("div", "second", `${columns.tokens[i]} tokens · ${counted(columns.calls[i], "call")}, ${columns.errors[i]} failed · p_total ${penalty(i).toFixed(2)} · ${selection(i)}`));
   row.style.top = `${position * ROW_HEIGHT}px`;
-  row.addEventListener("click", () => { select(i); byId("trajectory").scrollIntoView({ block: "nearest" }); });
   return row;
+}
+
+// By the position: the elements of the rows may be replaced while the button of the mouse is down.
+function selectByClick(event) {
+  const list = byId("list");
+  const position = Math.floor((event.clientY - list.getBoundingClientRect().top + list.scrollTop) / ROW_HEIGHT);
+  if (position >= visible.length) return;
+  select(visible[position]);
+  byId("trajectory").scrollIntoView({ block: "nearest" });
 }
 
 function selectByKey(event) {

@@ -28,7 +28,7 @@ OPTIONS = (
     *("--disable-extensions", "--disable-background-networking", "--disable-component-update", "--mute-audio"),
     *("--remote-debugging-port=0", "--remote-allow-origins=*", "about:blank"),
 )
-SECONDS = 60
+SECONDS = 180
 """Maximum time to wait for the browser, or for a condition in a page."""
 
 

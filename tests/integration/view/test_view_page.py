@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,31 +45,45 @@ def rows(page: Page) -> list[str]:
     return texts
 
 
+def choose(page: Page, *, index: int = 0) -> None:
+    """Click a row of the list, and wait for its texts."""
+    page.click("#list .row", index=index)
+    shown(page)
+
+
+def shown(page: Page) -> None:
+    """Wait until the page shows the selected rollouts."""
+    rows = "[selected, compared].filter((row) => row >= 0).join()"
+    page.wait(f"selected >= 0 && document.getElementById('trajectory').dataset.rows === {rows}")
+
+
 def test_view_click_on_curve_opens_rollouts_of_step(view: Page) -> None:
     """From a point of a curve to the rollouts of its step, the conversation of one, and another one next to it."""
     assert view.value(DRAWN) and "rl-1: training, step 3 of 8" in view.text("#progress")
     titles = view.value("[...document.querySelectorAll('.chart:not([hidden]) h2')].map((title) => title.innerText)")
     assert titles == ["Reward, share of correct rollouts", "Tool errors, failed calls / all calls", "Staleness, steps"]
     view.click(".chart .u-over")  # its middle: step 2 of 3
-    view.wait("document.querySelector('#trajectory .turn .tokens')")
+    shown(view)
     assert view.text("#count").startswith("8 trajectories, 75.0 % correct")
     view.fill("#result", "correct")
     view.fill("#prompt", "P")
     assert len(rows(view)) == 2 and view.value("document.getElementById('reason').options.length") > 5
     view.fill("#reason", "dropped: penalty")
     assert rows(view)[0].startswith("correct rl-1, step 2: p #1")
-    view.click("#list .row")
-    view.wait("document.querySelector('#trajectory h2').innerText.includes('rollout 1')")
+    choose(view)
+    assert "rollout 1" in view.text("#trajectory h2")
     text = view.text("#trajectory")
     for part in ("dropped: penalty", "Correct but not drawn", "verdict correct", "tool response", "execute_python"):
         assert part in text
     view.click(".group button", index=0)
-    view.wait("document.querySelectorAll('.pair .panel').length === 2")
+    shown(view)
+    assert view.value("document.querySelectorAll('.pair .panel').length") == 2
     assert "rollouts 1 and 0" in view.text("#trajectory h2")
     assert "Both rollouts have the same tokens of the model." in view.text("#trajectory")
     assert "with=" in view.value("location.hash")
     view.click(".pair button")
-    view.wait("!document.querySelector('.pair')")
+    shown(view)
+    assert not view.value("document.querySelectorAll('.pair').length")
     view.click("#show-curves")
     assert view.value("document.getElementById('trajectory').hidden") and view.value(DRAWN)
 
@@ -99,8 +112,8 @@ def test_view_of_hostile_texts_executes_nothing(view: Page) -> None:
     """Markup in prompts, answers, reasons and outputs is shown as text. The fixture checks that nothing ran."""
     view.click("#show-trajectories")
     view.fill("#prompt", "</script>")
-    view.click("#list .row")
-    view.wait("document.querySelector('#trajectory h2').innerText.includes('<img src=x')")
+    choose(view)
+    assert "<img src=x" in view.text("#trajectory h2")
     assert "</script><script>" in view.text("#trajectory .turn:last-child .tokens")
     assert view.value("document.querySelectorAll('#trajectory script, #trajectory img').length") == 0
 
@@ -114,11 +127,12 @@ def test_view_in_narrow_window_needs_no_sideways_scroll(view: Page, part: str) -
         for prompt in ("</script>", "p"):
             view.fill("#prompt", prompt)
             view.fill("#stage", "" if prompt != "p" else "rl-1")
-            view.click("#list .row")
-            view.wait(f"document.querySelector('#trajectory h2').innerText.includes({json.dumps(prompt)})")
+            choose(view)
+            assert f"problem {prompt}" in view.text("#trajectory h2")
             assert view.value("document.documentElement.scrollWidth") == 400
         view.click(".group button")
-        view.wait("document.querySelector('.pair')")
+        shown(view)
+        assert view.value("document.querySelectorAll('.pair').length") == 1
     view.wait("!charts[0].view || charts[0].view.width < 400")
     assert view.value("document.documentElement.scrollWidth") == 400
 
@@ -128,8 +142,7 @@ def test_view_follows_running_job(view: Page, state: JobState, rollout: Rollout)
     view.click("#show-trajectories")
     view.fill("#prompt", "p")
     view.fill("#stage", "rl-1")
-    view.click("#list .row", index=1)
-    view.wait("document.querySelector('#trajectory h2')")
+    choose(view, index=1)
     heading = view.text("#trajectory h2")
     path = trajectory_store.step_path(state.stage("rl-1").trajectories, 4)
     trajectory_store.write(path, [rollout("new", sample, thought="now") for sample in (0, 1)])
@@ -152,13 +165,14 @@ def test_pages_of_analysis_work_from_disk(page: Page, state: JobState) -> None:
     )
     page.events.clear()
     page.open((state.analysis / "viewer.html").as_uri())
-    page.wait("document.querySelector('#trajectory .turn .tokens')")
+    shown(page)
     assert len(rows(page)) == summary["trajectories"] == 3
     page.click(".group button")
-    page.wait("document.querySelectorAll('.pair .panel').length === 2")
+    shown(page)
+    assert page.value("document.querySelectorAll('.pair .panel').length") == 2
     page.fill("#text", "owned")
     page.wait("document.getElementById('count').innerText.startsWith('1 trajectory')")
-    page.click("#list .row")
-    page.wait("document.querySelector('#trajectory h2').innerText.includes('<img')")
+    choose(page)
+    assert "<img" in page.text("#trajectory h2")
     assert page.messages() == [] and HOSTILE.replace("\u2028", "") in page.text("#trajectory").replace("\u2028", "")
     assert page.value("document.title") == "tiny: trajectories"
