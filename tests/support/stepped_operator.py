@@ -43,7 +43,8 @@ class WithoutTimers(WorkQueue[Key]):
     """The test decides when a round runs."""
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Plan nothing."""
+        """Plan nothing. A time in the past would start the same round again and again, without a pause."""
+        assert seconds >= 0, f"the next round is due {-seconds:.0f} s ago"
 
     def drop_timer(self, key: Key) -> None:
         """Drop nothing."""

@@ -43,7 +43,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Dec
             message=waiting,
             ending=ending,
             serving=serving,
-            wake_at=exit_deadline(observed),
+            wake_at=exit_deadline(observed, now=now),
         )
     report = observed.child("Job", names.report(observed.name))
     reported = is_reported(observed)

@@ -31,15 +31,15 @@ def pod_termination(facts: Facts) -> Verdict:
         reason=WAITING_FOR_PODS,
         message=f"Waiting for the pods of attempt {number} of stage {name} to terminate.",
         serving=facts.has_engines and (not succeeded or facts.needs_engines),
-        wake_at=exit_deadline(observed),
+        wake_at=exit_deadline(observed, now=facts.now),
     )
 
 
-def exit_deadline(observed: ObservedJob) -> float | None:
-    """Return when the pods of a succeeded stage that do not exit are terminated; None if there are none."""
+def exit_deadline(observed: ObservedJob, *, now: float) -> float | None:
+    """Return when the pods of a succeeded stage that do not exit will be terminated; None if there are none."""
     stages = {stage for stage, _ in stage_progress.running_attempts(observed)}
     times = [stage_progress.hung_at(stage, observed) for stage in stages if stage_progress.succeeded(stage, observed)]
-    return min((when for when in times if when is not None), default=None)
+    return min((when for when in times if when is not None and when > now), default=None)
 
 
 def running_pods(observed: ObservedJob, *, except_roles: Sequence[str] = ()) -> list[str]:

@@ -61,6 +61,8 @@ def test_pod_termination_hung_orchestrator_is_terminated(next_stage: str) -> Non
     cluster.now = decision.wake_at
     cluster.round()
     assert ("Job", "demo-s0-1") not in cluster.children and cluster.running() == ["demo-s0-1"]
+    cluster.now += 60  # their node does not answer: the operator waits for an event
+    assert cluster.round().wake_at is None
     cluster.finish_job("demo-s0-1", 137)
     cluster.round()
     assert cluster.running() == [f"demo-{next_stage}-1" if next_stage else "demo-report"]
