@@ -149,6 +149,8 @@ class Metrics:
         """An existing object that no watch has delivered; empty if there is none."""
         self.outdated_definition = ""
         """Why the cluster's definition of AgenticRLJob cannot be used; empty if it can."""
+        self._not_served: set[str] = set()
+        """Namespaces with a failing watch; empty name: all."""
         self._lag_since = time.monotonic()
         own = self.registry
         self._seconds = Histogram(
@@ -230,6 +232,13 @@ class Metrics:
     def watches_failing(self, namespace: str, failing: int) -> None:
         """Record the number of failing watches of a namespace."""
         self._unreadable.labels(namespace).set(failing)
+        (self._not_served.add if failing else self._not_served.discard)(namespace)
+
+    def readiness(self) -> str:
+        """Return the role of this replica, and the namespaces that it cannot serve."""
+        role = "leader" if self.leading else "standby"
+        lost = ", ".join(sorted(namespace or "the cluster" for namespace in self._not_served))
+        return f"{role}; not served: {lost}" if lost else role
 
     def set_leading(self, leading: bool) -> None:
         """Record whether this replica is the leader."""
@@ -267,8 +276,8 @@ def application(metrics: Metrics) -> web.Application:
     async def ready(_: web.Request) -> web.Response:
         if metrics.outdated_definition:
             return web.Response(text=f"{metrics.outdated_definition}\n", status=503)
-        # The standby is ready: it can take over at any time.
-        return web.Response(text="leader\n" if metrics.leading else "standby\n")
+        # The standby is ready: it can take over at any time. So is a replica that cannot serve one of the namespaces.
+        return web.Response(text=f"{metrics.readiness()}\n")
 
     async def metrics_page(_: web.Request) -> web.Response:
         return web.Response(body=metrics.page(), content_type="text/plain")
