@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from bench.week_clock import Delivery, WeekClient
@@ -49,7 +50,12 @@ class OperatorRun:
                 informer._selectors = {}
         self._cache, self._delivery = cache, delivery
         self._reconciler = Reconciler(
-            cache=cache, queue=self.queue, client=client, settings=OperatorSettings(), metrics=metrics
+            cache=cache,
+            queue=self.queue,
+            client=client,
+            settings=OperatorSettings(),
+            metrics=metrics,
+            clock=lambda: time.time(),  # the function that FakeClock has set, not that of the import
         )
         self._kinds = frozenset(kinds) - {WARNING}
         self._tasks: list[asyncio.Task[Any]] = []
