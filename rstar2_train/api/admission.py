@@ -58,6 +58,8 @@ VARIABLES = {
     "environments": _all("environments"),
     "stages": "object.spec.stages.map(s, s.name)",
     "grpo": "object.spec.stages.filter(s, s.type == 'GRPO' && has(s.grpo))",
+    "settings": "[object.spec.?grpo].filter(g, g.hasValue()).map(g, g.value()) + variables.grpo.map(s, s.grpo)",
+    "objectives": "variables.settings.filter(g, has(g.objective)).map(g, g.objective)",
     "resources": "[object.spec.?trainer.resources, object.spec.?rollout.resources, object.spec.?redis.resources]"
     ".filter(r, r.hasValue()).map(r, r.value())"
     " + variables.environments.filter(e, has(e.resources)).map(e, e.resources)"
@@ -68,7 +70,12 @@ VARIABLES = {
     " + (has(object.spec.validation) ? [object.spec.validation.data] : [])"
     " + object.spec.stages.filter(s, has(s.sft)).map(s, s.sft.data)"
     " + object.spec.stages.filter(s, has(s.filter)).map(s, s.filter.data)"
-    " + variables.grpo.filter(s, has(s.grpo.data)).map(s, s.grpo.data)",
+    " + variables.settings.filter(g, has(g.data)).map(g, g.data)"
+    " + variables.settings.filter(g, has(g.referenceKl) && has(g.referenceKl.source)).map(g, g.referenceKl.source)"
+    " + variables.objectives.filter(o, has(o.source)).map(o, o.source)"
+    " + variables.objectives.filter(o, has(o.teacher)).map(o, o.teacher.source)"
+    " + (has(object.spec.model.chatTemplate) ? [object.spec.model.chatTemplate] : [])",
+    "benchmarks": "object.spec.stages.filter(s, has(s.evaluate)).map(s, s.evaluate.benchmarks)",
 }
 """Name -> CEL expression; later ones may use earlier ones."""
 _KEYS = "p.?{field}.orValue({{}}).all(k, {condition})"
@@ -111,6 +118,11 @@ PATCHES = (
     _consistent("a variable", _DISTINCT.format(field="env", key="name", same=" || e == f")),
     _consistent("a mount", _DISTINCT.format(field="volumeMounts", key="mountPath", same="")),
     _consistent("a claim", _DISTINCT.format(field="resourceClaims", key="name", same="")),
+    AdmissionRule(
+        "variables.patches.all(p, p.?resourceClaims.orValue([]).all(c,"
+        " p.resourceClaims.filter(d, d.name == c.name).size() == 1))",
+        "runtimePatches[].resourceClaims: duplicate name",
+    ),
     *(_consistent(field, _EQUAL.format(field=field)) for field in ("affinity", "schedulerName", "serviceAccountName")),
     *(_consistent(f"resources.{field}", _AMOUNTS.format(field=field)) for field in ("requests", "limits")),
     AdmissionRule(
@@ -122,6 +134,16 @@ PATCHES = (
         "rollout.tensorParallel and accelerator.rdma",
     ),
 )
+
+
+def _fits(base: str, patch: str, order: str) -> str:
+    """Return that the amounts of a patch `p` of kind `patch` fit those of kind `base` of the resources `b`."""
+    compared = f"{_quantity(f'b.{base}[k]')}.compareTo({_quantity(f'p.resources.{patch}[k]')})"
+    return (
+        f" p.resources.?{patch}.orValue({{}}).all(k, !(k in b.?{base}.orValue({{}})) ||"
+        f" k in p.resources.?{base}.orValue({{}}) || {compared} {order} 0 && (!k.contains('/') || {compared} == 0))"
+    )
+
 
 _BOTH = "r.?requests.orValue({}).all(k, !(k in r.?limits.orValue({})) ||"
 AMOUNTS = (
@@ -141,15 +163,18 @@ AMOUNTS = (
         f" {_quantity('r.requests[k]')}.compareTo({_quantity('r.limits[k]')}) == 0))",
         "resources.limits: a number of devices must equal its request",
     ),
-    AdmissionRule(
-        "variables.patches.all(p, !has(p.resources) || p.roles.filter(r, r in ['trainer', 'rollout', 'redis']).all(r,"
-        " !(r in object.spec) || !has(object.spec[r].resources) || p.resources.?limits.orValue({}).all(k,"
-        " !(k in object.spec[r].resources.?requests.orValue({})) || k in p.resources.?requests.orValue({}) ||"
-        f" {_quantity('object.spec[r].resources.requests[k]')}.compareTo({_quantity('p.resources.limits[k]')}) <= 0) &&"
-        " p.resources.?requests.orValue({}).all(k, !(k in object.spec[r].resources.?limits.orValue({})) ||"
-        " k in p.resources.?limits.orValue({}) ||"
-        f" {_quantity('p.resources.requests[k]')}.compareTo({_quantity('object.spec[r].resources.limits[k]')}) <= 0)))",
-        "runtimePatches[].resources: a limit must not be less than the request of the role",
+    *(
+        AdmissionRule(
+            f"variables.patches.all(p, !has(p.resources) || {bases}{_fits('requests', 'limits', '<=')} &&"
+            f"{_fits('limits', 'requests', '>=')}))",
+            "runtimePatches[].resources: a limit must not be less than the request of the role, and equal for devices",
+        )
+        for bases in (
+            "['trainer', 'rollout', 'redis'].filter(r, r in p.roles && r in object.spec &&"
+            " has(object.spec[r].resources)).map(r, object.spec[r].resources).all(b,",
+            "!('environment' in p.roles) ||"
+            " variables.environments.filter(e, has(e.resources)).map(e, e.resources).all(b,",
+        )
     ),
     *(
         AdmissionRule(
@@ -192,10 +217,29 @@ TASKS = (
         f" {_GAP}.maxSequenceGap.hasValue())",
         "importanceCorrection.sequenceGapAction: Drop has no effect without maxSequenceGap",
     ),
+    *(
+        AdmissionRule(
+            each.format(f"v.startsWith('/') || (({_IS_SOURCE}) && !v.matches('(^|/)[.][.](/|$)'))"),
+            f"{field} must be pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION], hf://datasets/OWNER/NAME[@REVISION]/FILE, "
+            "s3://BUCKET/KEY (also gs://, az://), generated://NAME/FILE, without '..', or an absolute path inside the "
+            "image: a relative path has no meaning in a cluster",
+        )
+        for field, each in (
+            ("a source", "variables.sources.all(v, {})"),
+            ("data of a benchmark", "variables.benchmarks.all(l, l.map(b, b.data).all(v, {}))"),
+        )
+    ),
     AdmissionRule(
-        f"variables.sources.all(v, !v.contains('://') || (({_IS_SOURCE}) && !v.matches('(^|/)[.][.](/|$)')))",
-        "a source must be pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION], hf://datasets/OWNER/NAME[@REVISION]/FILE, "
-        "s3://BUCKET/KEY (also gs://, az://), generated://NAME/FILE or a path, without '..'",
+        "variables.servers.all(s, size(s.?command.orValue([])) == 0)",
+        "mcpServers: command is only for `rstar2 run`; run the server over HTTP in a Deployment of its own and set url",
+    ),
+    AdmissionRule(
+        "variables.environments.all(e, has(e.url) || has(e.image))",
+        "environments: image is required in a cluster, unless url is set",
+    ),
+    AdmissionRule(
+        "!has(object.spec.agent) || has(object.spec.agent.image)",
+        "agent: image is required in a cluster: that of the agent's program, with Python 3.8",
     ),
     AdmissionRule(
         "object.spec.rollout.?engineArgs.orValue({}).all(k,"

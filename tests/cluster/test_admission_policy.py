@@ -9,11 +9,14 @@ import urllib.error
 from typing import Any
 
 from rstar2_train.api.admission import RULES, build_policy
+from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.sources import resolved_sources
+from rstar2_train.api.validation import check
 from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.example_manifests import MANIFESTS
 from tests.support.kube_apiserver import KubeApiserver
-from tests.support.manifests import FAULTS, FINE, GOOD, changed
+from tests.support.manifests import FAULTS, FINE, GOOD, LOCAL, changed
 
 JOBS = "/apis/rstar2.dev/v1alpha1/namespaces/default/agenticrljobs"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
@@ -47,8 +50,10 @@ def test_admission_policy_rejects_what_only_python_knew() -> None:
         accepted = {fault: text for fault, text in messages.items() if "denied request" not in text}
         assert not accepted
         assert all(any(rule.message in text for rule in RULES) for text in messages.values()), messages
-        valid = [GOOD, *(changed(path, value) for path, value in FINE), *(read_manifest(path) for path in MANIFESTS)]
-        assert [text for job in valid if (text := answer(api, job))] == []
+        valid = [GOOD, *(changed(path, value) for path, value in (*FINE, *LOCAL)), *map(read_manifest, MANIFESTS)]
+        denied = [job for job in valid if "denied request" in answer(api, job)]
+        assert denied == [job for job in valid if not fits_cluster(job)] != []
+        assert [text for job in valid if fits_cluster(job) and (text := answer(api, job))] == []
         # The operator can add its finalizer to a job that was stored before the policy, and so delete it.
         live = api.request("GET", f"{JOBS}/stored")
         live["metadata"]["finalizers"] = ["rstar2.dev/staged-deletion"]
@@ -60,9 +65,20 @@ def test_admission_policy_rejects_what_only_python_knew() -> None:
         assert not (status.get("typeChecking") or {}).get("expressionWarnings")
 
 
-def wait_for(check: Any, seconds: float = 60) -> None:
-    """Wait until `check` holds: policies take effect a moment after their creation."""
+def fits_cluster(body: dict[str, Any]) -> bool:
+    """Return whether the operator accepts a valid job, which may be one for a single machine."""
+    job, _ = check(body)
+    assert job is not None
+    try:
+        resolved_sources(job, "/state")
+    except InvalidJob:
+        return False
+    return True
+
+
+def wait_for(holds: Any, seconds: float = 60) -> None:
+    """Wait until `holds()`: policies take effect a moment after their creation."""
     deadline = time.monotonic() + seconds
-    while not check():
+    while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.2)

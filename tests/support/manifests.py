@@ -19,12 +19,12 @@ GOOD: dict[str, Any] = {
         "model": {"source": "pvc://models/base"},
         "trainer": {"resources": {"requests": {"cpu": 8, "memory": "64Gi"}}},
         "rollout": {"resources": {"requests": {"cpu": 2, "memory": "32Gi"}}},
-        "validation": {"data": "held.jsonl"},
+        "validation": {"data": "/data/held.jsonl"},
         "grpo": {"promptsPerStep": 8, "objective": {"clipHigh": 0.3}},
         "stages": [
-            {"name": "sft", "type": "SFT", "sft": {"data": "d.jsonl"}},
-            {"name": "rl", "type": "GRPO", "grpo": {"data": "p.jsonl", "steps": 3}},
-            {"name": "hard", "type": "Filter", "filter": {"data": "p.jsonl"}},
+            {"name": "sft", "type": "SFT", "sft": {"data": "/data/d.jsonl"}},
+            {"name": "rl", "type": "GRPO", "grpo": {"data": "/data/p.jsonl", "steps": 3}},
+            {"name": "hard", "type": "Filter", "filter": {"data": "/data/p.jsonl"}},
             {"name": "rl-hard", "type": "GRPO", "grpo": {"dataFrom": "hard", "steps": 3}},
         ],
     },
@@ -40,6 +40,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
         parent = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[key]
     parent[last] = value
     return data
+
+
+def evaluate(data: str) -> dict[str, Any]:
+    """Return an Evaluate stage with one benchmark."""
+    return {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": data}]}}
 
 
 FINE: list[tuple[str, object]] = [
@@ -88,7 +93,25 @@ FINE: list[tuple[str, object]] = [
             resources={"limits": {"memory": "64Gi"}},
         ),
     ),
-    ("spec.runtimePatches", [{"manager": "m", "roles": ["executor"], "nodeSelector": {"gvisor": "yes"}}]),
+    (
+        "spec.runtimePatches",
+        [
+            {
+                "manager": "m",
+                "roles": ["executor"],
+                "nodeSelector": {"gvisor": "yes"},
+                "tolerations": [{"operator": "Exists"}],
+                "labels": {"mesh": "off"},
+                "annotations": {"mesh.example.org/inject": "disabled"},
+                "imagePullSecrets": [{"name": "registry"}],
+                "schedulerName": "gang",
+                "schedulingGates": [{"name": "site/gate"}],
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+                ],
+            }
+        ],
+    ),
     ("spec.runtimePatches", patch(**SITE)),
     ("spec.runtimePatches", two_patches({"nodeSelector": {"a": "1"}}, {"nodeSelector": {"a": "1", "b": "2"}})),
     ("spec.trainer", {"resources": {"limits": {"amd.com/gpu": "8"}}}),
@@ -138,6 +161,16 @@ FINE: list[tuple[str, object]] = [
     ("spec.stages.1.trainer", {"lora": {"rank": 512, "alpha": 1, "targetModules": ["Mlp", "q_proj"]}}),
 ]
 """Changes with which GOOD stays valid: path, value."""
+
+LOCAL: list[tuple[str, object]] = [
+    ("spec.validation.data", "held-out.jsonl"),
+    ("spec.stages.0", evaluate("problems.jsonl")),
+    ("spec.model", {"source": "./base"}),
+    ("spec.mcpServers", [{"name": "s", "command": ["serve"]}]),
+    ("spec.environments", [{"name": "e", "command": ["serve"]}]),
+    ("spec.agent", {"command": ["python", "agent.py"]}),
+]
+"""Changes with which GOOD is valid on one machine, but not in a cluster: path, value."""
 
 FAULTS: list[tuple[str, object, str, str | None]] = [
     ("spec.trainer.lora", {"rank": 12}, "spec.trainer.lora.rank is 12: allowed: 1, 8, 16, 32", "Unsupported value"),
@@ -295,7 +328,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.stages.1.grpo",
         {
-            "data": "p.jsonl",
+            "data": "/data/p.jsonl",
             "steps": 2,
             "objective": {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
             "referenceKl": {"weight": 0.1},
@@ -384,7 +417,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     ),
     (
         "spec.stages.3.grpo.data",
-        "p.jsonl",
+        "/data/p.jsonl",
         "must not be set together with dataFrom",
         "spec.stages[3].grpo.data: Invalid value",
     ),
@@ -575,6 +608,58 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         None,
     ),
     *PATCH_FAULTS,
+    ("spec.trainer", {"gpusPerReplica": 0}, "must be at least 1 if spec.accelerator.vendor is AMD", "at least 1"),
+    ("spec.stages.1.grpo.objective", {"type": "Custom", "source": "ftp://a"}, "allowed: pvc://CLAIM/PATH", None),
+    ("spec.grpo.objective", {"type": "Distillation", "teacher": {"source": "hf://x"}}, "allowed: a model", None),
+    (
+        "spec.grpo.referenceKl",
+        {"weight": 0.1, "model": "Source", "source": "pvc://"},
+        "must name a PersistentVolumeClaim",
+        None,
+    ),
+    ("spec.stages.0", evaluate("s3://bucket/../x"), "must be s3://BUCKET/KEY", None),
+    (
+        "spec.tools",
+        [{"name": "f", "server": "s", "source": "pvc://a/f.py"}],
+        "must not be set together with server",
+        None,
+    ),
+    (
+        "spec.runtimePatches",
+        patch(resourceClaims=[{"name": "a", "resourceClaimName": name} for name in ("x", "y")]),
+        "resourceClaims[1].name is 'a': duplicate",
+        None,
+    ),
+    (
+        "spec",
+        {
+            **GOOD["spec"],
+            "agent": {"command": ["a"], "image": "a:1"},
+            "tools": [{"name": "f", "source": "pvc://a/f.py"}],
+        },
+        "spec.tools: must not be set together with agent",
+        None,
+    ),
+    (
+        "spec",
+        {
+            **GOOD["spec"],
+            "environments": [{"name": "e", "image": "e:1", "resources": {"requests": {"memory": "2Gi"}}}],
+            "runtimePatches": [{"manager": "m", "roles": ["environment"], "resources": {"limits": {"memory": "1Gi"}}}],
+        },
+        "must not be less than the request, which is 2Gi",
+        None,
+    ),
+    (
+        "spec",
+        {
+            **GOOD["spec"],
+            "redis": {"resources": {"limits": {"site/fpga": 2}}},
+            "runtimePatches": [{"manager": "m", "roles": ["redis"], "resources": {"requests": {"site/fpga": 1}}}],
+        },
+        "must equal the request for devices",
+        None,
+    ),
 ]
 """Path, value, message of the offline rules, message of the API server (None: it accepts the value)."""
 

@@ -10,7 +10,7 @@ from rstar2_train.api.objectives import ObjectiveSpec
 from rstar2_train.api.stages import GRPODefaults, ResampleSpec, resolve_grpo
 from rstar2_train.api.validation import check, load
 from tests.support.example_manifests import MANIFESTS
-from tests.support.manifests import FAULTS, FINE, GOOD, changed
+from tests.support.manifests import FAULTS, FINE, GOOD, LOCAL, changed
 
 
 def problems(data: dict) -> list[str]:
@@ -27,7 +27,7 @@ def test_validation_valid_job_has_no_issue() -> None:
         job.stage("nope")
 
 
-@pytest.mark.parametrize(("path", "value"), FINE)
+@pytest.mark.parametrize(("path", "value"), [*FINE, *LOCAL])
 def test_validation_valid_changes_have_no_error(path: str, value: object) -> None:
     """Every valid change of it has no error."""
     job, issues = check(changed(path, value))
