@@ -68,7 +68,8 @@ def test_chart_by_default_has_definition_and_operator(rendered: Render) -> None:
         *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
     ]
     assert objects.single("Deployment", OPERATOR)["spec"]["replicas"] == 2
-    assert objects.single("PodDisruptionBudget", OPERATOR)["spec"]["maxUnavailable"] == 1
+    budget = objects.single("PodDisruptionBudget", OPERATOR)["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
 def test_chart_with_all_on_renders_optional_objects(rendered: Render) -> None:

@@ -76,6 +76,18 @@ def test_timeline_has_an_action_in_each_phase() -> None:
     assert timeline(unseen).phase == "Unknown" and "operator" in timeline(unseen).message
 
 
+def test_timeline_outdated_status_is_no_progress() -> None:
+    """A job proceeds only if its status is that of the operator now, and if the parts exist that it waits for."""
+    unseen, edited = {**job(), "status": {}}, job()
+    edited["metadata"]["generation"], edited["status"]["observedGeneration"] = 3, 2
+    for stale, pods in ((unseen, None), (edited, [pod("a")]), (job(), [])):
+        assert "Check that the operator runs" in timeline(stale, pods).next
+    waits = condition("RolloutReady", False, "NoPods", "0 of 0 rollout pods ready.")
+    starting = condition("JudgeReady", False, "Starting", "0 of 0 judge pods ready.")
+    assert timeline(job("Running", waits), [pod("a")]).next == "Nothing: the job proceeds."
+    assert timeline(job("Running", starting), [pod("a")]).next.startswith("Nothing runs that the job waits for")
+
+
 def test_duration_is_short() -> None:
     """A duration has two units at most."""
     assert [duration(each) for each in (None, 59, 61, 3_600, 90_000)] == ["", "<1m", "1m", "1h00m", "1d1h"]

@@ -182,6 +182,7 @@ def test_builders_disruption_budget_covers_the_largest_stage() -> None:
     bodies = all_objects(manifest("gf", trainer=trainer), "f1")
     (budget,) = [body["spec"] for body in bodies if body["kind"] == "PodDisruptionBudget"]
     assert budget["minAvailable"] == 3
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "a pod that is not ready must not block a drain"
     selected = {
         name
         for name, template in templates(bodies)

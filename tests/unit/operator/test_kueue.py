@@ -9,7 +9,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.decide.kueue import request
 from rstar2_operator.observed import timestamp
-from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
 
 ADMITTED = [
     {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -206,6 +206,23 @@ def test_kueue_admission_places_and_labels_the_pods() -> None:
     annotations = template["metadata"]["annotations"]
     assert annotations | {CONSUME: "demo", "kueue.x-k8s.io/workload": "demo-s0"} == annotations
     assert template["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/topology"}]
+
+
+def test_kueue_label_names_the_priority_in_the_queue() -> None:
+    """The label of a job names a WorkloadPriorityClass, which no pod has; without it the class of its pods counts."""
+    for label, group, kind in (
+        ("batch", "kueue.x-k8s.io", "WorkloadPriorityClass"),
+        ("", "scheduling.k8s.io", "PriorityClass"),
+    ):
+        cluster = SimulatedCluster(manifest("g", queueName="team", priorityClassName="urgent"))
+        cluster.job["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": label} if label else {}
+        for name, owner, value in (("batch", "WorkloadPriorityClass", 7), ("urgent", "PriorityClass", 1000)):
+            cluster.children[owner, name] = {"kind": owner, "metadata": {"name": name}, "value": value}
+        cluster.finish_preparation()
+        cluster.round()
+        spec = workload(cluster)["spec"]
+        assert spec["priority"] == (7 if label else 1000)
+        assert spec["priorityClassRef"] == {"group": group, "kind": kind, "name": label or "urgent"}
 
 
 def test_kueue_deactivated_workload_is_kept() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rstar2_operator.node_health import NodeFault
+from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import CheckpointRef, Outcome, outcome_key
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
 
@@ -118,6 +120,22 @@ def test_stuck_other_problem_is_no_reason_to_restart() -> None:
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending", "conditions": [unschedulable]}
     cluster.now += 5 * STEP
     assert cluster.round().phase == "Running" and "Stuck" in problem(cluster) and "0/1 nodes" in problem(cluster)
+
+
+@pytest.mark.parametrize("problem", ["faulty node", "crashing engine"])
+def test_stuck_next_to_its_cause_restarts(problem: str) -> None:
+    """A faulty GPU hangs a collective, and one of many engines may crash: only pods that cannot start prevent it."""
+    cluster = training(**RESTART)
+    if problem == "faulty node":
+        cluster.node_faults = {"node-1": NodeFault(("label x",), closed=False)}
+    else:
+        labels = {"rstar2.dev/job": "demo", "rstar2.dev/role": "rollout", "batch.kubernetes.io/job-name": ""}
+        waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+        status = {"phase": "Running", "containerStatuses": [{"name": "engine", "ready": False, "state": waiting}]}
+        meta = {"name": "demo-rollout-x", "labels": labels, "creationTimestamp": timestamp(cluster.now)}
+        cluster.pods["demo-rollout-x"] = {"kind": "Pod", "metadata": meta, "spec": {}, "status": status}
+    cluster.now += 5 * STEP
+    assert cluster.reconcile().reason == "Stuck"
 
 
 def test_stuck_finished_attempt_is_not() -> None:
