@@ -124,6 +124,7 @@ class Reconciler:
         context, errors = self._desired.context(state.desired, observed.job)
         if context is None:
             running, lost_at = bool(running_pods(observed)), None
+            state.missing.stop()
             if not running:
                 rejected = await self._delete(key, idle_workloads(observed))
             if observed.job["spec"].get("suspend") or is_deleted(observed.job):
@@ -180,6 +181,7 @@ class Reconciler:
     ) -> list[Diagnosis]:
         """Return the missing objects that pods of a job need, in this or a later stage."""
         if decision.ending is not None or context.job.spec.suspend:
+            state.missing.stop()
             return []
         return await state.missing.problems(
             self._references, lambda: self._desired.references(state.desired, context), observed

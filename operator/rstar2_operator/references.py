@@ -137,6 +137,10 @@ class MissingReferences:
         """Return the seconds until the next requests; None if there are none."""
         return None if self._ask_at == math.inf else max(0.0, self._ask_at - time.monotonic())
 
+    def stop(self) -> None:
+        """Ask no more until the spec changes: the job needs no pods."""
+        self._ask_at = math.inf
+
     async def problems(
         self, reader: ReferenceReader, wanted: Callable[[], Sequence[Reference]], observed: ObservedJob
     ) -> list[Diagnosis]:

@@ -116,14 +116,20 @@ class Operator:
 
     def restart(self, settings: OperatorSettings | None = None) -> None:
         """Replace the Reconciler by a new one without state, as a restart of the process does, or an upgrade."""
+        self._metrics = Metrics()
         self._reconciler = Reconciler(
             cache=self.api.store,
             queue=self.api.queue,
             client=self.api,  # type: ignore[arg-type]
             settings=settings or OperatorSettings(),
-            metrics=Metrics(),
+            metrics=self._metrics,
         )
         self.api.queue.add((NAMESPACE, self.name))
+
+    @property
+    def rounds(self) -> float:
+        """The number of rounds since the last restart."""
+        return self._metrics.registry.get_sample_value("rstar2_operator_reconcile_seconds_count") or 0.0
 
     async def run(self, seconds: float = 0.3) -> None:
         """Reconcile until no job waits, and then for a number of seconds, in which timers of the queue fire."""

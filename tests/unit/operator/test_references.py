@@ -9,6 +9,7 @@ import pytest
 from rstar2_operator.builders.objects import build_context
 from rstar2_operator.references import Reference, references
 from rstar2_operator.settings import OperatorSettings
+from tests.support.fake_kube_api import Operator
 from tests.support.memory_api import api_error
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, manifest
 
@@ -73,6 +74,24 @@ def test_missing_objects_of_a_later_stage_are_reported() -> None:
     cluster.run_operator()
     assert "bucket" not in degraded(cluster) and "Secret/hub" not in degraded(cluster)
     assert "Secret/proxy: ReferenceNotFound" in degraded(cluster)
+
+
+@pytest.mark.parametrize(
+    ("change", "reached"),
+    [({"suspend": True}, "Suspended"), ({"stages": [{"name": "g0", "type": "GRPO"}]}, "InvalidSpec")],
+)
+async def test_missing_objects_start_no_round_if_not_needed(
+    change: dict[str, Any], reached: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No request asks for them then, so the time of the next one must not be that of the next round."""
+    monkeypatch.setattr("rstar2_operator.references.RETRY_SECONDS", 0.1)
+    operator = Operator(manifest("g", priorityClassName="batch"))
+    await operator.until(lambda: "ReferenceNotFound" in str(operator.status.get("conditions")))
+    operator.change(**change)
+    await operator.until(lambda: reached in (operator.status["phase"], operator.status["reason"]))
+    before = operator.rounds
+    await operator.run(1.0)
+    assert operator.rounds - before <= 3
 
 
 def test_existing_objects_are_no_problem() -> None:
