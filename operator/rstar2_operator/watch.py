@@ -5,6 +5,8 @@ immediately, and write nothing to any object: no finalizers, no state.
 
 Each namespace has a kopf operator of its own. kopf ends if a namespace is deleted or forbidden, after an ERROR event,
 and after a minute without API server; `JobWatch` then starts it again, and the other namespaces see nothing of it.
+For that `JobWatch` supervises kopf's tasks itself: `kopf.run_tasks` and `kopf.operator` would cancel each task of the
+process that is younger than kopf, so also the one that holds the Lease, and kill the process ten minutes later.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 GIVE_UP_SECONDS = 90.0
 """Time after which kopf has ended if it cannot list or watch the jobs: it retries for a minute."""
+END_SECONDS = 10.0
+"""Time in which kopf's tasks end after they are cancelled; they are then cancelled again."""
 STABLE_SECONDS = 300.0
 """Time after which a watch that ends is repeated as if it were the first failure."""
 
@@ -93,6 +97,7 @@ def settings(site: OperatorSettings) -> kopf.OperatorSettings:
     result.networking.request_timeout = 30
     result.networking.connect_timeout = 10
     result.queueing.idle_timeout = 0.1  # of the task that kopf starts for each job
+    result.process.ultimate_exiting_timeout = None  # the process does not exit with one of its watches
     return result
 
 
@@ -128,24 +133,34 @@ class JobWatch:
 
     async def _run_kopf(self, started: Callable[[], None]) -> None:
         ready = asyncio.Event()
-        running = asyncio.create_task(
-            kopf.operator(
-                registry=registry(cache=self._cache, queue=self._queue),
-                settings=settings(self._site),
-                standalone=True,
-                clusterwide=not self._namespace,
-                namespaces=[self._namespace] if self._namespace else [],
-                ready_flag=ready,
-            )
+        tasks = await kopf.spawn_tasks(
+            registry=registry(cache=self._cache, queue=self._queue),
+            settings=settings(self._site),
+            standalone=True,
+            clusterwide=not self._namespace,
+            namespaces=[self._namespace] if self._namespace else [],
+            ready_flag=ready,
         )
         works = asyncio.get_running_loop().call_later(GIVE_UP_SECONDS, self._health.works, self._namespace, JOB)
+        starting = asyncio.create_task(ready.wait())
         try:
-            starting = asyncio.create_task(ready.wait())
-            await asyncio.wait({starting, running}, return_when=asyncio.FIRST_COMPLETED)
-            starting.cancel()
+            await asyncio.wait({starting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             started()
-            await running
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # raises the error of the watch
         finally:
             works.cancel()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            starting.cancel()
+            await _end(tasks)
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks of kopf, and wait for them: its first one ends those that are not among them."""
+    for _ in range(2):  # the first one of startup and cleanup is not enough if another task hangs
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=END_SECONDS)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # JobWatch reports the first one

@@ -58,6 +58,8 @@ class Api:
         self.fault = fault
         self.job_watches = 0
         """Watches of the jobs of team-b."""
+        self.breaks = asyncio.Event()
+        """Set when the watches of the jobs of team-b may get an error."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a list, a watch or a request for discovery."""
@@ -72,6 +74,7 @@ class Api:
             await response.prepare(request)
             if in_b and path.endswith(PLURAL):
                 self.job_watches += 1
+                await self.breaks.wait()
                 error = {"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: leader changed"}
                 await response.write(json.dumps({"type": "ERROR", "object": error}).encode() + b"\n")
             await asyncio.sleep(3600)
@@ -123,6 +126,12 @@ async def test_namespace_fault_leaves_the_others_served(
         tasks = [asyncio.create_task(informer.run()) for informer in watched]
         tasks += [asyncio.create_task(job.run(started=lambda: None)) for job in jobs]
         tasks.append(asyncio.create_task(resync.complete(queue, watched)))
+        async with asyncio.timeout(120):
+            while fault == "error event" and not api.job_watches:
+                await asyncio.sleep(0.05)
+        lease = asyncio.create_task(asyncio.sleep(3600))  # as each task that starts after kopf
+        tasks.append(lease)
+        api.breaks.set()
         try:
             async with asyncio.timeout(120):
                 while not (cache.is_complete("team-a") and (fault == "forbidden" or api.job_watches > 1)):
@@ -133,6 +142,7 @@ async def test_namespace_fault_leaves_the_others_served(
             assert f"{page} 0.0" not in metrics.page().decode()
             assert cache.is_complete("team-b") == (fault != "forbidden")
             assert 'unreadable{namespace="team-a"}' not in metrics.page().decode()
+            assert not lease.done(), "the end of one watch must not end the process"
         finally:
             for task in tasks:
                 task.cancel()
