@@ -178,16 +178,24 @@ class KubeClient:
                 return
 
     async def watch(
-        self, kind: str, namespace: str, *, selectors: dict[str, str], version: str
+        self,
+        kind: str,
+        namespace: str,
+        *,
+        selectors: dict[str, str],
+        version: str,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[tuple[str, Body]]:
         """Yield (type, object) of every change after a resourceVersion, until the API server ends the watch.
 
-        Bookmarks are among them. Raises TimeoutError if the API server is silent for SILENCE_SECONDS.
+        `opened` is called when the API server has accepted it. Bookmarks are among the changes. Raises TimeoutError if
+        the API server is silent for SILENCE_SECONDS.
         """
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", version)]
         query += [("timeoutSeconds", str(WATCH_SECONDS)), *((name, text) for name, text in selectors.items() if text)]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=SILENCE_SECONDS)
         response = await self._request("GET", _path(kind, namespace), None, query, verb="watch", limit=timeout)
+        opened()
         rest = b""
         try:
             async for chunk in response.response.content.iter_any():

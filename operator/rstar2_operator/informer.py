@@ -33,6 +33,8 @@ QUOTA = ("Workload",)
 WARNING = "Warning"
 LISTS = 2
 """Kinds that are listed at the same time: the API server encodes a page while another one is decoded."""
+OPEN_SECONDS = 3.0
+"""Time after which an open watch works: an error of the API server comes earlier."""
 LONGEST_WAIT = 30.0
 """Maximum seconds between two attempts to reach the API server."""
 
@@ -79,9 +81,8 @@ class Informer:
                 if not version:
                     async with self._listing:
                         version = await self._list()
-                    self._health.works(self.namespace, self.kind)
+                    self._works()
                 version = await self._watch(version)
-                self._health.works(self.namespace, self.kind)
                 failures = 0
             except PositionLost:
                 version = ""
@@ -96,6 +97,9 @@ class Informer:
                 which = described(self.kind, self.namespace)
                 log.log(logging.WARNING if new else logging.DEBUG, "watch of %s: %s; repeated", which, cause_of(error))
             await asyncio.sleep(wait)
+
+    def _works(self) -> None:
+        self._health.works(self.namespace, self.kind)
 
     async def _list(self) -> str:
         """Write every existing object to the cache and remove the deleted ones. Return the version of the list."""
@@ -116,7 +120,14 @@ class Informer:
 
     async def _watch(self, version: str) -> str:
         """Deliver changes after `version` until the watch ends. Return the version from which to continue."""
-        watch = self._client.watch(self.kind, self.namespace, selectors=self._selectors, version=version)
+        timers: list[asyncio.TimerHandle] = []
+        watch = self._client.watch(
+            self.kind,
+            self.namespace,
+            selectors=self._selectors,
+            version=version,
+            opened=lambda: timers.append(asyncio.get_running_loop().call_later(OPEN_SECONDS, self._works)),
+        )
         try:
             async for change, body in watch:
                 if change == "ERROR":
@@ -129,6 +140,9 @@ class Informer:
         except UNREACHABLE as error:
             log.debug("watch of %s ended: %s", self.kind, cause_of(error))
             await asyncio.sleep(0.5 + random.random())
+        finally:
+            for timer in timers:
+                timer.cancel()
         return version
 
     def _record(self, body: Body, *, gone: bool) -> None:

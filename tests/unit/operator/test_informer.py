@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from rstar2_operator import informer, names
 from rstar2_operator.cache import WatchCache
 from rstar2_operator.informer import Informer
+from rstar2_operator.watch_health import WatchHealth
 from rstar2_operator.workqueue import WorkQueue
 from tests.support.fake_kube_api import api_error
 
@@ -44,14 +45,16 @@ class Api:
             yield {"metadata": {"resourceVersion": "10"}, "items": items}
 
     async def watch(
-        self, kind: str, namespace: str, *, selectors: dict[str, str], version: str
+        self, kind: str, namespace: str, *, selectors: dict[str, str], version: str, opened: Callable[[], None]
     ) -> AsyncIterator[Change]:
         self.versions.append(version)
-        if not self.watches:
-            await asyncio.Event().wait()
-        changes = self.watches.pop(0)
+        changes = self.watches.pop(0) if self.watches else None
         if isinstance(changes, Exception):
             raise changes
+        opened()
+        if changes is None:
+            await asyncio.Event().wait()
+            return
         for change in changes:
             yield change
 
@@ -87,6 +90,21 @@ async def test_informer_continues_an_ended_watch() -> None:
     api = Api([("ADDED", pod("c", 11)), ("BOOKMARK", bookmark)], [("DELETED", pod("a", 13))])
     assert await watched(api, watches=3) == {"b", "c"}
     assert (api.versions, api.lists) == (["10", "12", "13"], 1)
+
+
+async def test_informer_open_watch_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch without changes works soon after it is accepted, not at its end."""
+    monkeypatch.setattr("rstar2_operator.informer.OPEN_SECONDS", 0.0)
+    api, failing = Api(api_error(403, "Forbidden", "no Role")), list[int]()
+    health = WatchHealth(lambda namespace, number: failing.append(number))
+    queue = WorkQueue[tuple[str, str]]()
+    watched_pods = Informer("Pod", "", client=api, cache=WatchCache(), queue=queue, health=health)  # type: ignore[arg-type]
+    task = asyncio.create_task(watched_pods.run())
+    async with asyncio.timeout(120):
+        while failing != [1, 0]:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("lost", [[("ERROR", {"code": 410})], api_error(410, "Expired", "too old")])
