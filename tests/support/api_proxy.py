@@ -20,8 +20,12 @@ START_SECONDS = 120.0
 class ApiProxy:
     """Context manager of a reverse proxy on loopback, in a thread of its own."""
 
-    def __init__(self, api: KubeApiserver, *, watch_delay: float = 0.0) -> None:
-        """`watch_delay`: seconds by which every part of a watch is late; other requests are not."""
+    def __init__(self, api: KubeApiserver, *, watch_delay: float = 0.0, token: str = TOKEN) -> None:
+        """`watch_delay`: seconds by which every part of a watch is late; other requests are not.
+
+        `token`: of the account of all requests; default: with all rights.
+        """
+        self._token = token
         self._api = api
         self._watch_delay = watch_delay
         self._port = free_ports(1)[0]
@@ -55,7 +59,7 @@ class ApiProxy:
 
     def connect(self) -> None:
         """Forward requests again."""
-        self._connected = True
+        self._loop.call_soon_threadsafe(setattr, self, "_connected", True)  # after an earlier `disconnect`
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -91,7 +95,7 @@ class ApiProxy:
             for name, value in request.headers.items()
             if name not in ("Host", "Authorization", "Content-Length")
         }
-        headers["Authorization"] = f"Bearer {TOKEN}"
+        headers["Authorization"] = f"Bearer {self._token}"
         delay = self._watch_delay if "watch" in request.query else 0.0
         async with self._session.request(
             request.method,

@@ -23,37 +23,45 @@ Body = dict[str, Any]
 
 
 class JobController:
-    """The batch Jobs of namespace `lab`. Jobs for preparation and report complete immediately; the others run."""
+    """The batch Jobs of a namespace. Jobs for preparation and report complete immediately; the others run."""
 
-    def __init__(self, api: KubeApiserver) -> None:
+    def __init__(self, api: KubeApiserver, namespace: str = "lab") -> None:
         self.api = api
+        self._jobs, self._batch, self._pods = (
+            path.replace(LAB, f"namespaces/{namespace}") for path in (JOBS, BATCH, PODS)
+        )
+        self._configs = f"/api/v1/namespaces/{namespace}/configmaps"
         self.has_nodes = True
         """Whether new pods receive a node; without one they stay pending."""
         self.ends_pods = True
         """Whether the pods of deleted Jobs terminate; otherwise they ignore SIGTERM."""
         self.attempts: list[str] = []
         """Names of all stage attempts whose pods were created, in order."""
-        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": "lab"}})
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
 
     def submit(self, name: str, stages: str = "s", **spec: Any) -> None:
         """Create a job of one SFT stage, s0, or of other `stages`, with one trainer pod."""
         body = manifest(stages, **spec)
         body["metadata"] = {"name": name}
         body["spec"]["trainer"]["replicas"] = 1
-        self.api.request("POST", JOBS, body)
+        self.api.request("POST", self._jobs, body)
 
     def status(self, name: str) -> Body:
         """Return the status of a job."""
-        status: Body = self.api.request("GET", f"{JOBS}/{name}").get("status") or {}
+        status: Body = self.api.request("GET", f"{self._jobs}/{name}").get("status") or {}
         return status
 
     def play(self) -> None:
         """Act once: complete preparations, start the pods of Jobs, delete the pods of deleted Jobs."""
-        jobs = {each["metadata"]["uid"]: each for each in self.api.request("GET", BATCH)["items"]}
-        pods = {each["metadata"]["name"]: each for each in self.api.request("GET", PODS)["items"]}
+        jobs = {each["metadata"]["uid"]: each for each in self.api.request("GET", self._batch)["items"]}
+        pods = {each["metadata"]["name"]: each for each in self.api.request("GET", self._pods)["items"]}
         for name, pod in pods.items():
-            if self.ends_pods and pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
-                self.api.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+            job = jobs.get(pod["metadata"]["ownerReferences"][0]["uid"])
+            deleted = "deletionTimestamp" in pod["metadata"]
+            if self.ends_pods and (job is None or deleted):
+                self.api.request("DELETE", f"{self._pods}/{name}", {"gracePeriodSeconds": 0})
+            if deleted and job is not None and not job["status"].get("conditions"):
+                self.complete(job, failed=True)
         for job in jobs.values():
             name = job["metadata"]["name"]
             if job.get("status", {}).get("conditions"):
@@ -63,14 +71,14 @@ class JobController:
             elif f"{name}-0" not in pods:
                 self._start(job)
 
-    def complete(self, job: Body) -> None:
-        """Complete a batch Job."""
+    def complete(self, job: Body, *, failed: bool = False) -> None:
+        """Complete a batch Job, or let it fail."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        final = [
-            {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("SuccessCriteriaMet", "Complete")
-        ]
-        status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": final}
-        self.api.request("PUT", f"{BATCH}/{job['metadata']['name']}/status", {**job, "status": status})
+        kinds = ("FailureTarget", "Failed") if failed else ("SuccessCriteriaMet", "Complete")
+        final = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds]
+        ended: Body = {"failed": 1} if failed else {"completionTime": now, "succeeded": 1}
+        status = {"startTime": now, "conditions": final, **ended}
+        self.api.request("PUT", f"{self._batch}/{job['metadata']['name']}/status", {**job, "status": status})
 
     def _start(self, job: Body) -> None:
         meta, template = job["metadata"], job["spec"]["template"]
@@ -78,18 +86,18 @@ class JobController:
         labels = {**template["metadata"]["labels"], names.BATCH_JOB_LABEL: meta["name"]}
         metadata = {"name": f"{meta['name']}-0", "labels": labels, "ownerReferences": [owner]}
         node = {"nodeName": "fake"} if self.has_nodes else {}
-        pod = self.api.request("POST", PODS, {"metadata": metadata, "spec": {**template["spec"], **node}})
+        pod = self.api.request("POST", self._pods, {"metadata": metadata, "spec": {**template["spec"], **node}})
         self.attempts.append(meta["name"])
         scheduled = {"type": "PodScheduled", "status": "True"}
         if not self.has_nodes:
             scheduled |= {"status": "False", "reason": "Unschedulable", "message": "0/0 nodes are available"}
         pod["status"] |= {"phase": "Running" if self.has_nodes else "Pending", "conditions": [scheduled]}
-        self.api.request("PUT", f"{PODS}/{pod['metadata']['name']}/status", pod)
+        self.api.request("PUT", f"{self._pods}/{pod['metadata']['name']}/status", pod)
 
     def report_success(self, name: str, stage: str, attempt: int) -> None:
         """Act as the orchestrator of an attempt: report success."""
         outcome = Outcome(stage=stage, attempt=attempt, outcome="completed", reason="StepsReached")
-        path = f"/api/v1/{LAB}/configmaps/{names.progress(name)}"
+        path = f"{self._configs}/{names.progress(name)}"
         config = self.api.request("GET", path)
         config["data"] = {outcome_key(stage): outcome.model_dump_json(exclude_none=True)}
         self.api.request("PUT", path, config)
@@ -97,10 +105,10 @@ class JobController:
     def succeed(self, name: str, stage: str, attempt: int = 1) -> None:
         """Act as the orchestrator of an attempt: report success and end."""
         self.report_success(name, stage, attempt)
-        pod = self.api.request("GET", f"{PODS}/{name}-{stage}-{attempt}-0")
+        pod = self.api.request("GET", f"{self._pods}/{name}-{stage}-{attempt}-0")
         pod["status"]["phase"] = "Succeeded"
-        self.api.request("PUT", f"{PODS}/{name}-{stage}-{attempt}-0/status", pod)
-        self.complete(self.api.request("GET", f"{BATCH}/{name}-{stage}-{attempt}"))
+        self.api.request("PUT", f"{self._pods}/{name}-{stage}-{attempt}-0/status", pod)
+        self.complete(self.api.request("GET", f"{self._batch}/{name}-{stage}-{attempt}"))
 
     def wait(self, check: Callable[[], bool], problem: str) -> None:
         """Play until `check` holds."""
@@ -114,7 +122,7 @@ class JobController:
                 if error.code not in (404, 409):
                     raise
             assert time.monotonic() < deadline, (
-                f"{problem}: {json.dumps(self.api.request('GET', JOBS)['items'])[-4000:]}"
+                f"{problem}: {json.dumps(self.api.request('GET', self._jobs)['items'])[-4000:]}"
             )
             time.sleep(0.2)
 
@@ -125,5 +133,5 @@ class JobController:
 
     def pods(self) -> list[str]:
         """Return the names of all running pods."""
-        pods = self.api.request("GET", PODS)["items"]
+        pods = self.api.request("GET", self._pods)["items"]
         return sorted(pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running")
