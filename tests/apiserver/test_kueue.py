@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.job_controller import PODS, JobController
+from tests.support.accounts import OPERATOR, SITE, chart, create_account, grant, kubeconfig
+from tests.support.job_controller import BATCH, PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
-from tests.support.kueue import API, PODS_READY_SECONDS, create_queue, kueue
+from tests.support.kueue import API, LOG, PODS_READY_SECONDS, create_queue, kueue
 from tests.support.operator_process import OperatorProcess
 from tests.support.waiting import until
 
@@ -28,16 +29,20 @@ GPUS = {
 
 @pytest.fixture
 def queue(api: KubeApiserver, tmp_path: Path) -> Iterator[JobController]:
-    """Provide the API server with Kueue, a queue with eight GPUs, and the operator."""
+    """Provide the API server with Kueue, a queue with eight GPUs, and the operator, with their own rights."""
+    account = kubeconfig(api, create_account(api, SITE, OPERATOR), tmp_path / "operator")
     log = tmp_path / "operator.log"
+    grant(api, chart("kueue.enabled=true"))
     with kueue(api, tmp_path):
         controller = JobController(api)
         create_queue(api, "lab", "team", **{"cpu": "100", "memory": "10Ti", "amd.com/gpu": "8"})
         priority = {"metadata": {"name": "urgent"}, "value": 1000}
         api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", priority)
-        with OperatorProcess(api.kubeconfig, log=log, RSTAR2_KUEUE="true") as operator:
+        with OperatorProcess(account, log=log, RSTAR2_KUEUE="true", RSTAR2_LEASE_NAMESPACE=SITE) as operator:
             yield controller
             assert operator.process.poll() is None, log.read_text()[-2000:]
+    for output in (log, tmp_path / LOG):
+        assert "forbidden" not in output.read_text().lower(), output.read_text()[-4000:]
 
 
 def test_kueue_two_jobs_share_one_quota(queue: JobController) -> None:
@@ -65,6 +70,18 @@ def test_kueue_two_jobs_share_one_quota(queue: JobController) -> None:
     assert queue.status("first").get("restarts") == 0
     queue.succeed("first", "s0", attempt=2)
     queue.wait(lambda: queue.pods() == ["second-s0-1-0"], "the second job does not run")
+    assert not any(suspended(queue).values())
+    pod = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "a", "image": "a"}], "restartPolicy": "Never"}}
+    queue.api.request("POST", BATCH, {"metadata": {"name": "foreign"}, "spec": {"template": pod}})
+    queue.wait(lambda: suspended(queue)["foreign"], "Kueue does not manage batch Jobs")
+    assert sum(suspended(queue).values()) == 1
+
+
+def suspended(queue: JobController) -> dict[str, bool]:
+    """Return the batch Jobs, and whether Kueue holds them back."""
+    return {
+        job["metadata"]["name"]: job["spec"].get("suspend", False) for job in queue.api.request("GET", BATCH)["items"]
+    }
 
 
 def workload(queue: JobController) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The real Kueue controller on loopback, next to a `KubeApiserver`, without its webhooks.
+"""The real Kueue controller on loopback, next to a `KubeApiserver`, with the rights of its own manifests.
+
+Its webhooks do not run: so a batch Job is not suspended when it is created, but when Kueue reconciles it.
 
 It reads the certificate of its metrics from a fixed path under /etc, so it starts in a mount namespace of its own.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -18,7 +21,9 @@ from typing import Any
 import yaml
 
 from rstar2_train.utils.ports import free_ports
+from scripts.setup import CACHE, exclusive
 from tests.kube_node import binaries
+from tests.support.accounts import create_account, grant, kubeconfig
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.servers import component
 
@@ -30,25 +35,50 @@ PODS_READY_SECONDS = 30
 """Time that an admitted job has until all its pods run."""
 
 
-@contextlib.contextmanager
-def kueue(api: KubeApiserver, folder: Path, *, kubeconfig: Path | None = None) -> Iterator[None]:
-    """Install Kueue's CRDs and run its controller.
+ACCOUNT = {"namespace": "kueue-system", "name": "kueue-controller-manager"}
+"""Of its installation, and the default of the chart's value kueue.serviceAccount."""
+LOG = "kueue.log"
 
-    `folder`: for its configuration and log; `kubeconfig`: of its account, default: with all rights.
-    """
+
+@contextlib.contextmanager
+def kueue(api: KubeApiserver, folder: Path) -> Iterator[None]:
+    """Install Kueue's CRDs and run its controller. `folder`: for its configuration and LOG."""
     program = binaries.ensure_binary(binaries.KUEUE)
     _install_crds(api, Path(program).parent / "bases")
+    account = kubeconfig(api, _create_account(api), folder / "kueue-kubeconfig")
     key, certificate = folder / "tls.key", folder / "tls.crt"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kueue"]
     subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     (folder / "config.json").write_text(json.dumps(_configuration(folder)))
-    command = shlex.join(
-        [program, f"--config={folder / 'config.json'}", f"--kubeconfig={kubeconfig or api.kubeconfig}"]
-    )
+    command = shlex.join([program, f"--config={folder / 'config.json'}", f"--kubeconfig={account}"])
     copy = f"mkdir -p {CERTIFICATES} && cp {key} {certificate} {CERTIFICATES}"
     script = f"mount -t tmpfs none /etc && {copy} && exec {command}"
-    with component(["unshare", "--map-root-user", "--mount", "sh", "-c", script], folder / "kueue.log"):
+    with component(["unshare", "--map-root-user", "--mount", "sh", "-c", script], folder / LOG):
         yield
+
+
+def _create_account(api: KubeApiserver) -> str:
+    """Create Kueue's account with the rights of its installation; return a token."""
+    token = create_account(api, **ACCOUNT)
+    for name in ("role", "role_binding", "manager_secrets_role", "manager_secrets_role_binding"):
+        body = yaml.safe_load((_manifests() / f"{name}.yaml").read_text())
+        if "namespace" in body["metadata"]:
+            body["metadata"]["namespace"] = ACCOUNT["namespace"]
+        if "subjects" in body:
+            body["subjects"] = [{"kind": "ServiceAccount", **ACCOUNT}]
+        grant(api, [body])
+    return token
+
+
+def _manifests() -> Path:
+    """Return a copy of the folder of Kueue's module with its roles, next to its binary."""
+    copy = Path(binaries.ensure_binary(binaries.KUEUE)).parent / "rbac"
+    with exclusive(CACHE / "kueue-rbac.lock", "copying the roles of Kueue"):
+        if not copy.exists():
+            module = binaries.TOOLS / binaries.KUEUE.module
+            source = binaries.module_source(binaries.KUEUE.versioned_by, module, binaries.go_command(module))
+            shutil.copytree(source / "config" / "components" / "rbac", copy, copy_function=shutil.copyfile)
+    return copy
 
 
 def _install_crds(api: KubeApiserver, folder: Path) -> None:
@@ -83,7 +113,8 @@ def _configuration(folder: Path) -> dict[str, Any]:
         "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(folder)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
-        "integrations": {"frameworks": [], "externalFrameworks": ["AgenticRLJob.v1alpha1.rstar2.dev"]},
+        "integrations": {"frameworks": ["batch/job"], "externalFrameworks": ["AgenticRLJob.v1alpha1.rstar2.dev"]},
+        "manageJobsWithoutQueueName": True,  # also of the operator's Jobs, if it would not know their owner
         "featureGates": {"VisibilityOnDemand": False},
         # A job whose pods do not all run in time is evicted, and queued again a second later.
         "waitForPodsReady": {
