@@ -26,6 +26,8 @@ CALM_ROUNDS = 4
 """Rounds of the event loop without a request after which nothing is left to do."""
 LONGEST_WAIT = 60_000
 """Pauses of 1 ms after which the simulation has a defect; a busy machine needs many."""
+REQUEST_SECONDS = 600.0
+"""Limit of a request. No fake time passes while it is in flight, but a busy machine may need long."""
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -165,6 +167,9 @@ class WeekClient(KubeClient):
         self._refuse = refuse
         self.in_flight = 0
         """Requests without a response."""
+
+    async def _request(self, *arguments: Any, limit: Any = REQUEST_SECONDS, **options: Any) -> Any:
+        return await super()._request(*arguments, limit=limit, **options)
 
     async def _call(self, method: str, path: str, body: Any, query: Any, **options: Any) -> Body:
         if (error := self._refuse()) is not None:

@@ -7,8 +7,10 @@ None if only the offline rules detect it.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, get_args
 
+from rstar2_train.api.job import FailingRole
+from rstar2_train.api.roles import Role
 from tests.support.manifest_faults import AFFINITY, CACHE, PATCH_FAULTS, SITE, patch, two_patches
 
 GOOD: dict[str, Any] = {
@@ -72,6 +74,11 @@ FINE: list[tuple[str, object]] = [
             ],
         },
     ),
+    (
+        "spec.failurePolicy",
+        {"rules": [{"roles": list(get_args(FailingRole)), "onReasons": ["OOMKilled"], "action": "FailJob"}]},
+    ),
+    ("spec.runtimePatches", [{"manager": "m", "roles": list(get_args(Role)), "labels": {"team": "a"}}]),
     ("spec.stages.0.trainer", {"replicas": 2}),
     ("spec.storage", {"claimName": "a.b-c"}),
     ("spec.model", {"source": "s3://team-models/qwen3/base"}),
