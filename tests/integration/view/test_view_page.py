@@ -48,10 +48,10 @@ def rows(page: Page) -> list[str]:
 def choose(page: Page, *, index: int = 0) -> None:
     """Click a row of the list, and wait for its texts."""
     page.click("#list .row", index=index)
-    shown(page)
+    wait_for_texts(page)
 
 
-def shown(page: Page) -> None:
+def wait_for_texts(page: Page) -> None:
     """Wait until the page shows the selected rollouts."""
     rows = "[selected, compared].filter((row) => row >= 0).join()"
     page.wait(f"selected >= 0 && document.getElementById('trajectory').dataset.rows === {rows}")
@@ -63,7 +63,7 @@ def test_view_click_on_curve_opens_rollouts_of_step(view: Page) -> None:
     titles = view.value("[...document.querySelectorAll('.chart:not([hidden]) h2')].map((title) => title.innerText)")
     assert titles == ["Reward, share of correct rollouts", "Tool errors, failed calls / all calls", "Staleness, steps"]
     view.click(".chart .u-over")  # its middle: step 2 of 3
-    shown(view)
+    wait_for_texts(view)
     assert view.text("#count").startswith("8 trajectories, 75.0 % correct")
     view.fill("#result", "correct")
     view.fill("#prompt", "P")
@@ -76,13 +76,13 @@ def test_view_click_on_curve_opens_rollouts_of_step(view: Page) -> None:
     for part in ("dropped: penalty", "Correct but not drawn", "verdict correct", "tool response", "execute_python"):
         assert part in text
     view.click(".group button", index=0)
-    shown(view)
+    wait_for_texts(view)
     assert view.value("document.querySelectorAll('.pair .panel').length") == 2
     assert "rollouts 1 and 0" in view.text("#trajectory h2")
     assert "Both rollouts have the same tokens of the model." in view.text("#trajectory")
     assert "with=" in view.value("location.hash")
     view.click(".pair button")
-    shown(view)
+    wait_for_texts(view)
     assert not view.value("document.querySelectorAll('.pair').length")
     view.click("#show-curves")
     assert view.value("document.getElementById('trajectory').hidden") and view.value(DRAWN)
@@ -131,7 +131,7 @@ def test_view_in_narrow_window_needs_no_sideways_scroll(view: Page, part: str) -
             assert f"problem {prompt}" in view.text("#trajectory h2")
             assert view.value("document.documentElement.scrollWidth") == 400
         view.click(".group button")
-        shown(view)
+        wait_for_texts(view)
         assert view.value("document.querySelectorAll('.pair').length") == 1
     view.wait("!charts[0].view || charts[0].view.width < 400")
     assert view.value("document.documentElement.scrollWidth") == 400
@@ -165,10 +165,10 @@ def test_pages_of_analysis_work_from_disk(page: Page, state: JobState) -> None:
     )
     page.events.clear()
     page.open((state.analysis / "viewer.html").as_uri())
-    shown(page)
+    wait_for_texts(page)
     assert len(rows(page)) == summary["trajectories"] == 3
     page.click(".group button")
-    shown(page)
+    wait_for_texts(page)
     assert page.value("document.querySelectorAll('.pair .panel').length") == 2
     page.fill("#text", "owned")
     page.wait("document.getElementById('count').innerText.startsWith('1 trajectory')")
