@@ -73,8 +73,6 @@ def _figure(node: Node, *, short: bool, bare: bool) -> Node | None:
         if len(letters) == 2 and len(letters[0]) == len(letters[1]):
             pairs = min(sorted(map("".join, zip(*order, strict=True))) for order in (letters, letters[::-1]))
             return Node("relation", (Node("name", text=" ".join(pairs)), Node("name", text=node.text)), node.text)
-    if node.kind != "name":
-        return None
     kind, _, points = node.text.partition(" ")
     if kind == "triangle":
         return Node("name", text="triangle " + "".join(sorted(points)))

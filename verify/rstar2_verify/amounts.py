@@ -112,18 +112,14 @@ def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
         return None
     plain, share = (known, first) if first else (given, second)
     assert share is not None
-    if plain.kind in ("quantity", "relation", "list", "tuple", "set", "noted"):
-        return None
-    if plain.kind == "degree":
-        return False
     hundredth = Node("div", (share, integer(100)))
-    if same(hundredth, plain) or same(plain, hundredth):
+    if same(hundredth, plain) if first else same(plain, hundredth):
         return True
     try:
         fraction = abs(exact(plain)) < 1 and first is not None
     except (NotExact, Undefined):
         fraction = True
-    return False if fraction else same(share, plain)
+    return not fraction and (same(share, plain) if first else same(plain, share))
 
 
 def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
@@ -159,8 +155,7 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
         return temperature and same(first if units[0] else first.parts[0], second.parts[0] if units[0] else second)
     if bare.kind == "percent":
         return False
-    weak = (given if units[0] else known).text == "weak"
-    if not weak and same(first, second):
+    if same(first, second):
         return True
     if units[0] and unit[0][0] in _THOUSANDS and len(unit) == 1 and known.kind == "number":
         return same(Node("mul", (first, integer(_THOUSANDS[unit[0][0]]))), second)
@@ -247,15 +242,8 @@ def _same_compounds(
     given: Node, known: Node, first: list[tuple[Node, Unit]], second: list[tuple[Node, Unit]], same: Same
 ) -> bool | None:
     if first and second:
-        pairs = list(zip(first, second, strict=False))
-        if len(first) == len(second) and all(same_unit(a[1], b[1]) and same(a[0], b[0]) for a, b in pairs):
-            return True
         return _total(first) == _total(second) is not None
     amounts, other = (first, known) if first else (second, given)
-    if other.kind == "list" and len(other.parts) == len(amounts):
-        return None
-    if other.kind in ("tuple", "set", "noted", "relation"):
-        return None
     total = _total(amounts)
     if total is None:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from .lexicon import word_set
+from .lexicon import MODIFIERS, word_set
 
 _ELEMENTS = (
     "H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Sc|Ti|V|Cr|Mn|Fe|Co|Ni|Cu|Zn|Ga|Ge|As|Se|Br|Kr|Rb|Sr|Y|Zr|Nb|Mo"
@@ -22,8 +22,16 @@ _ARROWS = re.compile(
 )
 _FONTS = re.compile(r"\\(?:text|mathrm|ce|mbox|rm)(?![a-zA-Z])\s*|\\[,;:! ]|[\s${}_]")
 _SYMBOL = re.compile(r"(?<![A-Za-z])[A-Z][a-z](?![a-z])|(?<=[A-Z])[A-Z][a-z](?![a-z])")
+_PLUS = re.compile(r"(?<![\^\d])\+(?!$)|(?<=\d)\+(?=\d*[A-Z])")
+_CORES = {"[He]": "1s2", "[Ne]": "1s22s22p6", "[Ar]": "1s22s22p63s23p6", "[Kr]": "1s22s22p63s23p63d104s24p6"}
+_CHARGED = re.compile(r"\^(?=[+-](?!\d))|(?<!\d)\^(?=\d+[+-])|\^(?P<sign>[+-])(?P<size>\d+)")
+"""The mark of a charge: `Al3+` is `Al^{3+}` and `Al^{+3}`, but `SO42-` may be two ions."""
+_STATE = re.compile(r"\((?:s|l|g|aq)\)")
+_NAME = re.compile(r"(?<![A-Za-z\\])(?:[A-Z]?[a-z]{3,}(?:\([IV]+\))?|(?:[Tt]he|[Aa]n?|is|of)(?![\d_^(]))(?![A-Za-z}])")
+"""A word next to a formula."""
 _HYBRID = re.compile(r"sp(?:\^?[23])?(?:d\^?[23]?)?")
-_SHELL = re.compile(r"(\d[spdf])\^(\d{1,2}?)(?=\d[spdf]|$)")
+_SHELL = re.compile(r"(\d[spdf])\^?(\d{1,2}?)(?=\d[spdf]|$)")
+_SHELLS = re.compile(rf"(\[[A-Z][a-z]\])?((?:{_SHELL.pattern})+)")
 
 
 _ELEMENT_NAMES: dict[str, str] = dict(
@@ -73,16 +81,29 @@ def same_formulas(known: str, answer: str) -> bool | None:
     first, second = _plain(known), _plain(answer)
     if not first or len(first) > 200 or len(second) > 200:
         return None
-    shells = _SHELL.findall(first)
-    if shells and "".join(f"{shell}^{count}" for shell, count in shells) == first:
-        return first.replace("^", "") == second.replace("^", "")
+    shells = [_SHELLS.fullmatch(side) for side in (first, second)]
+    if shells[0]:
+        sides = [sorted(_SHELL.findall(_CORES.get(side[1], side[1] or "") + side[2])) for side in shells if side]
+        return len(sides) == 2 and sides[0] == sides[1]
     if _HYBRID.fullmatch(first):
         return first.replace("^", "") == re.sub(r"-?hybridi[sz](?:ed|ation)$", "", second).replace("^", "")
     if not _is_formula(first):
         return None
-    if re.sub(r"\^(?=[+-])", "", first) == re.sub(r"\^(?=[+-])", "", second):
+    states = all(_STATE.search(side) for side in (first, second))
+    if _species(first, states=states) == _species(second, states=states):
         return True
-    return False if _is_formula(second) and _SYMBOL.search(first) and _SYMBOL.search(second) else None
+    if not _is_formula(second):
+        named = _NAME.sub(lambda word: word[0] if word[0].lower() in MODIFIERS else "", answer)
+        named = _plain(named).strip(",()")
+        symbols = len(first) > 3 or _SYMBOL.search(first)
+        return True if symbols and _species(first, states=True) == _species(named, states=True) else None
+    return False if _SYMBOL.search(first) and _SYMBOL.search(second) else None
+
+
+def _species(plain: str, *, states: bool) -> list[list[str]]:
+    """Return the species of each side of a reaction in alphabetical order, with their coefficients."""
+    sides = (plain if states else _STATE.sub("", plain)).split(">")
+    return [sorted(_CHARGED.sub(r"\g<size>\g<sign>", part) for part in _PLUS.split(side)) for side in sides]
 
 
 def _plain(text: str) -> str:
@@ -100,7 +121,6 @@ def _plain(text: str) -> str:
 
 
 def _is_formula(plain: str) -> bool:
-    parts = [part for side in plain.split(">") for part in re.split(r"(?<![\^\d])\+(?!$)|(?<=\d)\+(?=\d*[A-Z])", side)]
-    if not all(_SPECIES.fullmatch(part) for part in parts):
+    if not all(_SPECIES.fullmatch(part) for side in plain.split(">") for part in _PLUS.split(side)):
         return False
     return ">" in plain or len(re.findall(r"[A-Z]", plain)) > 1 or bool(re.search(r"\d|[+-]$", plain))

@@ -66,8 +66,6 @@ class CommandParser(FunctionParser):
             following = self.ahead()
             if self.integrals and token.text == "d" and (following.kind == "letter" or following.text in GREEK):
                 return False
-            if token.roman and following.kind == "word":
-                return False
             return not (token.text == "U" and self._joins_sets())
         if token.kind == "word":
             return self._is_factor_word(token)
@@ -83,8 +81,6 @@ class CommandParser(FunctionParser):
         return before in (")", "]", "[") and after in ("(", "[", "]")
 
     def _is_factor_word(self, token: Token) -> bool:
-        if token.text.lower() in ("am", "pm"):
-            return False
         if token.text in self.compounds or is_number_word(token):
             return token.text in self.compounds
         following = self.ahead()
@@ -146,9 +142,7 @@ class CommandParser(FunctionParser):
         assert token.node is not None
         letters = [self.ahead(step) for step in range(2)]
         joined = "".join(letter.text for letter in letters if letter.kind == "letter")
-        if self.token.kind == "word" and self.token.text.lower() in ("th", "st", "nd", "rd"):
-            self.take()
-        elif joined in ("th", "st", "nd", "rd") and not letters[0].gap:
+        if joined in ("th", "st", "nd", "rd") and not letters[0].gap:
             self.at += 2
         elif (
             self.token.text in ("C", "P")
@@ -164,10 +158,10 @@ class CommandParser(FunctionParser):
 
     def _word(self) -> Node:
         token = self.token
-        if is_number_word(token) or (self.at == 0 and self.ahead().kind == "end" and ordinal(token)):
-            if self.at == 0 and self.ahead().kind == "end" and ordinal(token) and not is_number_word(token):
-                self.take()
-                return integer(ordinal(token) or 0)
+        if self.ordinal_alone() and not is_number_word(token):
+            self.take()
+            return integer(ordinal(token) or 0)
+        if is_number_word(token):
             spoken = spoken_number(self.tokens, self.at)
             if spoken is None:
                 raise ParseError("words that are no number")
@@ -183,7 +177,7 @@ class CommandParser(FunctionParser):
         if opening == "{":
             if self.skip("}"):
                 return self.operand() if not self.is_sign("^", "_") else self._left_script()
-            return self.group("}")
+            return self._set("}") if self._has_condition() else self.group("}")
         if opening in ("^", "_"):
             self.at -= 1
             return self._left_script()
@@ -203,8 +197,6 @@ class CommandParser(FunctionParser):
             return Node("tuple", node.parts if node.kind == "list" else (node,))
         if opening == "...":
             return Node("dots")
-        if opening == "#":
-            return self.name("#" + self.take().text)
         if opening == "<":
             parts = [self.sum()]
             while self.skip(","):
@@ -234,21 +226,23 @@ class CommandParser(FunctionParser):
         lower = self.argument(whole_number=True)
         return Node("call", (upper, lower), "binom" if letter.text == "C" else "permutations")
 
-    def _set(self) -> Node:
+    def _has_condition(self) -> bool:
+        """Return whether braces without a backslash have a condition: `{x | x > 2}`."""
+        start = [token.text for token in self.tokens[self.at : self.at + 2]]
+        return start[1] in ("|", "\\in") and self.token.kind == "letter" and self.tokens[-2].text == "}"
+
+    def _set(self, closing: str = "\\}") -> Node:
         bars, self.bars = self.bars, 1
-        if self.skip("\\}"):
+        if self.skip(closing):
             self.bars = bars
             return Node("empty")
         node = self.sequence()
         if self.skip("|", ":"):
             self.bars = 0
-            condition = self.sequence()
-            self.expect("\\}")
-            self.bars = bars
-            return Node("builder", (node, condition))
-        self.expect("\\}")
+            node = Node("builder", (node, self.sequence()))
+        self.expect(closing)
         self.bars = bars
-        return Node("set", node.parts if node.kind == "list" else (node,))
+        return node if node.kind == "builder" else Node("set", node.parts if node.kind == "list" else (node,))
 
     def command(self, name: str) -> Node:
         """Parse a command with its arguments."""
@@ -275,7 +269,9 @@ class CommandParser(FunctionParser):
             "pi": Node("constant", text="pi"), "infty": Node("infinity"), "emptyset": Node("empty"),
             "varnothing": Node("empty"), "imath": self._imath(), "jmath": Node("name", text="j"), "R": Node("reals"),
             "positive": Node("interval", (integer(0), Node("infinity")), "()"),
+            "nonnegative": Node("interval", (integer(0), Node("infinity")), "[)"),
             "negative": Node("interval", (Node("neg", (Node("infinity"),)), integer(0)), "()"),
+            "nonzero": Node("difference", (Node("reals"), Node("set", (integer(0),)))),
         }  # fmt: skip
         if name in simple:
             return simple[name]

@@ -20,14 +20,14 @@ from .expressions import (
     constant_factor,
     same_derivatives,
     same_expressions,
-    texts,
     without_denominators,
 )
 from .families import PARAMETERS, has_modulus, is_periodic, parameter, same_families, same_residues
-from .labels import function_values, is_alternative, without_labels
+from .labels import evaluated, function_values, is_alternative, without_labels
 from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set
 from .shapes import (
     EQUALITIES,
+    as_cases,
     as_column,
     as_matrix,
     as_vector,
@@ -36,9 +36,9 @@ from .shapes import (
     from_rows,
     has_signs,
     members,
-    same_clocks,
     same_products,
     with_binomials,
+    with_systems,
     without_otherwise,
 )
 from .texts import compatible_notes, same_sentences, unnoted
@@ -48,6 +48,7 @@ from .values import structure
 
 def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
+    given, known = (as_cases(with_systems(side)) for side in (given, known))
     ours, theirs = declared(given, known), declared(known, given)
     if not same_declarations(ours, theirs):
         return False
@@ -83,9 +84,6 @@ def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
         given = substituted(given, {ours: Node("name", text=theirs)})
         if same(given, known):
             return True
-    tuples = given.kind == known.kind == "tuple" and {ours, theirs} <= PARAMETERS | {"s", "t"}
-    if ours and theirs and tuples and same(substituted(given, {ours: Node("name", text=theirs)}), known):
-        return True
     if all_integers and same_families(given, known):
         return True
     renamed = list(with_constants(given, known))
@@ -118,7 +116,7 @@ def same(given: Node, known: Node) -> bool:
         residues = same_residues(given, known)
         if residues is not None:
             return residues
-    given, known = excluded_points(given), excluded_points(known)
+    given, known = (evaluated(excluded_points(side)) for side in (given, known))
     pair = function_values(given, known) or (without_labels(given, known), without_labels(known, given, known=True))
     if pair != (given, known):
         return same(*pair)
@@ -132,17 +130,14 @@ def _same_kind(given: Node, known: Node) -> bool:
     """Compare two values without labels by the rule of their types."""
     if known.kind == "matrix":
         given = from_rows(given)
+    if "tuple" not in (given.kind, known.kind):  # the point `C(1,2)`
+        given, known = with_binomials(given), with_binomials(known)
     given, known = componentwise(given), componentwise(known)
     ordered = same_products(given, known)
     if ordered is not None:
         return ordered
-    clocks = same_clocks(given, known)
-    if clocks is not None:
-        return clocks
     if "based" in (given.kind, known.kind):
         return _same_numerals(given, known)
-    if "remainder" in (given.kind, known.kind):
-        return given.kind == known.kind and all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
     if is_set(given) or is_set(known):
         return _same_sets(given, known)
     if given.kind == "relation" or known.kind == "relation":
@@ -160,7 +155,6 @@ def _same_kind(given: Node, known: Node) -> bool:
         return _same_ratios(given, known)
     if given.kind == "apply" and len(given.parts) > 1 and known.kind == "tuple":
         given = Node("tuple", given.parts)  # `P(1,2)`
-    given, known = with_binomials(given), with_binomials(known)
     collections = ("list", "set", "tuple")
     alternatives = given.kind == "list" and set(given.text.split()) == {"or"}
     if alternatives and known.kind not in collections and not has_signs(known):
@@ -182,8 +176,6 @@ def _same_numerals(given: Node, known: Node) -> bool:
     digits, base = numeral.text.split("|")
     if numeral.number:
         return other.kind == "number" and other.number == numeral.number
-    if not digits.isdigit():
-        return False
     if numeral is given and base != "10":
         return False
     return other.kind == "number" and other.number == Fraction(int(digits))
@@ -194,6 +186,8 @@ def _is_mixed(given: Node, known: Node) -> bool:
     if given.kind != "list" or given.text != "and" or len(given.parts) != 2 or known.kind in ("list", "set", "tuple"):
         return False
     whole, part = (unnoted(side)[0] for side in given.parts)
+    if part.kind == known.kind == "quantity" and part.unit == known.unit:
+        part, known = part.parts[0], known.parts[0]
     try:
         proper = whole.kind == "number" and whole.number.denominator == 1 and 0 < exact(part) < 1
     except (NotExact, Undefined):
@@ -219,8 +213,9 @@ def _same_collections(given: Node, known: Node) -> bool:
             return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
         if given.kind in ("tuple", "set") or known.kind in ("tuple", "set"):
             return False
-    if {given.text, known.text} == {"and", "or"} and all(part.kind == "name" for part in given.parts):
-        return False  # `p \\land q`
+    alternatives = [set(side.text.split()) == {"or"} for side in (given, known)]
+    if alternatives[0] != alternatives[1] and all(part.kind == "name" for part in (*given.parts, *known.parts)):
+        return False  # `p \\land q`, and the choices `B or D`
     ours, theirs = list(members(given)), list(members(known))
     if "set" in (given.kind, known.kind) or has_signs(given) or has_signs(known):
         ours, theirs = _distinct(ours), _distinct(theirs)
@@ -374,8 +369,6 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     inequality = ours in TURNED
     if not (ours == theirs or (ours in EQUALITIES and theirs in EQUALITIES) or TURNED.get(ours) == theirs):
         return False
-    if given.parts[1].kind == known.parts[1].kind == "congruent":
-        return same(given.parts[0], known.parts[0]) and _same_congruences(given.parts[1], known.parts[1])
     if any(part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)):
         return any(
             all(same(a, b) for a, b in zip(sides, known.parts, strict=True))
@@ -384,8 +377,6 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     if ours == theirs == "\\to" or (ours not in EQUALITIES and not inequality and ours != "!="):
         return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
     first, second = _difference(given, inequality and ours != theirs), _difference(known, turned=False)
-    if texts(first) != texts(second):
-        return False
     factor = constant_factor(first, second)
     if factor is None and not inequality:
         factor = constant_factor(without_denominators(first), without_denominators(second))

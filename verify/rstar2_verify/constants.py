@@ -96,7 +96,7 @@ def _is_function(equation: Node) -> bool:
     left, right = equation.parts
     if left.kind == "mul":
         return all(part.kind == "name" for part in left.parts) and left.parts[1].text in names(right)
-    return left in (Node("name", text="y"), Node("name", text="u")) or left.kind == "apply"
+    return (left.kind == "name" and left.text in ("y", "u", "label")) or left.kind == "apply"
 
 
 def _is_exponential(node: Node) -> bool:

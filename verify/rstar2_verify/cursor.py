@@ -34,7 +34,7 @@ class Cursor:
 
     def __init__(self, tokens: list[Token], reading: Reading) -> None:
         self.tokens, self.at, self.bars, self.rows, self.integrals, self.depth, self.signs = tokens, 0, 0, 0, 0, 0, 0
-        self.weak = False
+        self.subject: Node | None = None
         self.tight, self.compounds, self.derived = reading.tight, reading.compounds, reading.derived
         self.vectors, self.units = reading.vectors, reading.units
 

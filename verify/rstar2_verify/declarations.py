@@ -59,7 +59,7 @@ def declared(node: Node, other: Node) -> Declared:
             sets[letter] = "Z"
             del parts[-3:], separators[-3:]
         elif (separator == "where" and last.kind == "relation" and _is_bound(last, parts[:-1], other)) or (
-            last.kind == "relation" and _is_bound(last, parts[:-1], other) and _is_term(parts[0])
+            last.kind == "relation" and _is_bound(last, parts[:-1], other) and _is_term(parts[0], last)
         ):
             pass
         else:
@@ -97,13 +97,11 @@ def _is_bound(node: Node, parts: list[Node], other: Node) -> bool:
     )
 
 
-def _is_term(node: Node) -> bool:
-    """Return whether an equation defines a term of a sequence or a function."""
-    return (
-        node.kind == "relation"
-        and node.text == "="
-        and bool(re.search(r"_[nk]$", node.parts[0].text) or node.parts[0].kind in ("apply", "mul"))
-    )
+def _is_term(node: Node, condition: Node) -> bool:
+    r"""Return whether a value is a term of a sequence, a function, or undefined where the condition has `\ne`."""
+    if node.kind != "relation":
+        return condition.text == "!=" and node.kind not in ("name", "text", "number")
+    return node.text == "=" and bool(re.search(r"_[nk]$", node.parts[0].text) or node.parts[0].kind in ("apply", "mul"))
 
 
 def same_declarations(ours: Declared, theirs: Declared) -> bool:

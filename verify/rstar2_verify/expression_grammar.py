@@ -12,6 +12,7 @@ RELATIONS = word_set(
 )
 _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "difference"}
 
+_COMPARISONS = ("<", ">", "<=", ">=", "\\between")
 HOURS = (("h", 1),)
 MAX_SIGNS = 20
 """Most signs in front of one value."""
@@ -22,13 +23,25 @@ class ExpressionParser(CommandParser):
 
     def relation(self) -> Node:
         """Parse a chain of relations, and a modulus."""
-        operands, operators = [self.sets()], []
-        if operands[0].kind == "reals" and self.is_sign("<", ">", "<=", ">="):
-            operands[0] = Node("name", text="x")  # `all real numbers greater than 3`
+        subject = self.subject if self.is_sign(*_COMPARISONS) else None
+        unnamed = Node("name", text="x") if self.is_sign("\\between") else None
+        operands, operators = [subject or unnamed or self.sets()], []
+        domain = None
+        if operands[0].kind in ("reals", "interval", "difference") and self.is_sign(*_COMPARISONS):
+            domain, operands[0] = operands[0], Node("name", text="x")  # `all real numbers greater than 3`
+        self.subject = operands[0]
+        if self.skip("\\between"):
+            operands = [self.sum(), operands[0]]
+            self.take()  # `and` or `to`
+            operands.append(self.sum())
+            operators = ["<=" if self._inclusive() else "<"] * 2
         while self.token.kind == "sign" and self.token.text in RELATIONS:
             operators.append(self.take().text)
             self.skip("=", "\\quad")
             operands.append(self.sets())
+        if domain is not None and domain.kind != "reals":
+            member = Node("relation", (operands[0], domain), "\\in")
+            return Node("builder", (member, Node("relation", tuple(operands), " ".join(operators))))
         if self.token.kind == "command" and self.token.text in ("pmod", "bmod", "mod"):
             self.take()
             operands[-1] = Node("congruent", (operands[-1], self._modulus()))
@@ -42,6 +55,13 @@ class ExpressionParser(CommandParser):
             function, argument = operands[0].parts
             return Node("relation", (Node("apply", (argument,), function.text), operands[1]), "=")
         return Node("relation", tuple(operands), " ".join(operators))
+
+    def _inclusive(self) -> bool:
+        """Skip `, inclusive`; return whether it was there."""
+        ahead = self.ahead() if self.is_sign(",") else self.token
+        inclusive = ahead.text.lower() in ("inclusive", "inclusively")
+        self.at += inclusive * (1 + self.is_sign(","))
+        return inclusive
 
     def _modulus(self) -> Node:
         return self.argument() if self.is_sign("{") else self.sum()
@@ -81,18 +101,11 @@ class ExpressionParser(CommandParser):
             while self.skip(":"):
                 written.append(self.token.text)
                 parts.append(self.sum())
-            if len(parts) == 2 and self._is_meridiem():
-                return Node("clock", tuple(parts), self.take().text.lower())
             if len(written) == 2 and len(written[1]) == 2 and parts[1].kind == "quantity" and parts[1].unit == HOURS:
                 minutes = Node("quantity", parts[1].parts, unit=(("min", 1),))
                 return Node("list", (Node("quantity", (parts[0],), unit=HOURS), minutes), "and")  # `1:45 hours`
-            return Node("ratio", tuple(parts), "clock" if len(written) == 2 and len(written[1]) == 2 else "")
-        if self._is_meridiem() and node.kind == "number":
-            return Node("clock", (node, integer(0)), self.take().text.lower())
+            return Node("ratio", tuple(parts))
         return node
-
-    def _is_meridiem(self) -> bool:
-        return self.token.kind == "word" and self.token.text.lower() in ("am", "pm")
 
     def sum(self) -> Node:
         """Parse a sum of signed terms."""
@@ -110,8 +123,6 @@ class ExpressionParser(CommandParser):
                     continue
                 term = _negative(term) if sign == "-" else term
             terms.append(term)
-        if len(terms) > 1 and any(term.kind == "quantity" and term.text == "weak" for term in terms):
-            raise ParseError("a sum with letters that may be units")
         *others, last = terms
         if others and last.kind == "quantity" and not any(term.kind == "quantity" for term in others):
             return Node("quantity", (Node("add", (*others, *last.parts)),), unit=last.unit)  # `2+3\sqrt{2} cm`
@@ -138,7 +149,7 @@ class ExpressionParser(CommandParser):
             plain = plain and not multiplied
             unit = self.unit_suffix(node) if prefix is None else None
             if unit is not None:
-                return self.compound(Node("quantity", (node,), "weak" if self.weak else "", unit=unit))
+                return self.compound(Node("quantity", (node,), unit=unit))
             if self.is_sign("*", "\\times"):
                 times = self.take().text == "\\times"
                 node, plain = _multiplied(node, self._signed(), times=times), False
@@ -262,8 +273,6 @@ class ExpressionParser(CommandParser):
             self.at += 1 + 2 * braced - braced
             self.skip("}")
             return Node("name", text=base.text + "^*")
-        if inner.kind == "sign" and inner.text == "*":
-            raise ParseError("a star as an exponent")
         if inner.kind == "sign" and inner.text in ("+", "-") and self._is_mark(self.at + braced):
             sign = self.tokens[self.at + braced].text
             self.at += 1 + 2 * braced - braced

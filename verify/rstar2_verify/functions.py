@@ -28,6 +28,8 @@ class FunctionParser(NameParser):
         base: Node | None = None
         if name in ("sqrt", "cbrt"):
             return self._root(integer(2 if name == "sqrt" else 3))
+        if name == "log" and self.token.kind == "number" and not self.token.gap and self.ahead().text == "(":
+            base = self.take().node  # `log2(5)`
         while self.is_sign("^", "_"):
             if self.take().text == "^":
                 exponent = self.argument(whole_number=True)

@@ -22,7 +22,7 @@ from .expression_grammar import RELATIONS, ExpressionParser
 from .lexicon import NEUTRAL
 from .tokens import Lexer, Token
 from .tree import Node, ParseError, depth
-from .words import integer_family, is_number_word, phrased
+from .words import integer_family, is_number_word, phrased, spoken_number
 
 _SEPARATORS = (",", ";", "and", "or", "\\quad", "\\\\")
 _DECLARING = frozenset(["where", "for", "with", "if", "when"])
@@ -128,6 +128,7 @@ class Parser(ExpressionParser):
     def statement(self) -> Node:
         """Parse a relation with the words around it."""
         notes = self._leading_words()
+        self._skip_heading()
         ends = self.token.kind == "end" or self.token.text.startswith("\\end ") or (notes and self.is_sign("]", "&"))
         if ends or self.is_sign(*_SEPARATORS, ")", "}", "\\}"):
             if notes:
@@ -138,6 +139,17 @@ class Parser(ExpressionParser):
         node = self._ending(node, notes)
         kept = [word for word in notes if word]
         return Node("noted", (node,), " ".join(kept)) if kept else node
+
+    def _skip_heading(self) -> None:
+        r"""Skip the name of a hypothesis or a curve before its relation: `H_0: \mu = 50`, `\ell: y = 2x`."""
+        end = next((at for at in range(self.at, min(self.at + 7, len(self.tokens))) if self.tokens[at].text == ":"), 0)
+        rest = [token.text for token in self.tokens[end + 1 :] if token.kind != "number"]
+        named = self.token.kind == "letter" or self.token.text == "ell"
+        if not end or not named or ":" in rest or not set(rest) & {"=", "!=", "<", ">", "<=", ">="}:
+            return
+        heading = [token.text for token in self.tokens[self.at : end] if token.text not in ("{", "}", "_")]
+        if (len(heading) == 1 and {"x", "y"} <= {*rest}) or (len(heading) == 2 and heading[1].isalnum()):
+            self.at = end + 1
 
     def _leading_words(self) -> list[str]:
         notes: list[str] = []
@@ -175,11 +187,20 @@ class Parser(ExpressionParser):
             return False
         first, second = self.tokens[self.at + 1], self.tokens[min(self.at + 2, len(self.tokens) - 1)]
         texts = [token.text for token in self.tokens[self.at + 1 : self.at + 6]]
-        if first.kind == "word" and first.text not in self.compounds and not is_number_word(first):
-            return True
+        if first.kind == "word" and first.text not in self.compounds:
+            return not is_number_word(first) or self._is_spoken(self.at + 1)
         if first.text in ("uparrow", "downarrow", "leftarrow", "checkmark") or texts[:1] == [")"]:
             return True
+        end = next((at for at in range(self.at, len(self.tokens)) if self.tokens[at].text == ")"), 0)
+        inside = [token.text for token in self.tokens[self.at + 1 : end]]
+        if self.token.gap and self.tokens[end + 1].kind == "end" and {"~", "\\degree", "\\circ", "or"} & {*inside}:
+            return True  # `300 K (27 °C)`
         return first.kind == "number" and (second.kind == "word" or texts[1:4] in (["d", "p", ")"], ["s", "f", ")"]))
+
+    def _is_spoken(self, at: int) -> bool:
+        """Return whether a number in words fills a bracket: `42 (forty-two)`."""
+        spoken = spoken_number(self.tokens, at)
+        return self.at > 0 and spoken is not None and self.tokens[spoken[1]].text == ")"
 
     def _ending(self, node: Node, notes: list[str]) -> Node:
         """Read the notes, notes in brackets and arrows after a value into `notes`."""

@@ -6,6 +6,7 @@ import re
 
 from .chemistry import same_formulas
 from .compare import same_answer
+from .dates import same_moments
 from .extract import final_answer
 from .texts import choice, choices
 from .tree import Undecided
@@ -33,7 +34,12 @@ def known_fault(known: str) -> str | None:
     tokens = comparison.tokens(text)
     if tokens is None:
         return "it has no type: it has characters that no answer has"
-    if choice(tokens) is not None or choices(tokens[:-1]) is not None or same_formulas(text, text):
+    if (
+        same_moments(text, text)
+        or choice(tokens) is not None
+        or choices(tokens[:-1]) is not None
+        or same_formulas(text, text)
+    ):
         return None
     if is_text(tokens):
         length = sum(token.kind == "word" for token in tokens)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 
-from .shapes import EQUALITIES, defined_function, has_signs, is_equation
-from .tree import Node, TooLarge, Undefined, Unknown, integer, names, substituted
+from .expressions import same_expressions
+from .shapes import EQUALITIES, defined_function, has_signs, is_equation, with_binomials
+from .tree import Node, TooLarge, Undecided, Undefined, Unknown, integer, names, substituted
 from .values import equal_values
 
+_ACCENT = re.compile("(?:hat|bar|tilde) ")
 _FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
 """Letters that a tuple has in the order of the alphabet."""
 
@@ -25,7 +27,20 @@ def _is_label(node: Node) -> bool:
         return _is_label(first) and (_is_label(second) or second.kind == "number" or event)  # `P(2)`
     if node.kind == "pow":
         return _is_label(node.parts[0])
-    if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list", "ratio"):
+    if node.kind in (
+        "add",
+        "tuple",
+        "neg",
+        "div",
+        "call",
+        "root",
+        "list",
+        "ratio",
+        "matrix",
+        "row",
+        "union",
+        "intersection",
+    ):
         parts = node.parts[:1] if node.kind == "root" else node.parts
         return all(_is_label(part) for part in parts) and bool(names(node))
     return False
@@ -33,7 +48,7 @@ def _is_label(node: Node) -> bool:
 
 def _is_name(node: Node) -> bool:
     """Return whether the left side of a known equation is only a name of the right one, and no expression."""
-    if node.kind in ("name", "text", "constant", "bind", "tuple", "noted"):
+    if node.kind in ("name", "text", "constant", "bind", "tuple", "noted", "matrix", "union", "intersection"):
         return True
     if node.kind == "apply":
         return node.text not in ("dot", "cross", "curl", "divergence", "compose")
@@ -56,13 +71,6 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
         node = Node("list", node.parts, " ".join("," for _ in node.parts[1:]))
     if node.kind == "list":
         return _list_without_labels(node, other)
-    if (
-        node.kind == "set"
-        and len(node.parts) == 1
-        and node.parts[0].kind != "empty"
-        and other.kind not in ("set", "union", "difference", "builder")
-    ):
-        return node.parts[0]
     if node.kind != "relation":
         return node
     operators = node.text.split()
@@ -101,16 +109,38 @@ def _is_number(label: Node, value: Node) -> bool:
     return (segment or quotient) and not names(value)
 
 
+def evaluated(node: Node) -> Node:
+    r"""Return the value of an equation of numbers, such as `\binom{10}{3} = 120`; other nodes unchanged."""
+    if not is_equation(node) or names(node) - {"C", "P"} or any(part.kind == "text" for part in node.parts):
+        return node
+    *sides, value = (with_binomials(part) for part in node.parts)
+    try:
+        return value if not names(value) and all(same_expressions(side, value) for side in sides) else node
+    except (Unknown, TooLarge, Undefined, Undecided):
+        return node
+
+
 def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
     """Return the right sides of `f(x)=2x` and `y=2x`, of `y(x)=2x`, and of `f(t)=2t`, with the same argument."""
-    if is_equation(given) and is_equation(known) and (has_signs(given) or has_signs(known)):
-        labels = [side.parts[0].text.partition("_")[0] for side in (given, known)]
-        same_label = labels[0] == labels[1] and given.parts[0].kind == "name"
-        return (given.parts[-1], known.parts[-1]) if same_label else None
-    if is_equation(given) and is_equation(known) and (_is_term(given, known) or _is_term(known, given)):
-        return given.parts[1], known.parts[1]
-    if is_equation(given) and is_equation(known) and (given.parts[0].kind == "text") != (known.parts[0].kind == "text"):
-        return given.parts[-1], known.parts[-1]
+    if is_equation(given) and is_equation(known):
+        (label, *_, value), (second, *_, known_value) = given.parts, known.parts
+        named = bool(names(label)) and not (names(label) & names(value) or names(second) & names(known_value))
+        if (
+            named
+            and given.text == known.text
+            and _bare(label) == _bare(second)
+            and len(given.parts) == len(known.parts) == 2
+        ):
+            return value, known_value
+        if has_signs(given) or has_signs(known):
+            same_label = label.text.partition("_")[0] == second.text.partition("_")[0] and label.kind == "name"
+            return (value, known_value) if same_label else None
+        phrase = next((side.text for side in (label, second) if side.kind == "text"), "")
+        worded = (label.kind == "text") != (second.kind == "text") and (
+            phrase[1:] == phrase[1:].lower() or label.text == second.text
+        )
+        if _is_term(given, known) or _is_term(known, given) or worded:
+            return value, known_value
     functions = [defined_function(side) for side in (given, known)]
     if functions[0] is None or functions[1] is None or given.parts[0] == known.parts[0]:
         return None
@@ -123,6 +153,11 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
             return None
         value = substituted(value, {argument: Node("name", text=theirs)})
     return value, known.parts[1]
+
+
+def _bare(label: Node) -> Node:
+    r"""Return a label without its accent: `y` for `\hat{y}`."""
+    return label._replace(text=_ACCENT.sub("", label.text)) if label.kind == "name" else label
 
 
 def _is_term(first: Node, second: Node) -> bool:
@@ -147,6 +182,8 @@ def _shortened(node: Node) -> Node:
 
 
 def _equal_or_unknown(label: Node, value: Node) -> bool:
+    if value.kind == "quantity" and label.kind != "quantity":
+        value = value.parts[0]  # `A = 6 \\cdot 4 = 24 cm^2`
     try:
         return equal_values(label, value)
     except (Unknown, TooLarge, Undefined):

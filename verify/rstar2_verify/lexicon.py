@@ -123,37 +123,29 @@ SYNONYMS = {
     "downward": "down", "kids": "children", "max": "maximum", "min": "minimum",
 }  # fmt: skip
 
-PHRASES: tuple[tuple[str, str], ...] = (
-    ("less than or equal to", "<="), ("greater than or equal to", ">="), ("at least or equal to", ">="),
-    ("greater than", ">"), ("less than", "<"), ("is equal to", "="), ("is greater than", ">"), ("is less than", "<"),
-    ("is greater than or equal to", ">="), ("is less than or equal to", "<="), ("is at least", ">="),
-    ("is at most", "<="), ("is not equal to", "!="), ("is more than", ">"), ("plus or minus", "\\pm"),
-    ("out of", "/"), ("in every", "/"), ("divided by", "/"), ("does not exist", "word:undefined"),
-    ("not defined", "word:undefined"), ("no solution", "empty"), ("no solutions", "empty"),
-    ("no real solution", "empty"), ("no real solutions", "empty"), ("there are no solutions", "empty"),
-    ("there is no solution", "empty"), ("there are none", "empty"), ("no such n", "empty"), ("no such x", "empty"),
-    ("no such number", "empty"), ("no such integer", "empty"), ("empty set", "empty"), ("the empty set", "empty"),
-    ("has no solution", "empty"), ("has no solutions", "empty"), ("no such values", "empty"), ("no roots", "empty"),
-    ("no real roots", "empty"), ("no solution exists", "empty"), ("no solutions exist", "empty"), ("none", "empty"),
-    ("no real solution exists", "empty"), ("there are no real solutions", "empty"), ("no real root", "empty"),
-    ("all real numbers", "reals"), ("all reals", "reals"), ("every real number", "reals"),
-    ("any real number", "reals"), ("real numbers", "reals"), ("all real values", "reals"),
-    ("all real values of x", "reals"), ("all real numbers x", "reals"), ("the set of all real numbers", "reals"),
-    ("the set of real numbers", "reals"), ("all real x", "reals"), ("the real numbers", "reals"),
-    ("set of real numbers", "reals"), ("set of all real numbers", "reals"), ("reals", "reals"),
-    ("all integers", "integers"), ("set of integers", "integers"), ("set of all integers", "integers"),
-    ("all positive real numbers", "positive"), ("positive real numbers", "positive"),
-    ("all positive reals", "positive"), ("all negative real numbers", "negative"),
-    ("negative real numbers", "negative"), ("all negative reals", "negative"),
-    ("to the power of", "^"), ("to the", "to the"), ("in base", "base"), ("base", "base"), ("mod", "mod"),
-    ("modulo", "mod"), ("square root of", "sqrt"), ("except for", "\\setminus"), ("except", "\\setminus"),
-    ("infinitely many solutions", "word:infinitely many"), ("infinite number of solutions", "word:infinitely many"),
-    ("infinitely many", "word:infinitely many"), ("infinite solutions", "word:infinitely many"),
-    ("infinitely many values", "word:infinitely many"), ("otherwise", "word:otherwise"), ("else", "word:otherwise"), ("elsewhere", "word:otherwise"),
-    ("the limit does not exist", "word:undefined"),
-    ("limit does not exist", "word:undefined"), ("is undefined", "word:undefined"), ("has", "word:has"),
-)  # fmt: skip
-"""Phrases -> a sign, a set, or one word. `words.phrased` looks for the longest one first."""
+_BE = r"(?:(?:is|are|must be|should be|can be|has to be) )"
+_ALL = r"(?:(?:the )?set of )?(?:all |every |any |the )?"
+_NO = r"(?:(?:there (?:is|are) |has |have )?no (?:(?:real|such|valid|integer|possible) )*"
+PHRASES = {
+    "<=": rf"{_BE}?(?:less|smaller) than or equal to|{_BE}(?:at most|no (?:more|greater|larger) than)",
+    ">=": rf"{_BE}?(?:greater|larger) than or equal to|{_BE}(?:at least|no (?:less|smaller) than)",
+    "<": rf"{_BE}?(?:strictly )?(?:less|smaller) than", ">": rf"{_BE}?(?:strictly )?(?:greater|larger) than|{_BE}more than",
+    "\\between": rf"(?:{_BE}|lies )?(?:strictly )?between|(?:the )?interval from", "!=": "(?:is |are )?not equal to",
+    "\\sim": "is similar to", "\\cong": "is congruent to", "\\parallel": "is parallel to",
+    "\\perp": "is perpendicular to", "=": "is equal to", "\\pm": "plus or minus", "/": "out of|in every|divided by", "^": "to the power of",
+    "undefined": "(?:the )?(?:limit )?does not exist|(?:is )?(?:not defined|undefined)",
+    "emptyset": rf"{_NO}(?:solutions?|roots?|values?|numbers?|integers?|(?<=such )[nx])(?: exists?)?(?:(?: of [nxyt])?(?: that)? satisf(?:y|ies|ying)\b[a-z ]*)?|(?:there are )?none|(?:the )?empty set)",
+    "nonnegative": rf"{_ALL}non ?-? ?negative (?:real numbers|reals|real x)",
+    "positive": rf"{_ALL}positive (?:real numbers|reals|real x)", "negative": rf"{_ALL}negative (?:real numbers|reals|real x)",
+    "nonzero": rf"{_ALL}non ?-? ?zero (?:real numbers|reals|real x)",
+    "R": rf"(?:{_ALL}(?:real numbers|reals|real values(?: of [xyt])?)(?: [xyt])?|(?:all|every|any) real (?:number|[xyt]))"
+         "(?: such that| for which)?",
+    "Z": "(?:the )?(?:set of (?:all )?|all )integers", "base": "(?:in )?base", "bmod": "mod(?:ulo)?",
+    "sqrt": "(?:the )?square root of", "\\setminus": "except(?: for)?|other than",
+    "infinitely many": "infinitely many(?: solutions| values)?|infinite (?:number of )?solutions",
+    "otherwise": "otherwise|else(?:where)?",
+}  # fmt: skip
+"""Sign, command of a set or an operation, or word -> the phrases of English that mean it, as a regular expression."""
 
 _KNOWN = word_set(
     "apples apple eggs egg boys girls red blue green yes no true false none even odd prime infinite undefined dne",
@@ -180,7 +172,7 @@ KNOWN_WORDS = (
         word for group in GROUPS for members in group for word in members if word not in ("ad", "ce", "bc", "bce")
     )
     | DIRECTIONS
-    | frozenset(word for phrase, _ in PHRASES for word in phrase.split() if len(word) > 1)
+    | frozenset(word for phrase in PHRASES.values() for word in re.findall("[a-z]{2,}", phrase))
     | word_set("multiple multiples power powers integers integer noon midnight span")
 )
 """Runs of letters that are words without a font command."""

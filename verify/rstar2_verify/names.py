@@ -128,8 +128,6 @@ class NameParser(UnitParser):
         return Node("name", text="unit i") if self.vectors else Node("constant", text="i")
 
     def _greek(self, name: str) -> Node:
-        if name == "Delta" and self.token.kind == "letter" and not self.token.gap > 1:
-            return self.name("\\Delta " + self.take().text)
         if name == "nabla":
             if self.token.kind == "letter":
                 return self.name("nabla " + self.take().text)
@@ -166,7 +164,7 @@ class NameParser(UnitParser):
             return node._replace(text=node.text + "'" * (1 if name == "dot" else 2))
         if name in ("hat", "vec") and re.fullmatch(r"(?:vec |hat |unit )*[ijk]", flat) and inner.kind != "number":
             return Node("name", text=f"unit {flat[-1]}")
-        if name == "hat" and flat in ("x", "y", "z"):
+        if name == "hat" and flat in ("x", "y", "z") and not self.is_sign("="):
             return Node("name", text=f"unit {'ijk'['xyz'.index(flat)]}")
         if name == "vec" and inner.kind == "number":
             return inner

@@ -10,16 +10,32 @@ import re
 from collections.abc import Iterator
 
 from .lexicon import CARDINALS, SCALES, word_set
+from .texts import opposed
 
 MAX_CHARACTERS = 2_000
 """Longest text that is read as a sentence."""
-_SPLIT = re.compile(r"\n+|(?<=[.!?])\s+(?=[A-Z\\$*])")
+_SPLIT = re.compile(r"\n+|,\s+(?:so|thus|hence|therefore)\s+|(?<=[.!?])\s+(?=[A-Z\\$*])")
 _MATH = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\)).)+)\\\)")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
-_REASON = re.compile(r"[,;]?\s+(?:since|because|as required|as expected)\b.*\Z", re.DOTALL)
-_COPULA = re.compile(
-    r"\s(?:is|are|was|were|be|equals|has|have|becomes|gives|yields)(?:\s+(?:equal\s+to|an?|exactly|about|approximately))?\s+"
+_REASON = re.compile(
+    r"[,;]?\s+(?:(?:since|because|as required|as expected|due to|according to|using|attained|achieved|which)\b"
+    r"|by (?:the )?[\w' -]*\b(?:test|comparison|theorem|criterion|rule|law|symmetry|induction|definition)\b).*\Z",
+    re.DOTALL,
 )
+_COPULA = re.compile(
+    r"(?:'s|\s(?:is|are|was|were|be|equals|has|have|becomes|gives|yields|choose|select))(?:\s+(?:equal\s+to|an?|exactly|about|approximately))?\s+"
+)
+_LEADING = re.compile(
+    r"\A(?:after|in|at|for|during|with|on|by|since|if|when|within|over|of|from|given|among)\b[^,=]{1,80},\s+",
+    re.IGNORECASE,
+)
+_TRAILING = re.compile(
+    r"\s(?:in|after|over|during|for|at|per|within|on|from|when|if|of|by|while|with|to)\s(?=[^,=$]*\d)[^,=$]{1,60}\Z"
+)
+"""Circumstances with numbers of their own: `After 3 weeks, ...`, `... in 2 hours`."""
+_CHAIN = re.compile(r"(?:[\d)}%]|[A-Za-z]{3,})\s*=\s*([^=]+)\Z")
+_TERM = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}(?![A-Za-z}])")
+_PREPOSITION = re.compile(r"\s(?:at|on|by|to|in|of)\s+(?=[\dA-Z$\\(])")
 _SYMBOL = re.compile(r"(?:the\s+)?\$?(\\?[A-Za-z]\w{0,3}(?:\([\w,]+\))?)\$?", re.IGNORECASE)
 _DECISION = re.compile(
     r"(yes|no|true|false)\s*(?:[,.;:!\N{EM DASH}-]|because\b|since\b|as\b)(.*)", re.IGNORECASE | re.DOTALL
@@ -36,12 +52,14 @@ _COMPARED = word_set(
     "least most than over under half twice times double triple above below fewer less percent",
 )
 """Words next to the only number of a sentence that make it another number."""
+_AFTER = word_set("than times more fewer less")
+"""The same after the number."""
 _DETERMINERS = word_set("the these those all in over per every each last first next")
 
 
-def statements(text: str) -> Iterator[str]:
-    """Yield the parts of a text that its last sentence may state as the answer."""
-    if len(text) > MAX_CHARACTERS:
+def statements(text: str, known: str) -> Iterator[str]:
+    """Yield the parts of a text that its last sentence may state as the answer, if no word opposes the known answer."""
+    if len(text) > MAX_CHARACTERS or opposed(*(re.findall("[a-z]+", side.lower()) for side in (text, known))):
         return
     decision = _DECISION.match(text)
     if decision and not re.search(r"\b(?:yes|no|true|false|but|however|maybe)\b", decision[2], re.IGNORECASE):
@@ -53,17 +71,27 @@ def statements(text: str) -> Iterator[str]:
     prose = len(re.findall(r"[A-Za-z]{2,}", text)) > 3
     if sentence != text.rstrip(" .!") and (prose or len(sentences) == 1):
         yield sentence
+    main = _LEADING.sub("", sentence)
+    for part in dict.fromkeys((sentence, main, _TRAILING.sub("", sentence), _TRAILING.sub("", main))):
+        yield from _stated(part)
+
+
+def _stated(sentence: str) -> Iterator[str]:
+    """Yield the parts of a sentence, or of a sentence without its circumstances, that may be the answer."""
     outside = _BOLD.sub(" ", _MATH.sub(" ", sentence))
     terms = re.findall(r"[A-Za-z']+", outside)
-    if sum(len(word) > 1 for word in terms) < 2 and not _COPULA.search(f" {sentence} "):
-        return
     bold, math = _BOLD.findall(sentence), _MATH.findall(sentence)
     if _LIMITS.isdisjoint(word.lower() for word in terms):
         if len(bold) == 1:
             yield bold[0]
+        if sum(len(word) > 1 for word in terms) < 2 and not _COPULA.search(f" {sentence} "):
+            return
         yield from _predicates(sentence)
         if len(math) == 1 and not re.search(r"\d", outside):
             yield math[0][0] or math[0][1]
+        chain = _CHAIN.search(sentence)
+        if chain and len(_TERM.findall(sentence)) > 1 and _COMPARED.isdisjoint(word.lower() for word in terms):
+            yield chain[1]
     yield from _only_number(sentence)
 
 
@@ -71,12 +99,17 @@ def _predicates(sentence: str) -> Iterator[str]:
     """Yield what follows the last verb, with a symbol before it as its label; or the subject of `Ann is the oldest`."""
     verbs = list(_COPULA.finditer(sentence))
     if not verbs:
+        place = _PREPOSITION.search(sentence)
+        before = sentence[: place.start()] if place else ""
+        if place and not re.search(r"\d", before) and _COMPARED.isdisjoint(before.lower().split()):
+            yield sentence[place.end() :]
         return
     subject, predicate = sentence[: verbs[-1].start()].strip(), sentence[verbs[-1].end() :].strip()
     symbol = _SYMBOL.fullmatch(subject)
     if symbol and re.search(r"\d", predicate):
         yield f"{symbol[1]} = {predicate}"
-        return
+        if not re.fullmatch("[a-z]{3,}", symbol[1]):
+            return
     yield predicate
     agent = re.search(r"\bby ([A-Z].*)\Z", predicate)
     if agent:
@@ -87,7 +120,11 @@ def _predicates(sentence: str) -> Iterator[str]:
 
 def _only_number(sentence: str) -> Iterator[str]:
     """Yield the only number of a sentence without formulas, with the word after it."""
-    numerals = list(_NUMERAL.finditer(sentence))
+    numerals = [
+        numeral
+        for numeral in _NUMERAL.finditer(sentence)
+        if sentence[: numeral.start()].rpartition(" ")[0].rpartition(" ")[2].lower() not in _DETERMINERS
+    ]
     if len(numerals) != 1 or re.search(r"[=^+*/<>{}()]", sentence):
         return
     before = re.findall(r"[A-Za-z']+", sentence[: numerals[0].start()])
@@ -96,7 +133,7 @@ def _only_number(sentence: str) -> Iterator[str]:
     numbers = [at for at, word in enumerate(terms) if word in CARDINALS or word in SCALES]
     counted = any(not at or terms[at - 1] not in _DETERMINERS for at in numbers)
     own = re.findall(r"[A-Za-z]+", numerals[0][0])
-    near = {word.lower() for word in (*before[-3:], *own)} | {word.lower() for word in after[:1]} & {"than", "times"}
+    near = {word.lower() for word in (*before[-3:], *own)} | {word.lower() for word in after[:2]} & _AFTER
     if len(terms) < 3 or counted or not (_LIMITS.isdisjoint(terms) and _COMPARED.isdisjoint(near)):
         return
     yield numerals[0][0].strip()

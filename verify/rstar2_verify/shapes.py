@@ -5,7 +5,6 @@ r"""Rewrites trees into the shape of the other answer: vectors, matrices, plus-m
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -45,8 +44,8 @@ def defined_function(node: Node) -> tuple[str, str] | None:
         return left.text, left.parts[0].text
     if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"]:
         function, argument = left.parts[0].text, left.parts[1].text
-        if function == "y":
-            return "y", argument
+        if function == "y" or (left.text == "()" and argument in names(node.parts[1]) and argument in ("x", "t")):
+            return function, argument
         indices = {"n", "k"} & names(node.parts[1])
         if re.fullmatch("[a-uA-U]", function) and argument in indices:  # `a(n)`: a term of a sequence
             return f"{function}_", argument
@@ -119,7 +118,7 @@ def as_matrix(node: Node) -> Node:
 
 def _transposed(node: Node) -> Node | None:
     """Return the transpose of a matrix or of a row of numbers; None for other bases, whose power is a power."""
-    if node.kind == "tuple":
+    if node.kind in ("tuple", "interval"):
         return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
     if node.kind != "matrix" or node.text != "matrix" or len({len(row.parts) for row in node.parts}) != 1:
         return None
@@ -208,6 +207,40 @@ def without_otherwise(*sides: Node) -> Iterator[Node]:
         yield side._replace(parts=(*side.parts[:-1], row._replace(parts=row.parts[:1])))
 
 
+def with_systems(node: Node) -> Node:
+    """Return alternatives that are systems as lists: `x=0, y=0 \\text{ or } x=1, y=1`; other nodes unchanged."""
+    separators = node.text.split() if node.kind == "list" else []
+    if not {"or", ";"} & set(separators) or len(set(separators)) != 2 or not all(map(is_equation, node.parts)):
+        return node
+    groups: list[list[Node]] = [[node.parts[0]]]
+    for separator, part in zip(separators, node.parts[1:], strict=True):
+        if separator in ("or", ";"):
+            groups.append([part])
+        else:
+            groups[-1].append(part)
+    systems = tuple(Node("list", tuple(group), " ".join("," * (len(group) - 1))) for group in groups)
+    return Node("list", systems, ",") if {len(group) for group in groups} == {len(groups[0])} != {1} else node
+
+
+def as_cases(node: Node) -> Node:
+    r"""Return the cases of `x^2 \text{ for } x<0, 2x \text{ otherwise}`; other nodes unchanged."""
+    rows: list[Node] = []
+    label: Node | None = None
+    for separator, part in zip(["", *node.text.split()], node.parts, strict=False) if node.kind == "list" else ():
+        if separator == "where":
+            rows[-1] = rows[-1]._replace(parts=(rows[-1].parts[0], part))
+            continue
+        last = Node("text", text=part.text) if part.kind == "noted" and _OTHERWISE.fullmatch(part.text) else None
+        value = part.parts[0] if last else part
+        if is_equation(value) and len(value.parts) == 2:
+            label, value = value.parts
+        rows.append(Node("row", (value, last) if last else (value,)))
+    if len(rows) < 2 or not all(len(row.parts) == 2 and row.parts[1].kind in ("relation", "text") for row in rows):
+        return node
+    cases = Node("matrix", tuple(rows), "cases")
+    return Node("relation", (label, cases), "=") if label else cases
+
+
 def components(node: Node) -> Node:
     """Return the tuple of the cells of a matrix with one row or one column; other nodes unchanged."""
     if node.kind != "matrix" or node.text != "matrix":
@@ -231,39 +264,3 @@ def with_binomials(node: Node) -> Node:
     if node.kind == "apply" and node.text == "P" and len(parts) == 2 and all(part.kind == "number" for part in parts):
         return Node("call", parts, "permutations")
     return node._replace(parts=parts)
-
-
-def same_clocks(given: Node, known: Node) -> bool | None:
-    """Return whether two times of day are the same; None if neither side is one."""
-    sides = [_clock(side) for side in (given, known)]
-    if None in sides or not (known.kind == "clock" or given.kind == "clock" or _is_clock(known)):
-        return False if "clock" in (given.kind, known.kind) else None
-    (hour, minute, half), (theirs, other, known_half) = sides  # type: ignore[misc]
-    if (half == known_half or not half or not known_half) and (hour, minute) == (theirs, other):
-        return True
-    if bool(half) == bool(known_half):
-        return False
-    if not half:  # one side has a clock of 24 hours
-        return (hour, minute) == (_hour_of_day(theirs, known_half), other)
-    return (_hour_of_day(hour, half), minute) == (theirs, other)
-
-
-def _hour_of_day(hour: int, half: str) -> int:
-    return hour % 12 + 12 * (half == "pm")
-
-
-def _clock(node: Node) -> tuple[int, int, str] | None:
-    if node.kind not in ("clock", "ratio") or len(node.parts) != 2:
-        return None
-    numbers = [part.number for part in node.parts if part.kind == "number" and part.number.denominator == 1]
-    if len(numbers) != 2 or numbers[0] > 24 or numbers[1] > 59:
-        return None
-    return numbers[0].numerator, numbers[1].numerator, node.text if node.kind == "clock" else ""
-
-
-def _is_clock(node: Node) -> bool:
-    """Return whether a ratio is a time of day, such as `3:30`: a ratio would be reduced."""
-    time = _clock(node)
-    if time is None or node.text != "clock":
-        return False
-    return time[1] == 0 or (time[1] >= 10 and math.gcd(time[0], time[1]) > 1)

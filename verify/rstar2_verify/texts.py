@@ -7,7 +7,7 @@ other both answers must have the same one. Standard library only.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .lexicon import CARDINALS, DIRECTIONS, GROUPS, MODIFIERS, NEUTRAL, ORDINALS, SYNONYMS, word_set
 from .tokens import Token
@@ -15,7 +15,8 @@ from .tree import Node
 from .units import unit_of
 
 _SENTENCE = word_set(
-    "geometry molecular function functions graph series sequence figure shape matrix triangle's sum lies no-one person"
+    "geometry molecular function functions graph series sequence figure shape matrix triangle's sum lies no-one person",
+    "reaction process triangle quadrilateral hybridization hybridized hybridised statement we it",
 )
 _GROUPED = DIRECTIONS | frozenset(word for group in GROUPS for members in group for word in members)
 _IGNORED_SIGNS = frozenset(":;()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
@@ -50,16 +51,23 @@ def compatible_notes(given: str, known: str) -> bool:
 def same_meaning(given: Sequence[str], known: Sequence[str]) -> bool:
     """Return whether the words that change a value agree."""
     ours, theirs = set(given), set(known)
-    if ours & MODIFIERS != theirs & MODIFIERS:
+    if ours & MODIFIERS != theirs & MODIFIERS or opposed(ours, theirs):
         return False
-    for group in GROUPS:
-        first, second = ({at for at, members in enumerate(group) if side & members} for side in (ours, theirs))
-        if len(first) == len(second) == 1 and first != second:
-            return False
     directions = [[word for word in side if word in DIRECTIONS] for side in (given, known)]
     if all(directions) and directions[0] != directions[1]:
         return "of" not in ours | theirs and sorted(directions[0]) == sorted(directions[1])
     return True
+
+
+def opposed(given: Collection[str], known: Collection[str]) -> bool:
+    """Return whether one of two words that exclude each other is in each answer: `gain` and `loss`."""
+    for group in GROUPS:
+        first, second = (
+            {at for at, members in enumerate(group) if not members.isdisjoint(side)} for side in (given, known)
+        )
+        if len(first) == len(second) == 1 and first != second:
+            return True
+    return False
 
 
 def sentence(tokens: Sequence[Token]) -> list[str]:
@@ -103,7 +111,7 @@ def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
     if not same_meaning(given, known):
         return False
     if "and" in known and "or" not in (*given, *known):
-        parts = [sorted(" ".join(side).split(" and ")) for side in (given, known)]
+        parts = [sorted(" ".join(map(_singular, side)).split(" and ")) for side in (given, known)]
         return parts[0] == parts[1] and len(parts[0]) > 1 and not set(known) & {"true", "false", "yes", "no"}
     counted = any(word.isdigit() for word in known)
     return counted and [_singular(word) for word in given] == [_singular(word) for word in known]
@@ -119,8 +127,6 @@ def choice(tokens: Sequence[Token]) -> tuple[str, list[Token]] | None:
         "option", "choice", "answer", "the", "correct", "is", "final", "therefore", "thus", "so", "hence", "statement"
     ):  # fmt: skip
         body = body[1:]
-        if body and body[0].text == ":":
-            body = body[1:]
     if [token.text for token in body[:2]] == ["{", "("] and len(body) > 4 and body[4].text == "}":
         body = [*body[1:4], *body[5:]]
     texts = [token.text for token in body[:4]]
@@ -166,18 +172,10 @@ def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
     """Return the letters or Roman numerals that an answer lists, and whether `and` or commas join them."""
     listed: list[str] = []
     joined = False
-    for at, token in enumerate(tokens):
+    for token in tokens:
         text = token.text
         if token.kind == "sign" and text in ("(", ")", ",", "and", "{", "}", "\\{", "\\}", "&", "\\quad"):
             joined = joined or text in (",", "and")
-            continue
-        if token.kind == "word" and text.lower() in (
-            "only", "both", "statements", "statement", "choices", "options", "option", "answers"
-        ):  # fmt: skip
-            continue
-        continues = listed and not token.gap and set(listed[-1]) <= set("IVX") and tokens[at - 1].kind == "letter"
-        if token.kind == "letter" and text in "IVX" and continues:
-            listed[-1] += text
             continue
         if token.kind == "letter" and text in "ABCDEFGHIVX":
             listed.append(text)
@@ -191,17 +189,21 @@ def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
     return listed, joined
 
 
-def _has_direction(node: Node) -> bool:
-    """Return whether a list is a value and its direction: `8 m/s, east`."""
-    if node.kind != "list" or [part.kind for part in node.parts[1:]] != ["text"] or node.text != ",":
-        return False
-    return DIRECTIONS | {"to", "the", "due"} >= set(node.parts[1].text.lower().split())
+def _has_remark(node: Node) -> bool:
+    """Return whether a list is a value and words after a comma: `8 m/s, east`."""
+    return (
+        node.kind == "list"
+        and set(node.text.split()) == {","}
+        and node.parts[0].kind not in ("text", "relation")
+        and all(part.kind == "text" for part in node.parts[1:])
+        and MODIFIERS.isdisjoint(" ".join(part.text for part in node.parts[1:]).lower().split())
+    )
 
 
 def unnoted(node: Node) -> tuple[Node, str]:
     """Return a value without the words around it, and the words."""
     notes = []
-    while node.kind == "noted" or _has_direction(node):
-        notes.append(node.text if node.kind == "noted" else node.parts[1].text)
+    while node.kind == "noted" or _has_remark(node):
+        notes.append(node.text if node.kind == "noted" else " ".join(part.text for part in node.parts[1:]).lower())
         node = node.parts[0]
     return node, " ".join(notes)

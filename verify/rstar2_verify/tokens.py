@@ -52,6 +52,8 @@ class Token(NamedTuple):
 _IGNORED = '\u200b\u200c\u200d\u2060\ufeff\xad`$\N{VARIATION SELECTOR-16}✓✔"'
 _CURRENCY = {"€": "euro", "£": "pound_sterling", "¥": "yen", "₹": "rupee", "¢": "cent"}
 _BROKEN = {"\x0c": "f", "\x08": "b", "\t": "t", "\r": "r", "\n": "n", "\x07": "a", "\x0b": "v"}
+_MARKS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u20d7": "vec"}
+_COMBINED = re.compile(f"([A-Za-z])([{''.join(_MARKS)}])")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _GROUPED = re.compile(
     r"\d{1,3}(?:(?:\{,\}|,?\\!|,\\!|\\,|\\ |[ _\u2009\u202f\xa0]|\\;)\d{3})+(?!\d| ?\d)(?:\.\d+)?"
@@ -99,6 +101,7 @@ class Lexer:
 
     def read(self) -> list[Token]:
         """Return the tokens, with an end token."""
+        self.text = _COMBINED.sub(lambda mark: f"\\{_MARKS[mark[2]]}{{{mark[1]}}}", self.text)
         at = 0
         while at < len(self.text):
             at = self._next(at)
@@ -247,13 +250,13 @@ class Lexer:
                 return self._skip_group(end)
         elif name in ("color", "textcolor", "tag", "label", "phantom", "vspace"):
             return self._skip_group(end)
-        elif name in ("xrightarrow", "xlongrightarrow"):
-            self._sign("\\to")
-            return self._skip_group(end)
         elif name == "\\":
             self._sign("\\\\")
             spacing = re.compile(r"\[[^\[\]]{0,8}(?:pt|em|ex|cm|mm)\]").match(self.text, end)
             return spacing.end() if spacing else end
+        elif name == "{" and self.tokens and self.tokens[-1].text in ("R", "}") and "\\}" not in self.text[end:]:
+            self._sign("\\setminus")  # `ℝ\{3}`
+            return end - 1
         elif name in SIGNS:
             self._sign(SIGNS[name])
         elif name in SKIPPED:
@@ -317,7 +320,8 @@ class Lexer:
 
     def _number(self, at: int) -> int:
         """Read a number with thousands marks, a repeated part, or a power of ten."""
-        match = _GROUPED.match(self.text, at)
+        index = bool(self.tokens) and self.tokens[-1].text == "_"  # `\\log_2 512`
+        match = None if index else _GROUPED.match(self.text, at)
         nested = bool(self.brackets) and self.brackets[-1] != "{"
         if match is None:
             match = _COMMAS.match(self.text, at)
@@ -384,7 +388,7 @@ class Lexer:
             self._sign(lower)
         elif run in _MODULES and re.match(r"\.[a-zA-Z]", self.text[end : end + 2]):
             return end + 1
-        elif run in MATH_WORDS and not (self.roman and len(run) == 1):
+        elif run in MATH_WORDS and (run in _ALONE or run[0].islower() or self.text[end : end + 1] in ("(", ".")):
             self._add("command", MATH_WORDS[run])
         elif run in FUNCTIONS or run in FUNCTION_ALIASES:
             self._add("command", FUNCTION_ALIASES.get(run, run))
@@ -408,8 +412,6 @@ class Lexer:
 
     def _is_word(self, run: str, *, spaced: bool, ends: bool) -> bool:
         """Return whether a table has a run of letters; of two letters only units, or words between blanks."""
-        if len(run) > 2 and run[1:] != run[1:].lower() and not run.isupper():
-            return run in KNOWN_WORDS or run in ("kWh", "mAh", "kHz", "MHz", "GHz", "kPa", "MPa", "GPa")
         number = bool(self.tokens) and self.tokens[-1].kind == "number"
         apart = spaced and ends and (self.gap > 0 or not self.tokens)
         return run.lower() in KNOWN_WORDS and (len(run) > 2 or apart or (number and unit_of(run) is not None))
@@ -433,5 +435,7 @@ def _is_plain(mark: str) -> bool:
     return not (mark in SUPERSCRIPTS or mark in SUBSCRIPTS or mark in UNICODE_COMMANDS or mark in UNICODE)
 
 
+_ALONE = frozenset(["Reals", "EmptySet", "Infinity"])
+"""Words of SymPy in capitals that no bracket follows."""
 _ACIDITY = frozenset(["pH", "pOH", "pKa", "pKb", "pKw"])
 _MODULES = frozenset(["math", "np", "numpy", "sympy", "sp", "S", "cmath", "mp", "mpmath"])

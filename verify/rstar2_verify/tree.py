@@ -37,7 +37,7 @@ class Node(NamedTuple):
     Numbers: number, constant (`pi`, `e`, `i`), infinity. Expressions: name, text (a word), add, mul, div, neg, pow,
     root, call (a known function), apply (an unknown one), bind (a sum, product, integral or limit), pm, degree,
     percent, quantity (a value with its unit). Structures: list, tuple, set, interval, builder, relation, union,
-    intersection, difference, reals, empty, matrix, row, ratio, congruent, dots, clock, remainder, noted (a value with
+    intersection, difference, reals, empty, matrix, row, ratio, congruent, dots, remainder, noted (a value with
     words around it).
     """
 

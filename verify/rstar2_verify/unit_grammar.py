@@ -70,7 +70,9 @@ class UnitParser(Cursor):
         )
         if token.kind == "sign" and token.text != "{" and not inverse:
             return None
-        start, self.weak = self.at, False
+        start = self.at
+        if token.text == "of" and self.ahead().text in ("a", "an"):
+            self.at += 2  # `three quarters of an hour`
         constant = not any(part.kind == "name" for part in nodes(node))
         unit = self._unit(bare=self.units and constant and self.depth == 0)
         if unit is None or not unit or not self._ends_unit():
@@ -87,25 +89,21 @@ class UnitParser(Cursor):
         return token.kind == "letter" and token.roman
 
     def _unit(self, *, bare: bool) -> Unit | None:
-        start = self.at
         inverse = self.skip("/")
         unit = self._unit_factor(bare=bare)
         if unit is None:
             return None
         if inverse:
             return product((), unit, -1)
-        singles = int(self._was_single(start))
         sign = 1
         while True:
             before = self.at
             divided = self.skip("/") or (self.token.kind == "word" and self.token.text.lower() in ("per", "an"))
             if divided and self.token.kind == "word" and self.token.text.lower() in ("per", "an"):
                 self.take()
-            joined = not divided and (
-                self.skip("*") or (self.is_sign("-") and self.ahead().kind == "word" and self.skip("-"))
-            )
+            if not divided and not self.skip("*") and self.ahead().kind == "word":
+                self.skip("-")
             sign = -1 if divided else sign
-            place = self.at
             inner = None
             if divided and self.skip("("):
                 inner = self._unit(bare=True)
@@ -113,17 +111,10 @@ class UnitParser(Cursor):
                     inner = None
             else:
                 inner = self._unit_factor(bare=bare or divided)
-                if inner is not None and not divided and not joined:
-                    singles += self._was_single(place)
             if inner is None:
                 self.at = before
-                self.weak = self.weak or singles > 1
                 return unit
             unit = product(unit, inner, sign)
-
-    def _was_single(self, start: int) -> bool:
-        """Return whether the unit that was read is one letter without a font."""
-        return self.at - start == 1 and self.tokens[start].kind == "letter" and not self.tokens[start].roman
 
     def _unit_factor(self, *, bare: bool) -> Unit | None:
         start = self.at
@@ -157,11 +148,6 @@ class UnitParser(Cursor):
             return self._unit_command(token, bare=bare)
         if token.kind not in ("word", "letter"):
             return None
-        if token.text.lower() in ("am", "pm") and token.kind == "word":
-            clock = self.tokens[self.at - 3].text == ":" or (
-                self.tokens[self.at - 2].text.isdigit() and int(self.tokens[self.at - 2].text) <= 12
-            )
-            return None if clock or token.text.lower() == "am" else unit_of(token.text)
         if token.kind == "word" and token.text.lower() in _SHAPES:
             inner = self._unit_name(bare=bare)
             return inner and tuple((symbol, power * _SHAPES[token.text.lower()]) for symbol, power in inner)
@@ -189,11 +175,8 @@ class UnitParser(Cursor):
         while run and unit_of(run) is None and len(run) > 1:
             run = run[:-1]
             self.at -= 1
-        if not token.roman and len(run) == 1 and not token.gap and self.tokens[self.at - 2].kind == "number":
-            if run not in ("h", "g", "m", "s", "J", "N", "W", "V", "L", "l", "K"):
-                return None
-            self.weak = self.weak or self.token.kind != "number"
-        if self.token.kind == "command" and not self.token.gap and run == token.text and not token.roman:
+        single = not token.roman and len(run) == 1 and not token.gap and self.tokens[self.at - 2].kind == "number"
+        if single and run not in ("h", "g", "m", "s", "J", "N", "W", "V", "L", "l", "K"):
             return None
         return unit_of(run)
 
@@ -219,8 +202,6 @@ class UnitParser(Cursor):
             return (("min", 1),)
         if token.text == "Omega":
             return (("ohm", 1),)
-        if token.text == "sec" and self.token.kind in ("end", "sign") and not self.is_sign("(", "^"):
-            return (("s", 1),)
         if token.text == "mu" and self.token.kind in ("letter", "word"):
             name = self.take()
             return unit_of("u" + name.text) if name.roman or bare else None

@@ -116,8 +116,6 @@ def unit_of(name: str) -> Unit | None:
     if name in _SYMBOLS:
         return ((name, 1),)
     symbol = _NAMES.get(name.lower().replace("-", ""))
-    if symbol is None and name.lower() in _LOWER:
-        symbol = _LOWER[name.lower()]
     return ((symbol, 1),) if symbol else None
 
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
 from .compare import same_answer
-from .dates import dates, same_dates
+from .dates import same_moments
 from .extract import final_answer
 from .grammar import Reading, parse, tokenized
-from .lexicon import GREEK, KNOWN_WORDS, MATH_WORDS, SCALES
+from .lexicon import KNOWN_WORDS, MATH_WORDS, SCALES
 from .sentences import statements
 from .shapes import as_tuple
 from .texts import choice, choices, names_another_choice, same_sentences, sentence
@@ -29,6 +29,10 @@ MAX_CHARACTERS = 20_000
 """Longest text that is read."""
 MAX_TEXT = 100_000
 """Longest text in which an answer is looked for."""
+_HEXADECIMAL = re.compile(
+    r"\(?(?:0x)?(?P<digits>[0-9A-Fa-f]{1,64})\)?"
+    r"\s*(?P<base>_\{?(?:\\text\{)?(?:16|hex|sixteen)\}{0,2}|\(?(?:in )?base (?:16|sixteen)\)?)?"
+)
 _NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
@@ -64,7 +68,7 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
     verdict = _compared(known, answer, kind)
     if verdict.outcome == "equal":
         return verdict
-    stated = (_compared(known, final_answer(part), kind) for part in statements(answer))
+    stated = (_compared(known, final_answer(part), kind) for part in statements(answer, known))
     return next((other for other in stated if other.outcome == "equal"), verdict)
 
 
@@ -100,9 +104,13 @@ class Comparison:
 
     def verdict(self, kind: str | None) -> Verdict:
         """Return the decision of the first reading in which both are equal."""
-        if kind is None and dates(self.known):
-            equal = bool(same_dates(self.known, self.answer))
-            return Verdict("equal" if equal else "different", "dates")
+        moments = same_moments(self.known, self.answer) if kind is None else None
+        if moments is not None:
+            return Verdict("equal" if moments else "different", "dates or times of day")
+        numerals = [_HEXADECIMAL.fullmatch(text) for text in (self.known, self.answer)]
+        if numerals[0] and numerals[0]["base"] and not numerals[0]["digits"].isdigit() and numerals[1]:
+            digits = [numeral["digits"].upper().lstrip("0") for numeral in numerals if numeral]
+            return Verdict("equal" if digits[0] == digits[1] else "different", "numerals of base 16")
         sides = [self.tokens(text) for text in (self.known, self.answer)]
         if None in sides:
             return self._unread()
@@ -158,23 +166,20 @@ class Comparison:
             if ours is None:
                 return None
             sorted_known = listed[0] == sorted(listed[0])
-            run = not ours[1] and not any(token.text == "(" for token in answer)
             if not sorted_known and not (any(token.text == "and" for token in known)):
                 return ours[0] == listed[0]
             if listed[1] and ours[1] and sorted(ours[0]) == sorted(listed[0]):
                 return True
             if ours[0] == listed[0]:
-                return True if ours[1] or listed[1] or run else None
+                return True
             if not listed[1]:
                 return None if len(listed[0]) < 5 else False
             both = [token.text for token in known]
-            if "and" in both and "," not in both[:-1]:
-                return sorted(ours[0]) == sorted(listed[0])
             if "and" in both:
                 return sorted(ours[0]) == sorted(listed[0])
             return None if not sorted_known else False
         mark = choice(known)
-        if mark is None:
+        if mark is None or len(_without_part_labels(known)) != len(known):
             return None
         letter, content = mark
         ours_mark = choice(answer)
@@ -323,10 +328,6 @@ def _derived(tokens: list[Token]) -> Iterator[str]:
                 )
                 if name.isalpha() and len(name) == 1 and below[1:2] == ["d"]:
                     yield name
-        elif token.text in ("dot", "ddot") and token.kind == "command":
-            name = following[1] if following[:1] == ["{"] else following[0]
-            if len(name) == 1 or name in GREEK:
-                yield name
 
 
 def _has_unit_vector(tokens: list[Token]) -> bool:
@@ -391,7 +392,9 @@ def _without_part_labels(tokens: list[Token]) -> list[Token]:
         result.append(tokens[at])
         at += 1
     starts = _part_mark(tokens, 0)[0] > 0
-    return result if marks_read > 1 and starts else tokens
+    if marks_read < 2 or not starts:
+        return tokens
+    return [Token("sign", "("), *result[:-1], Token("sign", ")"), result[-1]]  # the order counts
 
 
 def _part_mark(tokens: list[Token], at: int) -> tuple[int, str]:

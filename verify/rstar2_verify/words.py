@@ -5,22 +5,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .lexicon import BASES, CARDINALS, HAN_NUMBERS, ORDINALS, PARTS, PHRASES, SCALES
+from .lexicon import BASES, CARDINALS, HAN_NUMBERS, ORDINALS, PARTS, PHRASES, SCALES, word_set
 from .tokens import Token
 from .tree import Node, integer
 
-_BY_FIRST: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-for _phrase, _meaning in PHRASES:
-    _parts = tuple(_phrase.split())
-    _BY_FIRST.setdefault(_parts[0], []).append((_parts, _meaning))
-for _phrases in _BY_FIRST.values():
-    _phrases.sort(key=lambda pair: -len(pair[0]))
+_PHRASE = re.compile(
+    "|".join(f"(?P<_{at}>{phrase})" for at, phrase in enumerate(PHRASES.values())).join(("(?:", r")(?!\w)(?! of\b)"))
+)
+_MEANINGS = tuple(PHRASES)
+_COUNTED = word_set("value score statistic test intercept intercepts coordinate coordinates axis component")
+"""Words after a letter and a hyphen: `p-value`, `x-intercept`."""
+_LONGEST = 9
+"""Words of the longest phrase."""
 _HAN = {"或": "or", "或者": "or", "和": "and", "且": "and"}
-_SETS = {"empty": "emptyset", "reals": "R", "integers": "Z", "positive": "positive", "negative": "negative"}
-_COMMANDS = {"base": "base", "mod": "bmod", "sqrt": "sqrt"}
+_COMMANDS = word_set("emptyset R Z positive negative nonnegative nonzero base bmod sqrt")
+_NOTES = frozenset(["undefined", "infinitely many", "otherwise"])
 
 
 def phrased(tokens: Sequence[Token]) -> list[Token]:
@@ -49,17 +52,11 @@ def phrased(tokens: Sequence[Token]) -> list[Token]:
             result.append(Token("word", "one", token.gap, None, token.roman))
             at += 1
             continue
-        if token.kind == "word" and token.text.lower() in ("noon", "midnight"):
-            if not (result and result[-1].kind == "number"):
-                result += [
-                    Token("number", "12", token.gap, integer(12)),
-                    Token("sign", ":"),
-                    Token("number", "00", 0, integer(0)),
-                ]
-            result.append(Token("word", "pm" if token.text.lower() == "noon" else "am", 1, None, True))
-            at += 1
-            continue
-        if token.text in ("max", "min") and token.roman and following.text not in ("(", "\\{", "{", "_", "["):
+        if (
+            token.text in ("max", "min")
+            and (token.roman or following.kind == "word")
+            and following.text not in ("(", "\\{", "{", "_", "[")
+        ):
             result.append(token._replace(kind="word"))
             at += 1
             continue
@@ -67,53 +64,39 @@ def phrased(tokens: Sequence[Token]) -> list[Token]:
             result.append(Token("sign", _HAN[token.text], 1))
             at += 1
             continue
-        meridiem = _meridiem(tokens, at) if token.kind == "letter" and result else 0
-        if meridiem and (result[-1].kind == "number" or result[-1].text == "}" or result[-1].text in ("noon",)):
-            result.append(Token("word", token.text.lower() + "m", 1, None, True))
-            at += meridiem
+        if token.kind == "letter" and following.text == "-" and tokens[at + 2].text.lower() in _COUNTED:
+            result.append(Token("word", f"{token.text}-{tokens[at + 2].text.lower()}", token.gap, None, True))
+            at += 3
             continue
-        match = _match(tokens, at) if token.kind in ("word", "sign") and token.text.lower() in _BY_FIRST else None
-        if match is None:
-            result.append(token)
+        if token.text == "choose" and result and result[-1].kind == following.kind == "number":
+            result.append(Token("command", "choose", token.gap))
             at += 1
             continue
-        length, meaning = match
-        at += length
-        if meaning.startswith("word:"):
-            result.append(Token("word", meaning[5:], token.gap, None, True))
-        elif meaning in _SETS:
-            result.append(Token("command", _SETS[meaning], token.gap))
-        elif meaning in _COMMANDS:
-            result.append(Token("command", _COMMANDS[meaning], token.gap))
-        elif meaning in ("has", "to the"):
-            result += tokens[at - length : at]
-        else:
-            result.append(Token("sign", meaning, token.gap))
+        if token.text == "m" and following.text == "angle":
+            at += 1
+            continue
+        if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
+            result.append(Token("command", token.text.lower(), token.gap))
+            at += 1
+            continue
+        length, meaning = _phrase(tokens, at)
+        kind = "command" if meaning in _COMMANDS else "word" if meaning in _NOTES else "sign"
+        result.append(Token(kind, meaning, token.gap, None, kind == "word") if length else token)
+        at += length or 1
     return result
 
 
-def _meridiem(tokens: Sequence[Token], at: int) -> int:
-    """Return the number of tokens of `a.m.`; 0 if they are something else."""
-    if tokens[at].text.lower() not in "ap":
-        return 0
-    texts = [token.text for token in tokens[at + 1 : at + 4]]
-    if texts[:1] and texts[0] in ("m", "M") and (tokens[at].roman or tokens[at].gap):
-        return 2
-    return 3 if len(texts) > 1 and texts[0] == "." and texts[1] in ("m", "M") else 0
-
-
-def _match(tokens: Sequence[Token], at: int) -> tuple[int, str] | None:
-    for phrase, meaning in _BY_FIRST[tokens[at].text.lower()]:
-        span = tokens[at : at + len(phrase)]
-        if len(span) == len(phrase) and all(
-            token.kind in ("word", "letter", "sign") and token.text.lower() == word
-            for token, word in zip(span, phrase, strict=True)
-        ):
-            following = tokens[at + len(phrase)]
-            if meaning in _SETS and phrase[-1] in ("integers", "reals", "numbers", "none") and following.text == "of":
-                continue
-            return len(phrase), meaning
-    return None
+def _phrase(tokens: Sequence[Token], at: int) -> tuple[int, str]:
+    """Return the number of tokens of the phrase at a position, and its meaning; 0 if there is none."""
+    if tokens[at].kind != "word":
+        return 0, ""
+    run = []
+    for token in tokens[at : at + _LONGEST]:
+        if token.kind not in ("word", "letter") and token.text not in ("-", "or", "of"):
+            break
+        run.append(token.text.lower())
+    match = _PHRASE.match(" ".join(run))
+    return (match[0].count(" ") + 1, _MEANINGS[int((match.lastgroup or "")[1:])]) if match else (0, "")
 
 
 def integer_family(tokens: Sequence[Token]) -> Node | None:
