@@ -15,7 +15,9 @@ LoRATarget = Literal[
 ]
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
-_GROUPS = {"All": (*_ATTENTION, *_MLP), "Attention": _ATTENTION, "Mlp": _MLP}
+LAYER = (*_ATTENTION, *_MLP)
+"""Names of the linear layers that a layer of the model must have, each once."""
+_GROUPS = {"All": LAYER, "Attention": _ATTENTION, "Mlp": _MLP}
 
 LORA_LEARNING_RATE = 1e-5
 """Default of grpo.learningRate with LoRA: ten times that of full fine-tuning (docs/lora.md)."""
@@ -31,14 +33,12 @@ class LoRASpec(ApiModel):
     target_modules: Annotated[list[LoRATarget], Field(min_length=1, max_length=7), SET] = ["All"]
     """Linear layers with an adapter: All, Attention, Mlp, or their names. Embeddings and the output layer never have
     one."""
-
-    @property
-    def layer(self) -> tuple[str, ...]:
-        """The names of the linear layers that a transformer's layer must have, each once."""
-        return _GROUPS["All"]
+    start: Literal["New", "Continue"] = "New"
+    """New: another adapter on the model of the training stage before. Continue: its adapter, on the same base; the
+    first training stage starts a new one."""
 
     @property
     def modules(self) -> tuple[str, ...]:
         """The names of the target layers, in the order of a transformer's layer."""
         chosen = {name for target in self.target_modules for name in _GROUPS.get(target, (target,))}
-        return tuple(name for name in _GROUPS["All"] if name in chosen)
+        return tuple(name for name in LAYER if name in chosen)

@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
+from rstar2_train.cli.common import Subparsers, add_base_option, add_command, add_state_option, fail
 from rstar2_train.cli.serve import PORT
 from rstar2_train.utils.auth import SERVE_TOKEN, read_secret
 from rstar2_train.utils.options import count
@@ -35,6 +35,7 @@ def add_arguments(commands: Subparsers) -> None:
     where.add_argument(
         "--url", metavar="URL", default=f"http://127.0.0.1:{PORT}", help="URL of a server (default: %(default)s)"
     )
+    add_base_option(parser)
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="sampling temperature (default: the server's, 0.6)"
     )
@@ -59,7 +60,9 @@ def main(args: argparse.Namespace) -> int:
             (prompt or "").encode()  # a lenient locale decodes bytes that are not UTF-8 to lone surrogates
         except UnicodeError as error:
             raise ChatFailed("the question is not UTF-8 text") from error
-        with started(args.model, jobs=args.state, token=token, url=args.url) as url:
+        if args.base and not args.model:
+            raise ChatFailed("--base has no effect without --model. Remove it.")
+        with started(args.model, base=args.base, jobs=args.state, token=token, url=args.url) as url:
             client = ChatClient(url, token=token, temperature=args.temperature, max_tokens=args.max_tokens)
             with client:
                 return converse(client, console, prompt=prompt)

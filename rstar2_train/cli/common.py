@@ -68,6 +68,16 @@ def add_state_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_base_option(parser: argparse.ArgumentParser) -> None:
+    """Add --base, which all subcommands have that take an adapter in place of a model."""
+    parser.add_argument(
+        "--base",
+        type=Path,
+        metavar="FOLDER",
+        help="base of an adapter (default: the folder that its adapter_config.json names)",
+    )
+
+
 def fail(name: str, message: str) -> int:
     """Print an error of the subcommand `name` to stderr; return exit code 1."""
     print(f"rstar2 {name}: {message}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rstar2_train.cli.common import fail
+from rstar2_train.cli.common import add_base_option, fail
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.options import ACCELERATORS, count
 
@@ -35,8 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="",
         metavar="MODEL",
-        help="model folder; with --endpoint, the name of the served model (default: the only one)",
+        help="model folder or adapter; with --endpoint, the name of the served model (default: the only one)",
     )
+    add_base_option(parser)
     parser.add_argument("--endpoint", default="", metavar="URL", help="a running vLLM server of the model")
     parser.add_argument("--judge", default="", metavar="URL", help="a running judge (`rstar2 judge serve`)")
     parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the model's)")
@@ -84,6 +85,7 @@ def run_command(
     try:
         request = EvalRequest(
             model=args.model,
+            base=args.base,
             running=RunningServices.from_options(endpoint=args.endpoint, judge=args.judge),
             tokenizer=args.tokenizer,
             manifest=args.manifest,

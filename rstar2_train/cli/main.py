@@ -14,6 +14,7 @@ from rstar2_train.cli import (
     doctor,
     env,
     eval,
+    export,
     filter,
     init,
     judge,
@@ -33,7 +34,7 @@ from rstar2_train.utils.terminal import ignore_closed_terminal
 
 COMMANDS = (
     *(demo, doctor, validate, plan, run, report, track, view, analyse, eval, filter, verify),
-    *(serve, chat, data, env, init, judge, simulate),
+    *(serve, chat, export, data, env, init, judge, simulate),
 )
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
@@ -51,6 +52,7 @@ EPILOG = """examples:
   rstar2 filter --help                   select the problems that a model does not always solve
   rstar2 chat --model tiny               chat with the trained model, which uses its tool
   rstar2 serve tiny                      serve it behind an OpenAI-compatible endpoint
+  rstar2 export tiny OUT                 write its adapter for peft and vLLM, or with --merge its whole model
   rstar2 data prepare --help             convert public datasets into the files that a manifest names
   rstar2 init --template sql DIR         make a working folder: manifest, rows, tool, checker
   rstar2 env check FILE                  run one row through tools and reward; print trained and masked tokens

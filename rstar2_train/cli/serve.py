@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
+from rstar2_train.cli.common import Subparsers, add_base_option, add_command, add_state_option, fail
 from rstar2_train.tools.schema import TOOLS
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, SERVE_TOKEN, read_secret
 from rstar2_train.utils.options import ACCELERATORS, count, port, seconds
@@ -18,8 +18,9 @@ PORT = 8000
 DESCRIPTION = """Serve a model with its tool: engine, judge and Redis on this machine, behind an OpenAI-compatible
 endpoint. With --endpoint or --judge, the command waits for a running engine or judge and uses it instead of starting
 one."""
-EPILOG = f"""MODEL is a model folder, JOB (its last trained model) or JOB/STAGE. The model of a job is served with the
-job's system prompt, prompt prefix, tool and limits.
+EPILOG = f"""MODEL is a model folder, JOB (its last trained model), JOB/STAGE, or an adapter in the form of peft, which
+is merged with its base into the folder of all jobs. The model of a job is served with the job's system prompt, prompt
+prefix, tool and limits.
 
 examples:
   rstar2 serve tiny                            the model of the job `tiny`, on 127.0.0.1:{PORT}, until Ctrl-C
@@ -41,7 +42,8 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "serve a model with its tool behind an OpenAI-compatible endpoint"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="model folder, JOB, or JOB/STAGE")
+    parser.add_argument("model", metavar="MODEL", help="model folder, JOB, JOB/STAGE, or adapter")
+    add_base_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=port, default=PORT, metavar="PORT", help="port; 0 selects a free port (default: %(default)s)"
@@ -117,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         return fail(NAME, "--executors has no effect with --judge. Remove one of them.")
     try:
         model = adjusted(
-            find(args.model, jobs=args.state),
+            find(args.model, jobs=args.state, base=args.base, notify=notify),
             context=args.context,
             system_prompt=args.system_prompt,
             prompt_prefix=args.prompt_prefix,

@@ -44,10 +44,22 @@ LOADING = "loading"
 class EngineClient(EngineHttp):
     """The client of one engine of a job. All engines share one session."""
 
-    def __init__(self, url: str, *, token: str, session: EngineSession, part_tokens: int | None = None) -> None:
-        """`part_tokens`: tokens of each streamed part of a turn; default: the engine's."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str,
+        session: EngineSession,
+        part_tokens: int | None = None,
+        has_adapters: bool = False,
+    ) -> None:
+        """`part_tokens`: tokens of each streamed part of a turn; default: the engine's.
+
+        `has_adapters`: whether the job trains adapters, so that the engine may serve one.
+        """
         super().__init__(url, token=token, session=session)
         self._part_tokens = part_tokens
+        self._has_adapters = has_adapters
         self._token = token
 
     @cached_property
@@ -258,6 +270,10 @@ class EngineClient(EngineHttp):
         keep_requests: bool = False,
     ) -> None:
         """Replace the engine's whole weights, as `_replace_weights`; no adapter is served afterwards."""
+
+        if not self._has_adapters:
+            await self._replace_weights(replace, version=version, seconds=seconds, keep_requests=keep_requests)
+            return
 
         async def replace_all() -> list[dict[str, Any]]:
             await self.post(BASE, {"name": None}, seconds=SHORT_SECONDS)

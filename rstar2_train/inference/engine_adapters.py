@@ -71,7 +71,8 @@ class EngineAdapters:
         except Exception as error:  # vLLM passes on its errors in a type of its own
             await self.remove_unused(engine)
             return f"{order.folder}: vLLM does not load the adapter: {error}"
-        results = await engine.collective_rpc("rstar2_adapter_difference", args=(number, order.folder, order.scale))
+        arguments = (number, order.folder, order.adapter.scale)
+        results = await engine.collective_rpc("rstar2_adapter_difference", args=arguments)
         bound = {layer for _, layers_of_worker in results for layer in layers_of_worker}
         problems = [problem for problem, _ in results if problem]
         if unbound := sorted(layers.keys() - bound):

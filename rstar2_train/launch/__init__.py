@@ -4,7 +4,7 @@
 - `evaluation`: `rstar2 eval` and `filter`, which run a job of one stage, and `rstar2 env check`.
 - `doctor`: `rstar2 doctor`, the checks of a machine and of a cluster.
 - `running_services`: engines and judges that run already.
-- `model_folder`: checks of a model folder.
+- `model_folder`: checks of a model folder; `adapter_model`: an adapter with its base in place of one.
 - `pod`: the programs in a job's pods, which the operator starts.
 - `source_errors`: the checks of the files that a job names, before it starts.
 - `report_tables`, `tables`: the tables of a job's report, and tables that fit any terminal.

@@ -111,7 +111,7 @@ class EngineWeights:
         rollout = self._ctx.job.spec.rollout
         if self._lora is not None:
             base = self._folder_update(group.model_dir, step_version(self._ctx.stage, 0))
-            return AdapterTransport(self._ctx.state.weights, base=base, lora=self._lora)
+            return AdapterTransport(self._ctx.state.weights, base=base)
         if rollout.weight_transport == "Folder" and not rollout.weight_probe:
             return FolderTransport(self._ctx.state.weights, probes=None)
         return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from rstar2_train.api.contracts import Reason, StageFailed
 from rstar2_train.api.stages import Sampling
+from rstar2_train.capacity.adapter_slots import adapter_slots
 from rstar2_train.capacity.rollout_processes import most_concurrent, process_count
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_cache import SampleCache
@@ -79,7 +80,8 @@ class RolloutSession:
         self._ctx = ctx
         self._chat_format = chat_format
         served = ctx.endpoints.served_model
-        self._connect: Connect = partial(OpenAIClient, model=served) if served else EngineClient
+        engine = partial(EngineClient, has_adapters=adapter_slots(ctx.job) is not None)
+        self._connect: Connect = partial(OpenAIClient, model=served) if served else engine
         self._pool = EnginePool(
             ctx.endpoints.engines,
             token=read_secret(ENGINE_TOKEN) or "",

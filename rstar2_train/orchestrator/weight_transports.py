@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.roles import RolloutSpec, WeightTransportName
 from rstar2_train.inference.weight_update import (
     AdapterUpdate,
@@ -177,12 +176,11 @@ class CollectiveTransport:
 class AdapterTransport:
     """The adapter alone, as a version of its own, with a probe. The base under it never changes during a stage."""
 
-    def __init__(self, weights: Path, *, base: FolderUpdate, lora: LoRASpec) -> None:
+    def __init__(self, weights: Path, *, base: FolderUpdate) -> None:
         """`weights`: directory of the versions; `base`: the model that the stage started from."""
         self._weights = weights
         self._root = weights / VERSIONS
         self._base = base
-        self._lora = lora
         self._probes = ProbeWriter()
         self._version = ""
         self._is_repeated = False
@@ -200,8 +198,7 @@ class AdapterTransport:
             folder=str(folder.absolute()),
             version=version,
             version_id=version_id,
-            rank=self._lora.rank,
-            alpha=self._lora.alpha,
+            adapter=group.adapter,
         )
         return AdapterUpdate(self._base, order, replace(probe, has_adapter=not empty))
 

@@ -129,7 +129,7 @@ class ChatClient:
 
 
 @contextlib.contextmanager
-def started(model: str | None, *, jobs: Path, token: str | None, url: str) -> Iterator[str]:
+def started(model: str | None, *, base: Path | None, jobs: Path, token: str | None, url: str) -> Iterator[str]:
     """Yield the URL of the server: `url`, or that of a server of `model` that runs inside the context.
 
     Raises ChatFailed with the end of the log of a server that does not start.
@@ -138,6 +138,7 @@ def started(model: str | None, *, jobs: Path, token: str | None, url: str) -> It
         yield url
         return
     argv = [sys.executable, "-m", "rstar2_train.cli", "serve", model, "--state", str(jobs), "--port", "0"]
+    argv += ["--base", str(base)] if base else []
     with tempfile.TemporaryFile("w+") as log:
         # In its own session, so that Ctrl-C stops an answer but not the server.
         server = subprocess.Popen(

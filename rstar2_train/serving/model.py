@@ -1,4 +1,4 @@
-"""The model that `rstar2 serve` serves: a model folder, or the trained model of a job with that job's settings.
+"""The model that `rstar2 serve` serves: a model folder or adapter, or the model of a job with that job's settings.
 
 First step of `rstar2 serve` (cli/serve.py). A model in a job's state folder gets the job's prompts, tool and limits,
 because a model that was trained with one prompt does poorly with another.
@@ -6,6 +6,7 @@ because a model that was trained with one prompt does poorly with another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.tasks import MCPServerSpec, ToolSpec
 from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
+from rstar2_train.launch.adapter_model import is_adapter, whole_model
 from rstar2_train.launch.model_folder import ModelNotFound, context_length, read_config
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.chat_template import tool_parser
 from rstar2_train.tools.toolset import load_toolset
+from rstar2_train.weights.adapter_folder import ADAPTER
 
 MAX_DEFAULT_CONTEXT = 32768
 """Default limit of prompt and answer together, in tokens; lower if the model's context is shorter."""
@@ -73,22 +76,40 @@ class ServingModel:
         )
 
 
-def find(model: str, *, jobs: Path) -> ServingModel:
-    """Return the model that the user named: a model folder, JOB, or JOB/STAGE (`tiny/rl-3`).
+def find(
+    model: str, *, jobs: Path, base: Path | None = None, notify: Callable[[str], None] = lambda _: None
+) -> ServingModel:
+    """Return the model that the user named.
+
+    Args:
+        model: as of `find_folder`. An adapter is merged with its base.
+        jobs: folder of the state of all jobs.
+        base: base of an adapter; None: the one that its config names.
+        notify: called with a message before an adapter is merged.
+
+    Raises:
+        PreflightError: if there is no such model, or its adapter cannot be merged.
+    """
+    folder = find_folder(model, jobs=jobs)
+    return _from_folder(whole_model(folder, base=base, jobs=jobs, notify=notify), named=folder)
+
+
+def find_folder(model: str, *, jobs: Path) -> Path:
+    """Return the folder that the user named: a model folder, an adapter, JOB, or JOB/STAGE (`tiny/rl-3`).
 
     `jobs`: folder of the state of all jobs. Raises ModelNotFound.
     """
     folder = Path(model)
-    if (folder / "config.json").is_file():
-        return _from_folder(folder.resolve())
+    if (folder / "config.json").is_file() or is_adapter(folder):
+        return folder.resolve()
     name, _, stage = model.partition("/")
     state = JobState(folder if (folder / "job.json").is_file() else jobs / name)
     if not state.job_file.is_file():
         raise ModelNotFound(
             f"{model}: no such model. Pass a model folder (with config.json, tokenizer.json and *.safetensors), "
-            f"or JOB or JOB/STAGE of a job in {jobs}."
+            f"an adapter, or JOB or JOB/STAGE of a job in {jobs}."
         )
-    return _from_job(state, "" if state.root == folder else stage)
+    return _model_of_job(state, "" if state.root == folder else stage)
 
 
 def adjusted(
@@ -118,8 +139,8 @@ def adjusted(
     )
 
 
-def _from_job(state: JobState, stage: str) -> ServingModel:
-    """Return the model of a job's stage; without a stage, that of the last stage with a model."""
+def _model_of_job(state: JobState, stage: str) -> Path:
+    """Return the model folder of a job's stage; without a stage, that of the last stage with a model."""
     try:
         stages = [stage.name for stage in state.job().spec.stages]
     except (ValidationError, OSError) as error:
@@ -128,17 +149,18 @@ def _from_job(state: JobState, stage: str) -> ServingModel:
     if not trained or (stage and stage not in trained):
         missing = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
         raise ModelNotFound(f"{state.root} {missing}. Stages with a model: {', '.join(trained) or 'none'}.")
-    return _from_folder(state.stage(stage or trained[-1]).model.resolve())
+    return state.stage(stage or trained[-1]).model.resolve()
 
 
-def _from_folder(folder: Path) -> ServingModel:
-    """Return the model in a folder. If the folder belongs to a job's state, the job's settings apply."""
+def _from_folder(folder: Path, *, named: Path) -> ServingModel:
+    """Return the model in a folder. If the folder that the user named belongs to a job's state, its settings apply."""
     config = read_config(folder, needs_tokenizer=True)
     context = min(MAX_DEFAULT_CONTEXT, context_length(config) or MAX_DEFAULT_CONTEXT)
-    state = JobState(folder.parents[2]) if folder.match("stages/*/model") else None
+    trained = named.parent if named.name == ADAPTER else named
+    state = JobState(trained.parents[2]) if trained.match("stages/*/model") else None
     if state is None or not state.job_file.is_file():
         return ServingModel(
-            name=folder.name,
+            name=named.name,
             folder=folder,
             source=ModelSource(source=str(folder)),
             rollout=RolloutSpec(),
@@ -151,7 +173,7 @@ def _from_folder(folder: Path) -> ServingModel:
         )
     job = state.job()
     return ServingModel(
-        name=f"{job.metadata.name}/{folder.parent.name}",
+        name=f"{job.metadata.name}/{trained.parent.name}",
         folder=folder,
         source=job.spec.model,
         rollout=job.spec.rollout,

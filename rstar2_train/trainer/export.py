@@ -8,8 +8,6 @@ float32, and rounded once; it is also written alone, into the subfolder `adapter
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +17,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from rstar2_train.trainer import lora
+from rstar2_train.trainer.merge import merged
 from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
 from rstar2_train.trainer.model_files import INDEX, SINGLE, tensor_files
 from rstar2_train.weights import adapter_folder
@@ -28,24 +27,6 @@ from rstar2_train.weights.shard_file import FileSummary
 
 FILE_BYTES = 4 * 2**30
 """Approximate size of a weights file: no rank holds a whole large model."""
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
-
-
-GENERATION_CONFIG = "generation_config.json"
-
-
-def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = ()) -> None:
-    """Copy all files of a model folder except its weights.
-
-    `stop_ids`: tokens that end a turn, for the generation config: other programs stop at those; () leaves it unchanged.
-    """
-    for path in source.iterdir():
-        if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
-            shutil.copyfile(path, target / path.name)
-    if stop_ids:
-        file = target / GENERATION_CONFIG
-        config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        file.write_text(json.dumps({**config, "eos_token_id": list(stop_ids)}, indent=2) + "\n", encoding="utf-8")
 
 
 def write_weights(policy: Policy, source: Path, target: Path) -> None:
@@ -128,7 +109,7 @@ class _Merged:
             return None
         with safe_open(self._files[name], framework="pt") as file:
             stored: torch.Tensor = file.get_tensor(name)
-        return stored if product is None else product.cpu() + stored.float()
+        return stored if product is None else merged(stored, product.cpu())
 
 
 def stored_dtype(source: Path) -> torch.dtype:

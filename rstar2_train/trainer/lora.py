@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -21,13 +21,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from rstar2_train.api.lora import LAYER
 from rstar2_train.capacity.model_support import UnsupportedModel
+from rstar2_train.trainer.merge import low_rank
 from rstar2_train.trainer.sharding import first_row
 from rstar2_train.utils.files import file_sha256
-from rstar2_train.weights.adapter_folder import base_digest, tensor_name, weight_files
-
-if TYPE_CHECKING:
-    from rstar2_train.api.lora import LoRASpec
+from rstar2_train.weights.adapter_folder import AdapterIdentity, base_digest, tensor_name, weight_files
 
 A, B = "lora_A", "lora_B"
 
@@ -52,7 +51,7 @@ class LoRALinear(nn.Module):
         return frozen + functional.linear(functional.linear(x, self.lora_A) * self.scale, self.lora_B)
 
 
-def add_adapters(model: Any, spec: LoRASpec) -> None:
+def add_adapters(model: Any, adapter: AdapterIdentity) -> None:
     """Freeze a model of transformers, and put an adapter into each target layer. Before it is sharded.
 
     Raises:
@@ -62,14 +61,14 @@ def add_adapters(model: Any, spec: LoRASpec) -> None:
     for number, layer in enumerate(model.base_model.layers):
         linear = {name: module for name, module in layer.named_modules() if isinstance(module, nn.Linear)}
         kinds = sorted(name.rpartition(".")[2] for name in linear)
-        if kinds != sorted(spec.layer) or any(type(module) is not nn.Linear for module in linear.values()):
+        if kinds != sorted(LAYER) or any(type(module) is not nn.Linear for module in linear.values()):
             raise UnsupportedModel(
                 f"layer {number} of a {type(model).__name__} has the linear layers {', '.join(kinds)}; LoRA needs "
-                f"{', '.join(spec.layer)}, each once: remove lora, or use a model of that form"
+                f"{', '.join(LAYER)}, each once: remove lora, or use a model of that form"
             )
         for name, module in linear.items():
-            if name.rpartition(".")[2] in spec.modules:
-                layer.set_submodule(name, LoRALinear(module, rank=spec.rank, scale=spec.alpha / spec.rank))
+            if name.rpartition(".")[2] in adapter.modules:
+                layer.set_submodule(name, LoRALinear(module, rank=adapter.rank, scale=adapter.scale))
 
 
 def collect_base_digest(model_dir: Path) -> str:
@@ -114,15 +113,15 @@ def gathered(adapters: dict[str, DTensor]) -> dict[str, NDArray[Any]]:
 
 @torch.no_grad()
 def product(adapters: dict[str, DTensor], weight: str, *, scale: float) -> Tensor | None:
-    """Return alpha / rank * B A [out, in] for a weight by its name, in float32; None if it has no adapter. Collective.
+    """Return the product of the adapter of a weight [out, in] by its name; None if it has no adapter. Collective.
 
     `adapters`: A and B of all layers.
     """
     layer = weight.removesuffix(".weight")
     if f"{layer}.{A}" not in adapters:
         return None
-    factors = [adapters[f"{layer}.{matrix}"].full_tensor().detach() for matrix in (B, A)]
-    return (factors[0] @ factors[1]).mul_(scale)
+    a, b = (adapters[f"{layer}.{matrix}"].full_tensor().detach() for matrix in (A, B))
+    return low_rank(a, b, scale=scale)
 
 
 class BasePolicy:

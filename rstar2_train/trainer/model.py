@@ -134,6 +134,10 @@ def load_policy(
         UnsupportedModel: if the model cannot be computed exactly.
         ValueError: if its tensors are not those of the model in config.json.
     """
+    identity = None
+    if adapter is not None:
+        base = lora.collect_base_digest(model_dir)
+        identity = AdapterIdentity(base=base, rank=adapter.rank, alpha=adapter.alpha, modules=adapter.modules)
     policy = shard_policy(
         model_dir,
         compute=compute,
@@ -143,13 +147,11 @@ def load_policy(
         compiled=compiled,
         longest=longest,
         dtype=torch.float32 if trained and adapter is None else compute.dtype,
-        adapter=adapter,
+        adapter=identity,
     )
     _fill_parameters(policy, model_dir)
-    if adapter is not None:
-        base = lora.collect_base_digest(model_dir)
-        policy.adapter = AdapterIdentity(base=base, rank=adapter.rank, alpha=adapter.alpha, modules=adapter.modules)
-        lora.initialize(trained_shards(policy), seed=f"{seed}/{base}")
+    if identity is not None:
+        lora.initialize(trained_shards(policy), seed=f"{seed}/{identity.base}")
     return policy if trained else policy.requires_grad_(False)
 
 
@@ -163,7 +165,7 @@ def shard_policy(
     compiled: bool,
     longest: int = 0,
     dtype: torch.dtype = torch.float32,
-    adapter: LoRASpec | None = None,
+    adapter: AdapterIdentity | None = None,
 ) -> Policy:
     """Build and shard the policy with uninitialised parameters; see `load_policy`."""
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
@@ -199,6 +201,7 @@ def shard_policy(
         if compiled and not within:
             layer.compile()
     policy = Policy(model, chunk=chunk, reduce_once=layout.reduce_once, kernel=kernel)
+    policy.adapter = adapter
     if kernel:
         policy.attention = "packed, by the variable-length kernel of torch"
     elif packed:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,22 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Tensors of old files that the constructors compute today."""
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
+GENERATION_CONFIG = "generation_config.json"
+
+
+def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = ()) -> None:
+    """Copy all files of a model folder except its weights.
+
+    `stop_ids`: tokens that end a turn, for the generation config: other programs stop at those; () leaves it unchanged.
+    """
+    for path in source.iterdir():
+        if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
+            shutil.copyfile(path, target / path.name)
+    if stop_ids:
+        file = target / GENERATION_CONFIG
+        config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps({**config, "eos_token_id": list(stop_ids)}, indent=2) + "\n", encoding="utf-8")
 
 
 def tensor_files(model_dir: Path) -> dict[str, Path]:

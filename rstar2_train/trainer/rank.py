@@ -24,6 +24,7 @@ from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.compilation import CompilationWatch
 from rstar2_train.trainer.lora import BasePolicy
 from rstar2_train.trainer.model import Policy, load_policy, named_shards, trained_shards
+from rstar2_train.trainer.model_files import copy_companions
 from rstar2_train.trainer.optimizer import make_optimizer, reset, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.reference import load_reference
@@ -218,7 +219,7 @@ class TrainerRank:
         """Gather the weights; rank 0 writes them to `folder` and copies the other files of `model_dir`."""
         policy, _ = self._loaded()
         if self.rank == 0:
-            export.copy_companions(model_dir, folder, stop_ids)
+            copy_companions(model_dir, folder, stop_ids)
         export.write_weights(policy, model_dir, folder)
 
     def start_versions(self, model_dir: Path) -> None:

@@ -323,6 +323,13 @@ class TrainerGroup:
         return self._model_dir
 
     @property
+    def adapter(self) -> AdapterIdentity:
+        """The adapter that the ranks train. Raises RuntimeError if they train the whole model, or before `load`."""
+        if self._adapter is None:
+            raise RuntimeError("the ranks train no adapter")
+        return self._adapter
+
+    @property
     def layout(self) -> Layout:
         """The distribution of a step over ranks and memory. Raises RuntimeError before `load`."""
         if self._layout is None:

@@ -29,6 +29,8 @@ ADAPTER = "adapter"
 """Subfolder of a merged model folder with the adapter."""
 PREFIX = "base_model.model."
 """Of the names of tensors in peft's files, before the name of the layer in the model."""
+BASE_FIELD = "base_model_name_or_path"
+"""Field of peft's config with the folder or the name of the base."""
 BASE_KEY = "rstar2_base_sha256"
 """Key of the base's digest in the metadata of the tensors."""
 
@@ -40,7 +42,7 @@ class AdapterIdentity:
     base: str
     """Digest of the base's weights, by `base_digest`."""
     rank: int
-    alpha: int
+    alpha: float
     modules: tuple[str, ...]
     """Names of the target layers, such as q_proj."""
 
@@ -78,7 +80,7 @@ def write_adapter(
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": str(base),
+        BASE_FIELD: str(base),
         "r": identity.rank,
         "lora_alpha": identity.alpha,
         "target_modules": list(identity.modules),
@@ -112,14 +114,17 @@ def read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
         raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
 
 
-def read_base(folder: Path) -> str:
-    """Return the digest of the base of an adapter. Raises ShardFileInvalid if the file is missing or has none."""
+def find_base(folder: Path) -> str | None:
+    """Return the digest of the base of an adapter; None: it is of another program, and has none.
+
+    Raises ShardFileInvalid if its file is missing or damaged.
+    """
     path = folder / TENSORS
     try:
         with safe_open(path, framework="numpy") as file:
-            return str((file.metadata() or {})[BASE_KEY])
+            return (file.metadata() or {}).get(BASE_KEY)
     except Exception as error:  # safetensors has errors of its own
-        raise ShardFileInvalid(f"{path} has no digest of its base: {error}") from error
+        raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
 
 
 def weight_files(model_dir: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from rstar2_train.weights.adapter_folder import (
     CONFIG,
     TENSORS,
     AdapterIdentity,
+    folder_digest,
     tensor_name,
     write_adapter,
 )
@@ -49,10 +50,10 @@ def publish(
     version_id = version_store.new_id()
     folder = version_store.version_folder(root, number, version_id)
     folder.mkdir(parents=True)
-    identity = AdapterIdentity(base="0" * 64, rank=rank, alpha=alpha, modules=MODULES)
+    identity = AdapterIdentity(base=folder_digest(base), rank=rank, alpha=alpha, modules=MODULES)
     files = write_adapter(folder, tensors, identity, base=base)
     version_store.write_manifest(folder, VersionManifest(version_id, version, None, files))
-    return AdapterOrder(folder=str(folder), version=version, version_id=version_id, rank=rank, alpha=alpha)
+    return AdapterOrder(folder=str(folder), version=version, version_id=version_id, adapter=identity)
 
 
 def reseal(order: AdapterOrder) -> None:

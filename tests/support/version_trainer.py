@@ -15,6 +15,7 @@ from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
 from rstar2_train.trainer import export
 from rstar2_train.trainer.batching import distribute_rows, sft_rows
 from rstar2_train.trainer.collective_sender import CollectiveSender
+from rstar2_train.trainer.model_files import copy_companions
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig
@@ -70,7 +71,7 @@ class VersionTrainer:
         """Write the whole model."""
         target = self.folder / name
         target.mkdir()
-        export.copy_companions(self.model, target)
+        copy_companions(self.model, target)
         assert self.rank.policy is not None
         export.write_weights(self.rank.policy, self.model, target)
         return target

@@ -15,6 +15,7 @@ from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.evaluation.settings import endpoint_identity, folder_identity
 from rstar2_train.inference.openai_client import ServedModel
 from rstar2_train.launch import running_services
+from rstar2_train.launch.adapter_model import whole_model
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.services import RunningServices
 from rstar2_train.launch.model_folder import context_length, read_config
@@ -38,13 +39,27 @@ class ResolvedModel:
 
 
 def resolve_model(
-    name: str, services: RunningServices, *, tokenizer: Path | None, rollout: RolloutSpec
+    name: str,
+    services: RunningServices,
+    *,
+    tokenizer: Path | None,
+    rollout: RolloutSpec,
+    base: Path | None,
+    jobs: Path,
 ) -> ResolvedModel:
     """Return the model that `--model` and `--endpoint` name. Raises PreflightError.
 
-    `name`: a folder; with an endpoint, the name or folder of a served model, or empty if it serves only one.
+    Args:
+        name: a folder; with an endpoint, the name or folder of a served model, or empty if it serves only one.
+        services: the running engine, if there is one.
+        tokenizer: folder of the tokenizer; None: that of the model.
+        rollout: arguments of the engine.
+        base: base of an adapter; None: the one that its config names.
+        jobs: folder of the state of all jobs, which keeps a merged model.
     """
     if services.engine:
+        if base is not None:
+            raise PreflightError("--base has no effect with --endpoint. Remove one of them.")
         names = [name, str(Path(name).expanduser().resolve())] if name else []
         served = asyncio.run(
             running_services.find_model(
@@ -58,7 +73,7 @@ def resolve_model(
         identity = endpoint_identity(served.name, services.engine)
         own_tokenizer = _served_tokenizer(tokenizer, served)
         return ResolvedModel(served.name, None, own_tokenizer, served.max_model_len, identity, served.root)
-    folder = Path(name).expanduser().resolve()
+    folder = whole_model(Path(name).expanduser().resolve(), base=base, jobs=jobs)
     config = read_config(folder, needs_tokenizer=False)
     context = _max_model_len(rollout.engine_args) or context_length(config)
     return ResolvedModel(name, folder, tokenizer or folder, context, folder_identity(folder, rollout))

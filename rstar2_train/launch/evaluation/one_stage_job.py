@@ -47,6 +47,8 @@ class EvalRequest:
     """Fields of `Sampling`, `seed`, `samples` and the command's own. None: not given."""
     accelerator: Vendor | None
     state: Path
+    base: Path | None = None
+    """Base of the model, if it is an adapter; None: the one that its config names."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,14 @@ class OneStageJob:
 
 def make_one_stage_job(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> OneStageJob:
     """Decide everything. Raises PreflightError with the cause: the model, the endpoint, a row or a setting."""
-    model = resolve_model(request.model, request.running, tokenizer=request.tokenizer, rollout=base.spec.rollout)
+    model = resolve_model(
+        request.model,
+        request.running,
+        tokenizer=request.tokenizer,
+        rollout=base.spec.rollout,
+        base=request.base,
+        jobs=request.state,
+    )
     _check_rows(base, task.problems)
     check_programs(base)
     chat_format = _chat_format(model.tokenizer, base)

@@ -112,7 +112,9 @@ def prepare_check(request: CheckRequest) -> PreparedCheck:
         raise PreflightError(f"{error.filename}: {error.strerror}") from error
     running = request.running
     if turns is None:
-        model = resolve_model(request.model, running, tokenizer=folder, rollout=job.spec.rollout)
+        model = resolve_model(
+            request.model, running, tokenizer=folder, rollout=job.spec.rollout, base=None, jobs=request.state
+        )
         running = replace(running, model=model.name)
     return PreparedCheck(job, problem, stage, data, sampling, chat_format, prompt, running, turns, note)
 

@@ -7,12 +7,17 @@ import copy
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.cli.main import main
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
@@ -50,7 +55,8 @@ def engine(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 async def pool(engine: Engine) -> AsyncIterator[EnginePool]:
     """A pool that gives up soon."""
-    async with EnginePool([engine.url], token=engine.token, times=TIMES) as pool:
+    connect = partial(EngineClient, has_adapters=True)
+    async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as pool:
         yield pool
 
 
@@ -144,7 +150,7 @@ def write_again(update: AdapterUpdate, tensors: Tensors, *, alpha: int = ALPHA) 
     """Publish other tensors under the version of an update, with a right manifest."""
     root = Path(update.order.folder).parent
     order = publish(root, tensors, base=update.base.folder, version=update.version, rank=RANK, alpha=alpha, number=900)
-    return replace(update, order=replace(order, alpha=ALPHA))
+    return replace(update, order=replace(order, adapter=update.order.adapter))
 
 
 async def test_faulty_adapters_are_refused(pool: EnginePool, trainer: Trainer) -> None:
@@ -264,4 +270,51 @@ async def test_requests_continue_with_the_new_adapter(pool: EnginePool, engine: 
 async def test_orders_of_another_rank_are_refused(pool: EnginePool, trainer: Trainer) -> None:
     """The job's rank and alpha decide, not those of the file."""
     update = trainer.publish()
-    await refuse(pool, trainer, replace(update, order=replace(update.order, rank=16)), "has r 8, the job has 16")
+    order = replace(update.order, adapter=replace(update.order.adapter, rank=16))
+    await refuse(pool, trainer, replace(update, order=order), "has r 8, the job has 16")
+
+
+async def test_exported_adapter_has_the_same_greedy_tokens(
+    pool: EnginePool, engine: Engine, trainer: Trainer, models: Models, tmp_path: Path
+) -> None:
+    """The engine, peft, vLLM with --lora-modules, and the merged model: the same tokens from one exported adapter."""
+    update = trainer.publish(size=1.0)
+    exported, merged = tmp_path / "adapter", tmp_path / "merged"
+    assert main(["export", update.order.folder, str(exported)]) == 0
+    assert main(["export", str(exported), str(merged), "--merge"]) == 0
+    await pool.push(update)
+    client = pool.client(engine.url)
+    ours = [list((await client.generate(row, max_tokens=24, temperature=0.0)).token_ids) for row in ROWS[:3]]
+    assert ours != greedy_tokens(AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32))
+    assert ours == greedy_tokens(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
+    base = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
+    assert ours == greedy_tokens(PeftModel.from_pretrained(base, exported))
+
+    job = copy.deepcopy(JOB)
+    job["spec"]["rollout"]["engineArgs"] |= {
+        "enable-lora": True,
+        "max-lora-rank": 8,
+        "lora-modules": f"mine={exported}",
+    }
+    plain = Engine(models.boot, folder=tmp_path, job=AgenticRLJob.model_validate(job))
+    try:
+        plain.start()
+        other = EngineClient(plain.url, token=plain.token, session=client._session)
+        for row, expected in zip(ROWS[:3], ours, strict=True):
+            body = {"model": "mine", "prompt": row, "max_tokens": 24, "temperature": 0, "return_token_ids": True}
+            (choice,) = (await other.post("/v1/completions", body, seconds=60))["choices"]
+            assert choice["token_ids"] == expected
+    finally:
+        plain.kill()
+
+
+@torch.no_grad()
+def greedy_tokens(model: Any) -> list[list[int]]:
+    """Return the 24 tokens that follow each prompt, without a cache."""
+    rows = []
+    for prompt in ROWS[:3]:
+        row = list(prompt)
+        for _ in range(24):
+            row.append(int(model(torch.tensor([row])).logits[0, -1].argmax()))
+        rows.append(row[len(prompt) :])
+    return rows

@@ -18,6 +18,7 @@ from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer import export, model, self_check, step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, update_counts
 from rstar2_train.trainer.model import load_policy
+from rstar2_train.trainer.model_files import copy_companions
 from rstar2_train.trainer.rank import TrainerRank
 from tests.support.model_families import FAMILIES, UNPACKED, write_family
 from tests.support.model_faults import FAULTS, leak
@@ -90,7 +91,7 @@ def test_family_trains_and_exports(
         torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-5 * float(wanted.abs().max()) + 1e-7)
     policy.zero_grad()
     (tmp_path / "exported").mkdir()
-    export.copy_companions(folder, tmp_path / "exported")
+    copy_companions(folder, tmp_path / "exported")
     export.write_weights(policy, folder, tmp_path / "exported")
     before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "exported"))
     assert set(after) == set(before)

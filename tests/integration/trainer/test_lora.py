@@ -28,15 +28,17 @@ from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import ADAPTED, UnsupportedModel
 from rstar2_train.trainer import lora, step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
+from rstar2_train.trainer.merge import merge
 from rstar2_train.trainer.model import Policy, load_policy, named_shards, trained_shards
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.sharding import first_row
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import adapter_folder, version_store
-from rstar2_train.weights.adapter_folder import tensor_name
+from rstar2_train.weights.adapter_folder import AdapterIdentity, tensor_name
 from tests.support.model_families import FAMILIES
 
 SPEC = LoRASpec(rank=8, alpha=16)
+IDENTITY = AdapterIdentity(base="", rank=8, alpha=16, modules=SPEC.modules)
 RTOL = 2e-6
 """Bound of the relative error of the gradient, by norm: that of transformers in float32 is 1e-6 with this model."""
 CASES = {
@@ -194,7 +196,7 @@ def test_lora_folders_hold_the_trained_policy(half_model: Path, tmp_path: Path) 
         (tmp_path / "version" / name).stat().st_size for name in (adapter_folder.CONFIG, adapter_folder.TENSORS)
     )
     tensors = adapter_folder.read_tensors(tmp_path / "version")
-    assert adapter_folder.read_base(tmp_path / "version") == adapter_folder.folder_digest(half_model)
+    assert adapter_folder.find_base(tmp_path / "version") == adapter_folder.folder_digest(half_model)
     for name in (adapter_folder.CONFIG, adapter_folder.TENSORS):
         assert (tmp_path / "merged" / "adapter" / name).read_bytes() == (tmp_path / "version" / name).read_bytes()
 
@@ -202,6 +204,9 @@ def test_lora_folders_hold_the_trained_policy(half_model: Path, tmp_path: Path) 
     model = AutoModelForCausalLM.from_pretrained(half_model, dtype=torch.float32)
     weights = dict(model.named_parameters())
     assert stored.keys() == merged.keys()
+    merge(tmp_path / "version", half_model, tmp_path / "again")
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert again.keys() == merged.keys() and all(torch.equal(again[name], tensor) for name, tensor in merged.items())
     changed = 0
     for name, weight in stored.items():
         layer = name.removesuffix(".weight")
@@ -275,7 +280,7 @@ def test_lora_families_have_the_layers(family: str) -> None:
     """Every linear layer of the supported families gets an adapter, and nothing else is trained."""
     model = AutoModelForCausalLM.from_config(FAMILIES[family]())
     assert model.config.model_type in ADAPTED
-    lora.add_adapters(model, SPEC)
+    lora.add_adapters(model, IDENTITY)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert len(trained) == 2 * 7 * 2
     assert all("lora_" in name for name in trained)
@@ -286,7 +291,7 @@ def test_lora_refuses_layers_of_another_form(tmp_path: Path) -> None:
     """A model whose layers have other linear layers would get an adapter only in a part of them."""
     model = AutoModelForCausalLM.from_config(FAMILIES["Phi-3 and 4"]())
     with pytest.raises(UnsupportedModel, match="qkv_proj"):
-        lora.add_adapters(model, SPEC)
+        lora.add_adapters(model, IDENTITY)
     model.save_pretrained(tmp_path)
     layout = Layout(ranks=1, shards=1, tokens=64, unchecked=1)
     with rank_here(None) as rank, pytest.raises(UnsupportedModel, match="only llama, mistral, qwen2, qwen3"):

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.scripted_client import ScriptedClient
+from rstar2_train.inference.turn_wire import BASE, SERVE
 from rstar2_train.inference.weight_update import AdapterUpdate, CollectiveUpdate, DeltaUpdate, FolderUpdate
 from rstar2_train.weights.adapter_check import AdapterOrder
+from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -107,7 +110,8 @@ async def test_adapter_update_loads_its_base_only_where_it_is_missing() -> None:
     base = FolderUpdate.make(Path("/base"), "v0", base_name="attempt /base")
 
     async def load(version: str, *, fresh: bool = False) -> list[str]:
-        order = AdapterOrder(folder="/v", version=version, version_id="id", rank=8, alpha=8)
+        adapter = AdapterIdentity(base="", rank=8, alpha=8, modules=("q_proj",))
+        order = AdapterOrder(folder="/v", version=version, version_id="id", adapter=adapter)
         update = AdapterUpdate(base, order)
         client.loads.clear()
         await update.load(client, seconds=1, fresh=fresh, keep_requests=True)
@@ -120,3 +124,26 @@ async def test_adapter_update_loads_its_base_only_where_it_is_missing() -> None:
     await FolderUpdate.make(Path("/merged"), "final").load(client, seconds=1, fresh=False, keep_requests=False)
     assert client.base is None
     assert await load("v3") == ["folder base", "adapter v3"]
+
+
+class RecordedClient(EngineClient):
+    """An engine that accepts every request, and records its route."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("http://engine", token="", session=None, **options)  # type: ignore[arg-type]
+        self.routes: list[str] = []
+
+    async def call(self, method: str, path: str, *, seconds: float, body: dict[str, Any] | None = None) -> Any:
+        self.routes.append(path)
+        return {"success": True, "ok": True, "results": [{"ok": True}]}
+
+    async def weight_version(self) -> str:
+        return "v1"
+
+
+@pytest.mark.parametrize("has_adapters", [False, True])
+async def test_load_has_requests_for_adapters_only_with_lora(has_adapters: bool) -> None:
+    """A job without LoRA stops its engines for no request about adapters."""
+    client = RecordedClient(has_adapters=has_adapters)
+    await client.load_weights(Path("/model"), "v1", seconds=60)
+    assert [route for route in client.routes if route in (BASE, SERVE)] == ([BASE, SERVE] if has_adapters else [])

@@ -33,6 +33,8 @@ from tests.support.stage_attempt import NewAttempt
 class FakeGroup:
     """A trainer of one tensor with one rank, without torch."""
 
+    adapter = AdapterIdentity(base="b" * 64, rank=8, alpha=16, modules=("up_proj",))
+
     def __init__(self, folder: Path, *, dtype: str = "bfloat16") -> None:
         self.model_dir = folder
         self.bits = np.zeros(100, np.uint16)
@@ -65,8 +67,7 @@ class FakeGroup:
             tensor_name(layer, "lora_A"): np.ones((8, 6), np.float32),
             tensor_name(layer, "lora_B"): np.full((4, 8), bit_sum(self.bits), np.float32),
         }
-        identity = AdapterIdentity(base="", rank=8, alpha=16, modules=("up_proj",))
-        files = write_adapter(folder, tensors, identity, base=self.model_dir)
+        files = write_adapter(folder, tensors, self.adapter, base=self.model_dir)
         manifest = VersionManifest(version_id, version, None, files)
         version_store.write_manifest(folder, manifest)
         return manifest

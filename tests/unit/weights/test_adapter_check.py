@@ -76,13 +76,17 @@ def config(**fields: object) -> Damage:
         (truncate, r"adapter_model\.safetensors is damaged or truncated"),
         (flip, r"adapter_model\.safetensors is damaged: its SHA-256"),
         (remove, r"adapter_model\.safetensors cannot be read"),
-        (lambda order: replace(order, alpha=32), "has lora_alpha 16, the job has 32"),
+        (lambda order: replace(order, adapter=replace(order.adapter, alpha=32)), "has lora_alpha 16, the job has 32"),
         (config(lora_alpha=32), "has lora_alpha 32, the job has 16"),
         (config(r=4), "has r 4, the job has 8"),
         (config(bias="all"), "has bias 'all'"),
         (config(use_rslora=True), "sets use_rslora"),
         (config(alpha_pattern={"up_proj": 1}), "sets alpha_pattern"),
-        (config(target_modules=["q_proj"]), "up_proj is not a target"),
+        (config(target_modules=["q_proj"]), r"has target_modules \['q_proj'\], the job has \["),
+        (
+            lambda order: replace(order, adapter=replace(order.adapter, base="0" * 64)),
+            "has the base .*, the job",
+        ),
         (tensors(a=None), "do not have rank 8"),
         (tensors(b=B[:, :4].copy()), "do not have rank 8"),
         (tensors(b=B.astype(np.float16)), "has dtype F16, expected F32"),
@@ -102,7 +106,7 @@ def test_adapter_of_another_model_is_found() -> None:
     """A layer that the model lacks, or that has another shape."""
     model = {f"{LAYER}.weight": (4, 6)}
     assert find_difference({LAYER: (4, 6)}, model) == ""
-    assert "shape (4, 7), the engine's model has (4, 6)" in find_difference({LAYER: (4, 7)}, model)
+    assert "shape (4, 7), the model has (4, 6)" in find_difference({LAYER: (4, 7)}, model)
     assert "'model.layers.1.mlp.up_proj', which" in find_difference({"model.layers.1.mlp.up_proj": (4, 6)}, model)
 
 

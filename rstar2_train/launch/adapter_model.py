@@ -1,0 +1,91 @@
+"""An adapter with its base, in place of a model folder: `rstar2 serve`, `chat`, `eval`, `filter` and `export`.
+
+Engines, tokenizer and measurements read a whole model folder. So the adapter is merged once into a folder of the state
+of all jobs, in float32 and rounded once, as the trainer does at the end of a stage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.model_folder import ModelNotFound
+from rstar2_train.utils.files import file_sha256
+from rstar2_train.weights.adapter_check import inspect_adapter
+from rstar2_train.weights.adapter_folder import ADAPTER, CONFIG, TENSORS, folder_digest
+from rstar2_train.weights.shard_file import ShardFileInvalid
+
+CACHE = "_merged"
+"""Folder of the merged models in the folder of all jobs. No job can have this name."""
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder has an adapter alone, without its base."""
+    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+
+
+def find_adapter(folder: Path) -> Path | None:
+    """Return the folder of the adapter of a model: itself, or that in a merged model folder; None: it has none."""
+    if is_adapter(folder):
+        return folder
+    return folder / ADAPTER if (folder / ADAPTER / CONFIG).is_file() else None
+
+
+def base_of(adapter: Path, base: Path | None) -> Path:
+    """Return the model folder of an adapter's base: `base`, or the one that its config names.
+
+    Raises ModelNotFound if it is not on this machine, PreflightError for an unusable adapter.
+    """
+    try:
+        folder = base or Path(inspect_adapter(adapter).base_folder)
+    except ShardFileInvalid as error:
+        raise PreflightError(str(error)) from error
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"{folder or 'the base'} is no model folder of this machine: pass the base of the adapter {adapter} "
+            "with --base FOLDER"
+        )
+    return folder.resolve()
+
+
+def merge_into(adapter: Path, base: Path | None, target: Path) -> None:
+    """Write the whole model of an adapter; `base`: as of `base_of`. Raises PreflightError."""
+    from rstar2_train.trainer.merge import merge
+
+    try:
+        merge(adapter, base_of(adapter, base), target)
+    except (ShardFileInvalid, FileNotFoundError, StageFailed) as error:
+        raise PreflightError(str(error)) from error
+
+
+def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable[[str], None] = lambda _: None) -> Path:
+    """Return the model folder to serve: `folder`, or that of its adapter merged with its base.
+
+    Args:
+        folder: a model folder, or an adapter.
+        base: base of the adapter; None: the one that its config names.
+        jobs: folder of the state of all jobs, which keeps the merged model for the next call.
+        notify: called with a message before the merged model is written.
+
+    Raises:
+        PreflightError: without a base, for a base of another adapter, and for an adapter of another kind.
+    """
+    if not is_adapter(folder):
+        if base is not None:
+            raise PreflightError(f"--base has no effect: {folder} is not an adapter. Remove it.")
+        return folder
+    model_dir = base_of(folder, base)
+    try:
+        expected = inspect_adapter(folder).identity.base or folder_digest(model_dir)
+    except ShardFileInvalid as error:
+        raise PreflightError(str(error)) from error
+    identity = [expected, *(file_sha256(folder / name) for name in (CONFIG, TENSORS))]
+    target = (jobs / CACHE / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]).resolve()
+    if not (target / "config.json").is_file():
+        notify(f"Merging {folder} with {model_dir} into {target} ...")
+        merge_into(folder, model_dir, target)
+    return target

@@ -1,0 +1,73 @@
+"""Adds an adapter to its base, without ranks: `rstar2 export --merge`, and engines that serve an adapter.
+
+The product is added in float32, and the sum rounded once to the dtype of the stored tensor, as `export` does at the end
+of a stage. One file of weights is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rstar2_train.trainer import checkpoint
+from rstar2_train.trainer.model_files import INDEX, copy_companions, tensor_files
+from rstar2_train.weights.adapter_check import find_difference, inspect_adapter
+from rstar2_train.weights.adapter_folder import TENSORS, folder_digest, tensor_name
+from rstar2_train.weights.shard_file import ShardFileInvalid
+
+
+def low_rank(a: Tensor, b: Tensor, *, scale: float) -> Tensor:
+    """Return scale * B A [out, in], in float32."""
+    return (b @ a).mul_(scale)
+
+
+def merged(stored: Tensor, product: Tensor) -> Tensor:
+    """Return a stored weight plus the product of an adapter, in float32: the caller rounds it once."""
+    return product + stored.float()
+
+
+def merge(adapter: Path, base: Path, target: Path) -> None:
+    """Write the model folder of a base with an adapter: complete or absent. Replaces an existing one.
+
+    Args:
+        adapter: folder with peft's two files.
+        base: model folder with safetensors; if the adapter has the digest of its base, this one must have it.
+        target: the folder to create.
+
+    Raises:
+        ShardFileInvalid: if the adapter cannot be read, is of another kind, or does not fit the base.
+        FileNotFoundError: if the base has no safetensors.
+        StageFailed: StorageFull.
+    """
+    form, files = inspect_adapter(adapter), tensor_files(base)
+    names: dict[Path, list[str]] = {}
+    for name, path in files.items():
+        names.setdefault(path, []).append(name)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in names:
+        with safe_open(path, framework="pt") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in names[path]}
+    if difference := find_difference(form.layers, shapes):
+        raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
+    if form.identity.base and folder_digest(base) != form.identity.base:
+        raise ShardFileInvalid(f"{adapter} was trained on other weights than those of {base}: their SHA-256 differs")
+    factors = load_file(adapter / TENSORS)
+    with checkpoint.write_folder(target, durable=True) as folder:
+        copy_companions(base, folder)
+        if (base / INDEX).exists():
+            shutil.copyfile(base / INDEX, folder / INDEX)
+        for path, stored in names.items():
+            whole = {}
+            with safe_open(path, framework="pt") as file:
+                for name in stored:
+                    weight, layer = file.get_tensor(name), name.removesuffix(".weight")
+                    if layer in form.layers and name != layer:
+                        a, b = (factors[tensor_name(layer, matrix)].float() for matrix in ("lora_A", "lora_B"))
+                        total = merged(weight, low_rank(a, b, scale=form.identity.scale))
+                        weight = total.to(weight.dtype)
+                    whole[name] = weight
+            save_file(whole, folder / path.name, metadata={"format": "pt"})

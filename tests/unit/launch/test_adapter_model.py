@@ -1,0 +1,161 @@
+"""An adapter in place of a model: the exact merged weights, the exported files, and the bases that are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rstar2_train.cli.main import main
+from rstar2_train.launch.adapter_model import whole_model
+from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.serving.model import find
+from rstar2_train.weights.adapter_folder import (
+    CONFIG,
+    TENSORS,
+    AdapterIdentity,
+    folder_digest,
+    tensor_name,
+    write_adapter,
+)
+
+LAYERS = {f"model.layers.{number}.mlp.up_proj": (4, 6) for number in range(2)}
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def write_base(folder: Path, *, seed: int, dtype: torch.dtype = torch.bfloat16) -> Path:
+    """Write a model folder of two files with one layer each."""
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    weight_map: dict[str, str] = {}
+    for file, (layer, shape) in zip(SHARDS, LAYERS.items(), strict=True):
+        tensors = {
+            f"{layer}.weight": torch.randn(shape, generator=generator).to(dtype),
+            f"{layer}.bias": torch.randn(shape[0], generator=generator).to(dtype),
+        }
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 64, "dtype": "bfloat16"}))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def write_random_adapter(folder: Path, base: Path, *, layers: dict[str, tuple[int, int]] = LAYERS) -> Path:
+    """Write an adapter of rank 8 and alpha 4."""
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    tensors = {}
+    for layer, (rows, columns) in layers.items():
+        tensors[tensor_name(layer, "lora_A")] = draw.normal(size=(8, columns)).astype(np.float32)
+        tensors[tensor_name(layer, "lora_B")] = draw.normal(size=(rows, 8)).astype(np.float32)
+    identity = AdapterIdentity(base=folder_digest(base), rank=8, alpha=4, modules=("up_proj",))
+    write_adapter(folder, tensors, identity, base=base)
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_base(tmp_path / "base", seed=0)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, base: Path) -> Path:
+    return write_random_adapter(tmp_path / "mine", base)
+
+
+def merged_in_float32(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
+    """Return the expected tensors of the merged folder."""
+    factors = load_file(adapter / TENSORS)
+    expected = {name: tensor for file in SHARDS for name, tensor in load_file(base / file).items()}
+    for layer in LAYERS:
+        product = factors[tensor_name(layer, "lora_B")] @ factors[tensor_name(layer, "lora_A")]
+        weight = expected[f"{layer}.weight"]
+        expected[f"{layer}.weight"] = (weight.float() + 0.5 * product).to(weight.dtype)
+    return expected
+
+
+def export(*arguments: str | Path) -> int:
+    return main(["export", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_adapter_is_merged_exactly_and_once(tmp_path: Path, base: Path, adapter: Path, foreign: bool) -> None:
+    """Served, and exported with --merge: in float32, rounded once; also that of another program, without a digest."""
+    if foreign:
+        save_file(load_file(adapter / TENSORS), adapter / TENSORS)
+    jobs, notes = tmp_path / "jobs", list[str]()
+    served = find(str(adapter), jobs=jobs, notify=notes.append)
+    assert (served.name, len(notes)) == ("mine", 1)
+    assert export(adapter, tmp_path / "out", "--merge") == 0
+    for folder in (served.folder, tmp_path / "out"):
+        actual = {name: tensor for file in SHARDS for name, tensor in load_file(folder / file).items()}
+        expected = merged_in_float32(base, adapter)
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
+        for name in ("config.json", "tokenizer.json", "model.safetensors.index.json"):
+            assert (folder / name).read_bytes() == (base / name).read_bytes()
+    again = whole_model(adapter, base=None, jobs=jobs, notify=notes.append)
+    assert (again, len(notes)) == (served.folder, 1), "the merged model is used again"
+    (adapter / TENSORS).write_bytes(
+        (write_random_adapter(tmp_path / "b", base, layers=dict([*LAYERS.items()][:1])) / TENSORS).read_bytes()
+    )
+    assert whole_model(adapter, base=None, jobs=jobs) != served.folder, "another adapter in the same folder"
+
+
+def test_exported_adapter_names_its_base(tmp_path: Path, base: Path, adapter: Path) -> None:
+    """The tensors are copied; the config names the folder of the base, or the given name."""
+    assert export(adapter, tmp_path / "a") == 0
+    assert export(adapter, tmp_path / "b", "--base-name", "owner/base") == 0
+    for folder, name in ((tmp_path / "a", str(base)), (tmp_path / "b", "owner/base")):
+        assert (folder / TENSORS).read_bytes() == (adapter / TENSORS).read_bytes()
+        config = json.loads((folder / CONFIG).read_text())
+        assert config == json.loads((adapter / CONFIG).read_text()) | {"base_model_name_or_path": name}
+
+
+def test_export_of_a_stage_copies_model_or_adapter(tmp_path: Path, base: Path) -> None:
+    """A merged model folder has both; a model without an adapter can only be copied."""
+    write_random_adapter(base / "adapter", base)
+    assert export(base, tmp_path / "model", "--merge") == 0
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(
+        ["config.json", "tokenizer.json", "model.safetensors.index.json", *SHARDS]
+    )
+    assert export(base, tmp_path / "adapter") == 0
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [CONFIG, TENSORS]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{mine}", "{out}", "--merge", "--base", "{other}"], "was trained on other weights than those of"),
+        (["{mine}", "{out}", "--merge", "--base", "{missing}"], "with --base FOLDER"),
+        (["{wrong}", "{out}", "--merge"], "has layer 'model.layers.7.mlp.up_proj', which the model does not have"),
+        (["{base}", "{out}"], "has no adapter: it was trained as a whole"),
+        (["{base}", "{out}", "--merge", "--base", "{other}"], "--base has no effect"),
+        (["{mine}", "{base}"], "exists already"),
+        (["{mine}", "{out}", "--merge", "--base-name", "x"], "--base-name has no effect"),
+        (["{missing}", "{out}"], "no such model"),
+    ],
+)
+def test_export_refuses(
+    tmp_path: Path, base: Path, adapter: Path, arguments: list[str], message: str, capsys: Any
+) -> None:
+    """The message names the fault, and no folder appears."""
+    write_base(tmp_path / "other", seed=1)
+    write_random_adapter(tmp_path / "wrong", base, layers={"model.layers.7.mlp.up_proj": (4, 6)})
+    folders = {"mine": adapter, "base": base} | {name: tmp_path / name for name in ("other", "out", "wrong", "missing")}
+    assert export(*(argument.format(**folders) for argument in arguments)) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_base_of_a_whole_model_is_refused(base: Path, tmp_path: Path) -> None:
+    """An option without effect is not ignored."""
+    with pytest.raises(PreflightError, match="--base has no effect"):
+        whole_model(base, base=base, jobs=tmp_path)
+    assert whole_model(base, base=None, jobs=tmp_path) == base
