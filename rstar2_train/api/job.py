@@ -298,6 +298,14 @@ class AgenticRLJob(ApiModel):
         own = stage.trainer.lora if stage.trainer is not None else None
         return (own or self.spec.trainer.lora) if stage.learns else None
 
+    def continued(self, stage: Stage) -> Stage | None:
+        """Return the stage whose adapter a stage continues; None: it starts a new one, or trains the whole model."""
+        lora = self.lora(stage)
+        if lora is None or lora.start == "New":
+            return None
+        earlier = [each for each in self.spec.stages[: self.spec.stages.index(stage)] if each.learns]
+        return earlier[-1] if earlier else None
+
     def replicas(self, stage: Stage) -> int:
         """Return the number of pods of one attempt of a stage."""
         if not stage.learns:

@@ -45,8 +45,28 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
                 yield Issue(f"spec.rollout.engineArgs.{name}", "follows from lora and cannot be set")
             elif plain == "data-parallel-size" and value != 1:
                 yield Issue(f"spec.rollout.engineArgs.{name}", ONE_REPLICA)
+    yield from _continued(job)
     default = SFTStage.model_fields["learning_rate"].default
     for index, stage in stages:
         if stage.sft is not None and stage.sft.learning_rate == default:
             message = "is the default of full fine-tuning; an adapter needs about ten times as much (docs/lora.md)"
             yield Issue(f"spec.stages[{index}].sft.learningRate", message, default, warning=True)
+
+
+def _continued(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the faults of stages that continue an adapter of another form, or a whole model."""
+    for index, stage in enumerate(job.spec.stages):
+        lora, source = job.lora(stage), job.continued(stage)
+        if lora is None or source is None:
+            continue
+        own = stage.trainer is not None and stage.trainer.lora is not None
+        field = f"spec.stages[{index}].trainer.lora.start" if own else "spec.trainer.lora.start"
+        before = job.lora(source)
+        if before is None:
+            yield Issue(field, f"must be New: stage {source.name} before it trains the whole model", lora.start)
+            continue
+        fields = {"rank": "rank", "alpha": "alpha", "modules": "targetModules"}
+        changed = [name for value, name in fields.items() if getattr(before, value) != getattr(lora, value)]
+        if changed:
+            message = f"must be New, or {' and '.join(changed)} those of stage {source.name}: the adapter has one form"
+            yield Issue(field, message, lora.start)

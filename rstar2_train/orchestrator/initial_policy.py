@@ -17,13 +17,20 @@ class InitialPolicy:
 
     model: Path
     """Hugging Face model folder."""
+    base: Path
+    """Model folder that the ranks load. Another one than `model` if the stage continues an adapter: the base of it."""
     version: str
     """Weight version under which engines serve it."""
     stage: Stage | None
     """Stage that trained it; None: the job's model source."""
     checkpoint: Path | None
     """Checkpoint of these weights, with the optimiser; None for the job's model source, and if this stage or the one
-    before trains an adapter: then the model folder is the whole state."""
+    before trains an adapter that the other does not: then the model folder is the whole state."""
+
+    @property
+    def continues_adapter(self) -> bool:
+        """Whether the checkpoint has the adapter of the stage before, which is continued on its base."""
+        return self.base != self.model
 
 
 def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialPolicy:
@@ -31,15 +38,19 @@ def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialP
     earlier = job.spec.stages[: job.spec.stages.index(stage)]
     source = next((candidate for candidate in reversed(earlier) if candidate.learns), None)
     if source is None:
-        return InitialPolicy(Path(job.spec.model.source), "source", None, None)
+        model = Path(job.spec.model.source)
+        return InitialPolicy(model, model, "source", None, None)
     folder = state.stage(source.name)
     outcome = folder.outcome()
     if outcome is None or not folder.done or outcome.checkpoint is None:
         message = f"stage {source.name}, which stage {stage.name} starts from, has not finished: run it first"
         raise StageFailed("BadConfiguration", message, retryable=False)
     version = final_version(source, outcome.checkpoint.step)
+    checkpoint = state.root / outcome.checkpoint.path
+    if job.continued(stage) is not None:
+        return InitialPolicy(folder.model, initial_policy(job, source, state).base, version, source, checkpoint)
     whole = job.lora(source) is None and job.lora(stage) is None
-    return InitialPolicy(folder.model, version, source, state.root / outcome.checkpoint.path if whole else None)
+    return InitialPolicy(folder.model, folder.model, version, source, checkpoint if whole else None)
 
 
 def reference_model(job: AgenticRLJob, stage: Stage, source: InitialPolicy) -> Path | None:

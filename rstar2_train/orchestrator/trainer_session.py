@@ -130,7 +130,7 @@ class TrainerSession:
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
         )
         ctx.install_signal_handlers()
-        await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
+        await asyncio.to_thread(self.group.load, self._source.base, optimizer=self._optimizer)
         ctx.device.group = self.group
         state = await self._restore_newest()
         if state is None:
@@ -149,7 +149,7 @@ class TrainerSession:
     async def _restore_source(self) -> None:
         """Load the exact weights of the previous stage's checkpoint; its model folder holds them rounded to its dtype.
 
-        A damaged checkpoint is an error only if the optimiser is needed too: no other file has it.
+        A damaged checkpoint is an error only if the optimiser or an adapter is needed too: no other file has it.
         """
         checkpoint = self._source.checkpoint
         if checkpoint is None:
@@ -157,7 +157,7 @@ class TrainerSession:
         try:
             await asyncio.to_thread(self.group.restore, checkpoint, reset_optimizer=not self._inherit)
         except checkpoints.CheckpointInvalid as error:
-            if self._inherit:
+            if self._inherit or self._source.continues_adapter:
                 raise
             log.warning("%s; starting from the rounded weights in %s", error, self._source.model)
 

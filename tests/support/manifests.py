@@ -166,6 +166,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
     ("spec.trainer.lora", {}),
     ("spec.stages.1.trainer", {"lora": {"rank": 512, "alpha": 1, "targetModules": ["Mlp", "q_proj"]}}),
+    ("spec.trainer.lora", {"rank": 8, "start": "Continue"}),
 ]
 """Changes with which GOOD stays valid: path, value."""
 
@@ -192,6 +193,26 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         {"lora": {}, "offload": True},
         "spec.trainer.offload is True: must be false with LoRA",
         "must be false",
+    ),
+    (
+        "spec.stages.1.trainer",
+        {"lora": {"start": "Continue"}},
+        "spec.stages[1].trainer.lora.start is 'Continue': must be New: stage sft before it trains the whole model",
+        None,
+    ),
+    (
+        "spec",
+        copy.deepcopy(GOOD["spec"])
+        | {
+            "trainer": {"lora": {"start": "Continue"}},
+            "stages": [
+                GOOD["spec"]["stages"][0],
+                GOOD["spec"]["stages"][1] | {"trainer": {"lora": {"rank": 8, "targetModules": ["Mlp"]}}},
+                *GOOD["spec"]["stages"][2:],
+            ],
+        },
+        "spec.trainer.lora.start is 'Continue': must be New, or rank and targetModules those of stage rl",
+        None,
     ),
     ("spec.stages.2.trainer", {"lora": {}}, "spec.stages[2].trainer.lora: is only allowed", "is only allowed if type"),
     (

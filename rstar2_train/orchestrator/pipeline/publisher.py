@@ -46,8 +46,12 @@ class Publisher:
         self._error: Exception | None = None
 
     async def start(self, source: InitialPolicy) -> int:
-        """Load the weights of the last finished step into the engines. Return its number: 0 without a checkpoint."""
-        if not self._trainer.resumes:
+        """Load the weights of the last finished step into the engines. Return its number: 0 without a checkpoint.
+
+        A new stage serves its model folder, without waiting for the ranks; only they have the weights of an adapter
+        that it continues.
+        """
+        if not self._trainer.resumes and not source.continues_adapter:
             await self._rollouts.weights.push_folder(source.model, step_version(self._ctx.stage, 0))
             return 0
         step = await self._trainer.wait_until_ready()

@@ -60,8 +60,9 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         steps = StepTrainer(ctx, settings, trainer, chat_format)
         publisher = Publisher(ctx, trainer, rollouts, served, in_flight=lag > 0)
 
+        if not trainer.resumes:
+            await _validate_source(ctx, rollouts, source)
         first = await publisher.start(source)
-        await _validate_source(ctx, rollouts, source, step=first)
         steps.resume(first)
         await _run_steps(ctx, generator, steps, publisher)
         await asyncio.to_thread(generator.discard_unused, steps.step)
@@ -129,9 +130,10 @@ def _timed(ctx: StageContext, step: int, *, started: float, waited: float) -> It
     ctx.tracker.log_metrics(ctx.stage.name, step=step, values=values)
 
 
-async def _validate_source(ctx: StageContext, rollouts: RolloutSession, source: InitialPolicy, *, step: int) -> None:
-    """Run the missing validation of the stage before, whose model the engines serve at the start of this stage."""
-    if step == 0 and source.stage is not None and needs_validation(ctx, source.stage):
+async def _validate_source(ctx: StageContext, rollouts: RolloutSession, source: InitialPolicy) -> None:
+    """Run the missing validation of the stage before."""
+    if source.stage is not None and needs_validation(ctx, source.stage):
+        await rollouts.weights.push_folder(source.model, source.version)
         await run_validation(ctx, rollouts, source.stage, step=None)
 
 

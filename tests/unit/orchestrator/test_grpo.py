@@ -29,7 +29,7 @@ from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer import checkpoint
 from tests.support.fake_rollouts import CharacterFormat, FakeRollouts, rollout
-from tests.support.stage_attempt import FakeTrainerGroup, fake_sessions
+from tests.support.stage_attempt import FakeTrainerGroup, NewAttempt, fake_sessions
 
 
 async def run(ctx: StageContext, rollouts: FakeRollouts | None = None, **hooks: Callable[..., None]) -> Outcome:
@@ -409,3 +409,29 @@ async def test_grpo_dynamic_sampling_replaces_equal_groups(
         assert len(ids - set(solved)) == (2 if solved != "0123" else 0)
     assert all(count <= 2 for count in rollouts.draws)
     assert PartlySolved.finished == sum(map(len, groups)), "no group is sampled twice"
+
+
+@pytest.mark.parametrize(("start", "first"), [("Continue", "push"), ("New", "push_folder")])
+async def test_grpo_serves_the_adapter_that_it_continues(
+    stage: Callable[..., StageContext], new_attempt: NewAttempt, start: str, first: str
+) -> None:
+    """At step 0 the engines have the policy of the ranks: base and adapter, or the model folder of a new adapter."""
+
+    class Rollouts(FakeRollouts):
+        calls: ClassVar[list[tuple[str, str]]] = []
+
+        async def push(self, group: FakeTrainerGroup, version: str) -> None:
+            self.calls.append(("push", version))
+
+        async def push_folder(self, folder: Path, version: str) -> None:
+            self.calls.append(("push_folder", version))
+
+    settings = {"promptsPerStep": 2, "rolloutsPerPrompt": 2, "keepPerPrompt": 2}
+    for number in range(2):
+        stage()  # writes the problems
+        ctx = new_attempt(
+            "gg", number, grpo=settings, trainer={"gpusPerReplica": 0, "lora": {"rank": 8, "start": start}}
+        )
+        Rollouts.calls.clear()
+        write_model(ctx.folder.outcome_file, await run(ctx, Rollouts()))
+    assert Rollouts.calls[:2] == [(first, "g1-step-000000"), ("push", "g1-step-000001")]

@@ -158,3 +158,32 @@ async def test_report_step_skips_metrics_that_are_not_finite(new_attempt: NewAtt
     progress = ctx.state.progress()
     assert progress is not None
     assert (progress.step, progress.metrics) == (1, {"tokens_per_second": 2.0})
+
+
+@pytest.mark.parametrize(("start_of", "base"), [("Continue", "base"), ("New", "g0")])
+async def test_stage_continues_the_adapter_on_its_base(new_attempt: NewAttempt, start_of: str, base: str) -> None:
+    """Continued twice, the ranks load the base of the first adapter, and the exact adapter of the stage before; a new
+    adapter has the merged model as its base."""
+    spec = {"trainer": {"gpusPerReplica": 0, "lora": {"rank": 8, "start": start_of}}}
+    for number in range(3):
+        ctx = new_attempt("ggg", number, **spec)
+        source = initial_policy(ctx.job, ctx.stage, ctx.state)
+        async with start(ctx) as trainer:
+            await trainer.wait_until_ready()
+            group: Any = trainer.group
+            group.weights += 0.25
+            write_model(ctx.folder.outcome_file, await trainer.finish(1))
+        if number == 1:
+            loaded = ctx.state.root.parent / "base" if base == "base" else ctx.state.stage("g0").model
+            assert (source.base, source.continues_adapter) == (loaded, start_of == "Continue")
+            assert group.weights == (0.5 if start_of == "Continue" else 0.25), (
+                "exact, or the rounded model and a change"
+            )
+    if start_of == "Continue":
+        assert (source.base, source.model) == (ctx.state.root.parent / "base", ctx.state.stage("g1").model)
+        assert group.weights == 0.75
+        checkpoint.remove(checkpoint.checkpoint_path(ctx.state.stage("g1").checkpoints, 1))
+        checkpoint.remove(checkpoint.checkpoint_path(ctx.folder.checkpoints, 1))
+        with pytest.raises(checkpoint.CheckpointInvalid):
+            async with start(new_attempt("ggg", 2, **spec)) as trainer:
+                await trainer.wait_until_ready()
