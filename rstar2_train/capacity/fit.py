@@ -16,6 +16,7 @@ from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.stages import Stage
+from rstar2_train.capacity.adapter_slots import adapter_slots
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
 from rstar2_train.capacity.memory import (
@@ -120,14 +121,15 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
 def frozen_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> ModelShape | None:
     """Return the shape of the frozen policy that the ranks hold besides the model; None: they hold none.
 
-    The start of a stage with LoRA is the base of its adapter, and no second model. A policy whose shape is not known
+    The start of a stage with a new adapter is its base, and no second model. A policy whose shape is not known
     counts as the model.
     """
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     if settings is None or not settings.has_reference:
         return None
     teacher, reference = settings.objective.teacher, settings.reference_kl
-    if reference is not None and reference.model == "Stage" and job.lora(stage) is not None:
+    is_base = job.lora(stage) is not None and job.continued(stage) is None
+    if reference is not None and reference.model == "Stage" and is_base:
         return None
     source = teacher.source if teacher is not None else reference.source if reference is not None else None
     if source is None:
@@ -182,7 +184,10 @@ def cpu_kv_bytes(per_token: int, *, longest: int) -> int:
 
 
 def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *, tokens: int) -> EngineMemory:
-    """Return the memory of an engine of the job. `tokens`: of the longest prompt and response."""
+    """Return the memory of an engine of the job. `tokens`: of the longest prompt and response.
+
+    On the CPU the KV cache has its own size, and slots for adapters are small.
+    """
     rollout = job.spec.rollout
     arguments = {name.lstrip("-").replace("_", "-"): value for name, value in rollout.engine_args.items()}
     if job.spec.accelerator.vendor == "None":
@@ -205,6 +210,7 @@ def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *,
         device_bytes=profile.memory_bytes,
         tensor_parallel=rollout.tensor_parallel,
         sequence_tokens=tokens,
+        adapters=adapter_slots(job),
         share=share,
     )
 
@@ -332,6 +338,8 @@ def _engine_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfi
         )
         return
     per_gpu = f"an engine needs {gigabytes(memory.weights)} per GPU for its weights"
+    if memory.adapters:
+        per_gpu += f" and {gigabytes(memory.adapters)} for adapters"
     for parallel in (2, 4, 8, 16):
         if parallel <= job.spec.rollout.tensor_parallel or shape.heads % parallel:
             continue

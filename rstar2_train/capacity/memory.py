@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rstar2_train.capacity.adapter_slots import AdapterSlots
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape
 
 FLOAT32 = 4
@@ -184,6 +185,8 @@ class EngineMemory:
     """Bytes per GPU of an engine, and its KV cache."""
 
     weights: float
+    adapters: float
+    """Slots for adapters."""
     overhead: float
     kv_cache: float
     """Bytes of KV cache per GPU; negative if the weights do not fit."""
@@ -207,6 +210,7 @@ def engine_memory(
     tensor_parallel: int,
     sequence_tokens: int,
     value_bytes: int = 2,
+    adapters: AdapterSlots | None = None,
     share: float = ENGINE_SHARE,
     overhead: float = ENGINE_OVERHEAD_BYTES,
     block: int = 16,
@@ -219,17 +223,23 @@ def engine_memory(
         tensor_parallel: GPUs of the engine.
         sequence_tokens: tokens of the longest prompt and response.
         value_bytes: bytes per weight and per value of the KV cache.
+        adapters: slots for adapters; None: the engine loads none.
         share: part of the GPU that the engine may use.
         overhead: bytes per GPU besides weights and KV cache.
         block: tokens per block of KV cache.
     """
     weights = shape.parameters * value_bytes / tensor_parallel
-    free = device_bytes * share - weights - overhead
+    slots = 0.0
+    if adapters is not None:
+        values = shape.slot_values(rank=adapters.rank, tensor_parallel=tensor_parallel)
+        slots = adapters.count * values * value_bytes
+    free = device_bytes * share - weights - slots - overhead
     # Key heads are divided among the GPUs, and copied if there are fewer than GPUs.
     per_token = shape.kv_bytes_per_token(value_bytes) / min(tensor_parallel, shape.kv_heads)
     tokens = math.floor(free / per_token / block) * block
     return EngineMemory(
         weights=weights,
+        adapters=slots,
         overhead=overhead,
         kv_cache=free,
         kv_bytes_per_token=per_token,

@@ -94,7 +94,26 @@ class ModelShape:
 
     def adapter(self, *, rank: int, modules: Collection[str]) -> AdapterShape:
         """Return the size of an adapter. `modules`: names of its target layers, such as q_proj."""
-        widths = {
+        layer = rank * sum(sum(self._widths[name]) for name in modules)
+        return AdapterShape(parameters=self.layers * layer, layer_values=rank * len(modules))
+
+    def slot_values(self, *, rank: int, tensor_parallel: int) -> float:
+        """Return the values of a slot for an adapter in one of an engine's GPUs: vLLM has one for all linear layers.
+
+        A layer that is divided by its outputs has a whole A and a part of B, one that is divided by its inputs a part
+        of A and a whole B.
+        """
+        by_input = ("o_proj", "down_proj")
+        layer = 0.0
+        for name, (inputs, outputs) in self._widths.items():
+            whole, divided = (outputs, inputs) if name in by_input else (inputs, outputs)
+            layer += rank * (whole + divided / tensor_parallel)
+        return self.layers * layer
+
+    @property
+    def _widths(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of the linear layers of a layer."""
+        return {
             "q_proj": (self.hidden, self.query_width),
             "k_proj": (self.hidden, self.key_width),
             "v_proj": (self.hidden, self.key_width),
@@ -103,8 +122,6 @@ class ModelShape:
             "up_proj": (self.hidden, self.intermediate),
             "down_proj": (self.intermediate, self.hidden),
         }
-        layer = rank * sum(sum(widths[name]) for name in modules)
-        return AdapterShape(parameters=self.layers * layer, layer_values=rank * len(modules))
 
     def kv_bytes_per_token(self, value_bytes: int) -> int:
         """Return the bytes of keys and values of one token in all layers."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
+from rstar2_train.capacity.adapter_slots import adapter_slots
 from rstar2_train.capacity.fit import adapter_of, chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
 from rstar2_train.capacity.hardware_profile import HardwareProfile
 from rstar2_train.capacity.memory import TrainerStep, snapshot_bytes, trained_parameters, trainer_memory
@@ -139,9 +140,12 @@ def _engine_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Ha
         *(section, "engineWeights", "weights", "bytes", memory.weights),
         f"{shape.parameters:,} parameters / tensorParallel {job.spec.rollout.tensor_parallel}",
     )
+    if (slots := adapter_slots(job)) is not None:
+        formula = f"{slots.count} of rank {slots.rank}: largest maxStaleness + 2, for all linear layers"
+        yield Row(section, "engineAdapters", "slots for adapters", "bytes", memory.adapters, formula)
     yield Row(
         *(section, "kvCache", "KV cache", "bytes", memory.kv_cache),
-        "memory for the engine - weights - activations and graphs",
+        "memory for the engine - weights - slots for adapters - activations and graphs",
     )
     yield Row(
         *(section, "kvTokens", "KV cache, tokens per engine", "count", memory.kv_tokens),

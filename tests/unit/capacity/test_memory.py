@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.lora import LoRASpec
+from rstar2_train.api.lora import LAYER, LoRASpec
+from rstar2_train.capacity.adapter_slots import AdapterSlots
 from rstar2_train.capacity.memory import TrainerStep, engine_memory, snapshot_bytes, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape, read_shape
 
@@ -53,6 +54,17 @@ def test_memory_engine_matches_simulated_hardware() -> None:
     memory = engine_memory(MODEL, device_bytes=192e9, tensor_parallel=2, sequence_tokens=10240)
     assert memory.kv_tokens == pytest.approx(hardware["qwen3-14b-mi300x-tp2"]["kv_tokens"], rel=0.01)
     assert memory.slots == memory.kv_tokens // 10240
+
+
+def test_memory_engine_counts_slots_for_adapters() -> None:
+    """Each slot has A and B of all linear layers, in the dtype of the weights, divided among the GPUs as vLLM does."""
+    sizes = {"device_bytes": 192e9, "sequence_tokens": 10240}
+    for parallel in (1, 2):
+        plain = engine_memory(MODEL, tensor_parallel=parallel, **sizes)
+        memory = engine_memory(MODEL, tensor_parallel=parallel, adapters=AdapterSlots(rank=32, count=6), **sizes)
+        assert plain.adapters == 0 and plain.kv_cache - memory.kv_cache == pytest.approx(memory.adapters)
+        whole = 6 * 2 * MODEL.adapter(rank=32, modules=LAYER).parameters
+        assert memory.adapters == whole if parallel == 1 else whole / 2 < memory.adapters < whole
 
 
 def test_memory_engine_without_space_has_no_slot() -> None:
