@@ -12,7 +12,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
   e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
-  bench-environments bench-objectives bench-week bench-verifiers
+  bench-environments bench-lora bench-objectives bench-week bench-verifiers
 
 ##@ Start here
 help: ## Print this list
@@ -201,6 +201,9 @@ bench-memory: setup ## Compare the memory model of rstar2 plan with real trainin
 
 bench-train: setup ## Measure the training step on the CPU against TRL's and a naive one (short form: QUICK=1)
 	@$(BIN)/python -m bench.train_compare
+
+bench-lora: setup ## Measure LoRA next to the whole model: pass@1, bytes and seconds of an update, memory (short form: QUICK=1)
+	@$(BIN)/python -m bench.lora
 
 bench-objectives: setup ## Measure every objective on the tiny task, uniform and with RoC, three seeds (short form: QUICK=1)
 	@$(BIN)/python -m bench.objectives

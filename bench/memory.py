@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import host_memory
+from rstar2_train.api.lora import LoRASpec
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.memory import TrainerStep, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape
@@ -32,27 +33,35 @@ TRIM, MMAP = -1, -3
 WARM_UP = {"layers": 2, "hidden": 64, "intermediate": 128, "heads": 2, "kv_heads": 1, "vocabulary": 128, "tied": True}
 
 
-def _case(
-    layers: int, hidden: int, intermediate: int, vocabulary: int, tied: bool, *, row: int, **step: int
+def case(
+    layers: int,
+    hidden: int,
+    intermediate: int,
+    vocabulary: int,
+    tied: bool,
+    *,
+    row: int,
+    lora: LoRASpec | None = None,
+    **step: int,
 ) -> dict[str, Any]:
-    """Return one case. `row`: tokens per sequence."""
+    """Return one case. `row`: tokens per sequence; `lora`: train an adapter in place of the model."""
     heads = hidden // HEAD_DIM
     sizes = {"layers": layers, "hidden": hidden, "intermediate": intermediate, "heads": heads, "kv_heads": heads // 2}
-    return {"sizes": {**sizes, "vocabulary": vocabulary, "tied": tied}, "row": row, "step": step}
+    return {"sizes": {**sizes, "vocabulary": vocabulary, "tied": tied}, "row": row, "lora": lora, "step": step}
 
 
 CASES = {
-    "vocabulary": _case(4, 256, 768, 32768, True, row=512, ranks=1, tokens=2048, chunk=256, checkpointed_layers=4),
-    "vocabulary, all kept": _case(
+    "vocabulary": case(4, 256, 768, 32768, True, row=512, ranks=1, tokens=2048, chunk=256, checkpointed_layers=4),
+    "vocabulary, all kept": case(
         4, 256, 768, 32768, True, row=512, ranks=1, tokens=2048, chunk=256, checkpointed_layers=0
     ),
-    "layers": _case(8, 512, 1536, 4096, False, row=512, ranks=1, tokens=2048, chunk=512, checkpointed_layers=8),
-    "layers, all kept": _case(
+    "layers": case(8, 512, 1536, 4096, False, row=512, ranks=1, tokens=2048, chunk=512, checkpointed_layers=8),
+    "layers, all kept": case(
         8, 512, 1536, 4096, False, row=512, ranks=1, tokens=2048, chunk=512, checkpointed_layers=0
     ),
-    "tokens": _case(8, 512, 1536, 4096, False, row=1024, ranks=1, tokens=4096, chunk=512, checkpointed_layers=8),
-    "two ranks": _case(4, 512, 1536, 32768, False, row=512, ranks=2, tokens=1024, chunk=512, checkpointed_layers=4),
-    "two ranks, all kept": _case(
+    "tokens": case(8, 512, 1536, 4096, False, row=1024, ranks=1, tokens=4096, chunk=512, checkpointed_layers=8),
+    "two ranks": case(4, 512, 1536, 32768, False, row=512, ranks=2, tokens=1024, chunk=512, checkpointed_layers=4),
+    "two ranks, all kept": case(
         12, 384, 1024, 16384, True, row=256, ranks=2, tokens=1024, chunk=256, checkpointed_layers=0
     ),
 }
@@ -75,7 +84,9 @@ def measure(name: str, case: dict[str, Any]) -> dict[str, Any]:
     """Return the measured and the predicted peak in bytes of rank 0."""
     context = multiprocessing.get_context("spawn")
     shape = ModelShape(name=name, head_dim=HEAD_DIM, qk_norm=True, qkv_bias=False, **case["sizes"])
-    step = TrainerStep(value_bytes=4, **case["step"])
+    lora = case["lora"]
+    adapter = None if lora is None else shape.adapter(rank=lora.rank, modules=lora.modules)
+    step = TrainerStep(value_bytes=4, adapter=adapter, **case["step"])
     with tempfile.TemporaryDirectory() as folder:
         for target, sizes in (("warm-up", WARM_UP), ("model", case["sizes"])):
             writer = context.Process(target=_write_model, args=(Path(folder) / target, sizes))
@@ -84,7 +95,7 @@ def measure(name: str, case: dict[str, Any]) -> dict[str, Any]:
         queue: Any = context.Queue()
         port = free_ports(1)[0]
         ranks = [
-            context.Process(target=_rank, args=(rank, step, case["row"], Path(folder), port, queue))
+            context.Process(target=_rank, args=(rank, step, case["row"], lora, Path(folder), port, queue))
             for rank in range(step.ranks)
         ]
         for process in ranks:
@@ -118,7 +129,7 @@ def _write_model(folder: Path, sizes: dict[str, Any]) -> None:
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
 
 
-def _rank(rank: int, step: TrainerStep, row: int, folder: Path, port: int, queue: Any) -> None:
+def _rank(rank: int, step: TrainerStep, row: int, lora: LoRASpec | None, folder: Path, port: int, queue: Any) -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(MMAP, 65536)
     libc.mallopt(TRIM, 65536)
@@ -129,19 +140,19 @@ def _rank(rank: int, step: TrainerStep, row: int, folder: Path, port: int, queue
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=step.ranks)
     warm_up = dataclasses.replace(step, tokens=32, chunk=64)
-    _update(folder / "warm-up", warm_up, rank=rank, row=16, vocabulary=WARM_UP["vocabulary"])
+    _update(folder / "warm-up", warm_up, lora=lora, rank=rank, row=16, vocabulary=WARM_UP["vocabulary"])
     gc.collect()
     libc.malloc_trim(0)
     before = _kibibytes("RssAnon") + _kibibytes("RssShmem")
     Path("/proc/self/clear_refs").write_text("5")
     vocabulary = int(json.loads((folder / "model" / "config.json").read_text())["vocab_size"])
-    _update(folder / "model", step, rank=rank, row=row, vocabulary=vocabulary)
+    _update(folder / "model", step, lora=lora, rank=rank, row=row, vocabulary=vocabulary)
     queue.put((rank, (_kibibytes("VmHWM") - _kibibytes("RssFile") - before) * 1024))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: int) -> None:
+def _update(model: Path, step: TrainerStep, *, lora: LoRASpec | None, rank: int, row: int, vocabulary: int) -> None:
     """Load the model, and run an update with two full micro-batches per rank."""
     import numpy as np
 
@@ -161,7 +172,7 @@ def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: 
         tokens=step.tokens,
         unchecked=max(0, layers - step.checkpointed_layers),
     )
-    policy = load_policy(model, compute=compute, chunk=step.chunk, layout=layout)
+    policy = load_policy(model, compute=compute, chunk=step.chunk, layout=layout, adapter=lora)
     optimizer = make_optimizer(policy, OptimizerConfig())
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

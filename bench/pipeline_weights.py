@@ -57,6 +57,26 @@ FULL = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
 """507 million parameters, with the head untied."""
 QUICK = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "vocab_size": 8192, "steps": 3}
 BOOT_SECONDS = 600
+ENGINE_JOB = AgenticRLJob.model_validate(
+    {
+        "metadata": {"name": "bench"},
+        "spec": {
+            "model": {"source": "m", "systemPrompt": "", "promptPrefix": ""},
+            "accelerator": {"vendor": "None"},
+            "rollout": {
+                "weightTransport": "Collective",
+                "engineArgs": {"dtype": "bfloat16", "kv-cache-memory-bytes": 64 * 2**20, "max-num-seqs": 4},
+            },
+            "stages": [
+                {
+                    "name": "rl",
+                    "type": "GRPO",
+                    "grpo": {"data": "d", "steps": 1, "maxPromptTokens": 64, "maxResponseTokens": 64},
+                }
+            ],
+        },
+    }
+)
 TIMES = PoolTimes(patience=300, load=600, straggler=300)
 
 
@@ -114,12 +134,12 @@ def _run(saved: SavedRows, shape: dict[str, int], *, steps: int) -> None:
         # Ranks and engines give freed tensors back: the full form needs most of 24 GiB.
         os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)
         token = secrets.token_urlsafe(24)
-        urls = [_start_engine(stack, model, folder, token) for _ in range(ENGINES)]
+        urls = [start_engine(stack, model, folder, token) for _ in range(ENGINES)]
         config = TrainConfig(tokens_per_micro_batch=512, logprob_chunk_tokens=128, threads=1)
         group = stack.enter_context(TrainerGroup(ranks=2, config=config))
         group.load(model, optimizer=OptimizerConfig())
         for url in urls:
-            _wait_for(url)
+            wait_for(url)
         asyncio.run(_measure(group, folder, urls, token, saved, steps=steps, parameters=parameters))
 
 
@@ -165,7 +185,7 @@ async def _measure(
             await _update(group, pool, transport, f"{name}-0")
             rows = []
             for step in range(1, steps + 1):
-                await asyncio.to_thread(_train, group, TRANSPORTS.index(name) * steps + step)
+                await asyncio.to_thread(train, group, TRANSPORTS.index(name) * steps + step)
                 expected = await _expected(group, folder / "export")
                 for url in urls:
                     await pool.client(url)._call_workers("rstar2_clear_hashes", seconds=120)
@@ -192,7 +212,7 @@ def _transport(group: TrainerGroup, weights: Path, name: str) -> WeightTransport
     return make_transport(rollout, weights=weights, model_dir=group.model_dir)
 
 
-def _train(group: TrainerGroup, step: int) -> None:
+def train(group: TrainerGroup, step: int, *, lr: float = LR) -> None:
     """Run one GRPO step with new random rollouts."""
     draw = random.Random(step)
 
@@ -206,7 +226,7 @@ def _train(group: TrainerGroup, step: int) -> None:
         )
 
     groups = [[sequence(member) for member in range(2)] for _ in range(2)]
-    group.grpo_step(groups, lr=LR, settings=GRPOSettings(), seed=step)
+    group.grpo_step(groups, lr=lr, settings=GRPOSettings(), seed=step)
 
 
 async def _update(group: TrainerGroup, pool: EnginePool, transport: WeightTransport, version: str) -> dict[str, Any]:
@@ -257,29 +277,9 @@ async def _is_equal(expected: dict[str, str], pool: EnginePool, urls: list[str])
     return True
 
 
-def _start_engine(stack: ExitStack, model: Path, folder: Path, token: str) -> str:
-    """Start an engine on a free port; return its address."""
+def start_engine(stack: ExitStack, model: Path, folder: Path, token: str, job: AgenticRLJob = ENGINE_JOB) -> str:
+    """Start an engine of a job on a free port; return its address."""
     (port,) = free_ports(1)
-    job = AgenticRLJob.model_validate(
-        {
-            "metadata": {"name": "bench"},
-            "spec": {
-                "model": {"source": "m", "systemPrompt": "", "promptPrefix": ""},
-                "accelerator": {"vendor": "None"},
-                "rollout": {
-                    "weightTransport": "Collective",
-                    "engineArgs": {"dtype": "bfloat16", "kv-cache-memory-bytes": 64 * 2**20, "max-num-seqs": 4},
-                },
-                "stages": [
-                    {
-                        "name": "rl",
-                        "type": "GRPO",
-                        "grpo": {"data": "d", "steps": 1, "maxPromptTokens": 64, "maxResponseTokens": 64},
-                    }
-                ],
-            },
-        }
-    )
     file = folder / "job.json"
     file.write_text(job.model_dump_json(), encoding="utf-8")
     log = stack.enter_context((folder / f"engine-{port}.log").open("wb"))
@@ -295,7 +295,8 @@ def _start_engine(stack: ExitStack, model: Path, folder: Path, token: str) -> st
     return f"http://127.0.0.1:{port}"
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
+    """Wait until an engine answers. Raises RuntimeError after BOOT_SECONDS."""
     deadline = time.monotonic() + BOOT_SECONDS
     while time.monotonic() < deadline:
         try:

@@ -1,0 +1,224 @@
+"""Measures LoRA next to the training of the whole model.
+
+    python -m bench.lora [--seeds 0 1 2 3 4] [--state FOLDER]
+
+`make bench-lora` writes bench/results/lora.json:
+
+- `pass_at_1`: {full, r8, r32}: held-out pass@1 after the first GRPO stage of examples/tiny.yaml, one value per seed.
+  All start from the same SFT model; the learning rate of an adapter is ten times that of the whole model.
+- `importance_ratio`: mean ratio of the trainer's probability of a token to the engine's, in each update of a stage of
+  rank 32 with `maxStaleness: 4`.
+- `bytes_vs_file`, `bytes_vs_model`, `seconds`: an update of a real engine with an adapter of rank 8, on a model of more
+  than 0.1 billion parameters: its bytes next to those of the adapter's file and of the model, and the median of its
+  seconds: the adapter is written, loaded, verified and probed. `memory_vs_full`: peak memory of the trainer (float32 on
+  the CPU) next to that of the whole model.
+
+`QUICK=1 make bench-lora` writes the same keys under `quick`: one seed of examples/smoke.yaml, which shows that the
+parts run, not how well they learn, and fewer updates. Complete runs stay in the state folder: an interrupted benchmark
+resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import yaml
+
+from bench import memory
+from bench.learning import run
+from bench.pipeline_weights import ENGINE_JOB, start_engine, train, wait_for, write_model
+from bench.provenance import ROOT, describe_commit, describe_machine
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.lora import LoRASpec
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
+from rstar2_train.orchestrator.weight_transports import AdapterTransport
+from rstar2_train.tracking.journal import read_entries
+from rstar2_train.tracking.tracker import journal_file
+from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.trainer.types import OptimizerConfig, TrainConfig
+from rstar2_train.weights.adapter_folder import TENSORS
+
+RESULTS = ROOT / "bench" / "results" / "lora.json"
+VARIANTS: dict[str, int | None] = {"full": None, "r8": 8, "r32": 32}
+"""Rank of each variant; None: the whole model."""
+STALENESS = 4
+RATIO_UPDATES = {True: 12, False: 100}
+"""Updates with staleness, in the short and in the long form."""
+LORA = LoRASpec(rank=8, alpha=32)
+SHAPE = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 6, "vocab_size": 16384}
+"""128 million parameters."""
+MEMORY_CASE = {
+    **{"layers": 8, "hidden": 1024, "intermediate": 3072, "vocabulary": 16384, "tied": True, "row": 256},
+    **{"ranks": 1, "tokens": 256, "chunk": 256, "checkpointed_layers": 8},
+}
+"""117 million parameters."""
+
+
+def write_stage(name: str, rank: int | None, seed: int, folder: Path, *, quick: bool, staleness: int = 0) -> Path:
+    """Write the manifest of SFT and one GRPO stage, and return its path."""
+    data = read_manifest(ROOT / "examples" / ("smoke.yaml" if quick else "tiny.yaml"))
+    spec = data["spec"]
+    sft, rl = [stage for stage in spec["stages"] if stage["type"] in ("SFT", "GRPO")][:2]
+    rl = rl | {"name": "rl"}
+    spec["seed"] = seed
+    if quick:
+        rl["grpo"] |= {"steps": 6}
+    if rank is not None:
+        rl["trainer"] = {"lora": {"rank": rank, "alpha": 32}}
+        spec["grpo"]["learningRate"] *= 10
+    if staleness:
+        rl["grpo"] |= {"maxStaleness": staleness, "steps": RATIO_UPDATES[quick]}
+        del spec["validation"]
+    elif not quick:
+        spec["validation"] |= {"samples": 4, "maxProblems": None}
+    spec["stages"] = [sft, rl]
+    data["metadata"]["name"] = f"{'quick' if quick else 'lora'}-{name}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{data['metadata']['name']}.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def run_stage(path: Path, seed: int, state: Path) -> JobState:
+    """Run a manifest, or return its complete run; its SFT model is that of an earlier run of the seed."""
+    kind = path.stem.partition("-")[0]
+    trained = [folder for folder in state.glob(f"{kind}-*-{seed}/stages/sft") if (folder / "outcome.json").exists()]
+    if trained and not (state / path.stem).exists():
+        shutil.copytree(trained[0], state / path.stem / "stages" / "sft")
+    return run(path, state)
+
+
+def pass_at_1(variant: str, seed: int, state: Path, *, quick: bool) -> float:
+    """Return the held-out pass@1 of a variant after its GRPO stage."""
+    job = run_stage(write_stage(variant, VARIANTS[variant], seed, state, quick=quick), seed, state)
+    report = json.loads(job.report_file.read_text(encoding="utf-8"))
+    return float(next(stage for stage in report["stages"] if stage["name"] == "rl")["pass_at_1"])
+
+
+def importance_ratios(state: Path, *, quick: bool) -> list[float]:
+    """Return the mean ratio of each update of a stage with staleness; a step without an update has none."""
+    path = write_stage("ratio", 32, 0, state, quick=quick, staleness=STALENESS)
+    job = run_stage(path, 0, state)
+    ratios: dict[int, float] = {}
+    for event, _ in read_entries(journal_file(job.root)):
+        if event is not None and event["kind"] == "metrics" and "trainer/correction_mean" in event["values"]:
+            ratios[event["step"]] = event["values"]["trainer/correction_mean"]
+    return [round(ratios[step], 6) for step in sorted(ratios)]
+
+
+def measure_updates(*, updates: int) -> dict[str, Any]:
+    """Train an adapter on a random model, and load each of its versions into a real engine."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-bench-")))
+        model = folder / "model"
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as writer:  # its memory ends with it
+            parameters = writer.submit(write_model, model, SHAPE).result()
+        job = ENGINE_JOB.model_dump(mode="json", by_alias=True)
+        job["spec"]["trainer"]["lora"] = LORA.model_dump(mode="json", by_alias=True)
+        job["spec"]["rollout"]["weightTransport"] = "Folder"
+        token = secrets.token_urlsafe(24)
+        url = start_engine(stack, model, folder, token, AgenticRLJob.model_validate(job))
+        config = TrainConfig(tokens_per_micro_batch=512, logprob_chunk_tokens=128, threads=1, lora=LORA)
+        group = stack.enter_context(TrainerGroup(ranks=1, config=config))
+        group.load(model, optimizer=OptimizerConfig())
+        wait_for(url)
+        rows = asyncio.run(_load_versions(group, folder, url, token, updates=updates))
+    file = fmean(row["file_bytes"] for row in rows)
+    size = fmean(row["bytes"] for row in rows)
+    stored = 2 * parameters
+    return {
+        "bytes_vs_file": round(size / file, 4),
+        "bytes_vs_model": round(size / stored, 4),
+        "seconds": round(median(row["seconds"] for row in rows), 3),
+        "update": {"parameters": parameters, "rank": LORA.rank, "bytes": round(size), "updates": len(rows)},
+    }
+
+
+async def _load_versions(
+    group: TrainerGroup, folder: Path, url: str, token: str, *, updates: int
+) -> list[dict[str, float]]:
+    """Return the bytes and seconds of each update after the first one, which loads the base too."""
+    base = FolderUpdate.make(group.model_dir, "rl-step-000000", base_name="base")
+    (folder / "weights").mkdir()
+    transport = AdapterTransport(folder / "weights", base=base)
+    rows = []
+    async with EnginePool([url], token=token, connect=partial(EngineClient, has_adapters=True)) as pool:
+        for step in range(updates + 1):
+            await asyncio.to_thread(train, group, step, lr=1e-4)
+            started = time.perf_counter()
+            update = await transport.publish(group, f"rl-step-{step + 1:06d}")
+            if await pool.push(update) != [url]:
+                raise RuntimeError(f"the engine does not serve {update.version}")
+            seconds = time.perf_counter() - started
+            rows.append({"seconds": seconds, **_sizes(Path(update.order.folder))})
+            await asyncio.to_thread(transport.prune, update)
+    return rows[1:]
+
+
+def _sizes(version: Path) -> dict[str, float]:
+    """Return the bytes of all files of a version, and of the tensors."""
+    return {
+        "bytes": sum(file.stat().st_size for file in version.iterdir()),
+        "file_bytes": (version / TENSORS).stat().st_size,
+    }
+
+
+def memory_vs_full() -> dict[str, Any]:
+    """Return the peak memory of a training step with an adapter, next to that of the whole model."""
+    peaks = {
+        name: memory.measure(name, memory.case(**MEMORY_CASE, lora=lora))  # type: ignore[arg-type]
+        for name, lora in (("full", None), ("r8", LORA))
+    }
+    sizes = {name: row["measured_bytes"] for name, row in peaks.items()}
+    return {"memory_vs_full": round(sizes["r8"] / sizes["full"], 3), "peak_bytes": sizes}
+
+
+def main() -> None:
+    """Run the missing runs, and write and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", help="seeds (default: 0 1 2 3 4; 0 in the short form)")
+    parser.add_argument("--state", type=Path, default=ROOT / ".rstar2" / "bench", help="folder of the jobs")
+    options = parser.parse_args()
+    quick, state = bool(os.environ.get("QUICK")), options.state.resolve()
+    seeds = options.seeds or ([0] if quick else list(range(5)))
+    started = time.monotonic()
+    results = measure_updates(updates=5 if quick else 20) | memory_vs_full()
+    results["pass_at_1"] = {
+        variant: [pass_at_1(variant, seed, state, quick=quick) for seed in seeds] for variant in VARIANTS
+    }
+    full = results["pass_at_1"]["full"]
+    results["standard_error_of_full"] = stdev(full) / len(full) ** 0.5 if len(full) > 1 else None
+    results["importance_ratio"] = importance_ratios(state, quick=quick)
+    results["run"] = {
+        "command": f"{'QUICK=1 ' if quick else ''}python -m bench.lora",
+        "seeds": seeds,
+        "minutes": round((time.monotonic() - started) / 60, 1),
+        "commit": describe_commit(),
+        "machine": describe_machine(),
+    }
+    everything: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    everything = everything | {"quick": results} if quick else results | {"quick": everything.get("quick")}
+    RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
