@@ -303,7 +303,8 @@ class AgenticRLJob(ApiModel):
         lora = self.lora(stage)
         if lora is None or lora.start == "New":
             return None
-        earlier = [each for each in self.spec.stages[: self.spec.stages.index(stage)] if each.learns]
+        stages = self.spec.stages[: self.spec.stages.index(stage)]
+        earlier = [candidate for candidate in stages if candidate.learns]
         return earlier[-1] if earlier else None
 
     def replicas(self, stage: Stage) -> int:

@@ -299,7 +299,7 @@ async def test_exported_adapter_has_the_same_greedy_tokens(
     plain = Engine(models.boot, folder=tmp_path, job=AgenticRLJob.model_validate(job))
     try:
         plain.start()
-        other = EngineClient(plain.url, token=plain.token, session=client._session)
+        other = EngineClient(plain.url, token=plain.token, session=client.session)
         for row, expected in zip(ROWS[:3], ours, strict=True):
             body = {"model": "mine", "prompt": row, "max_tokens": 24, "temperature": 0, "return_token_ids": True}
             (choice,) = (await other.post("/v1/completions", body, seconds=60))["choices"]

@@ -251,7 +251,7 @@ def publish_and_die(root: Path, phase: int, count: Any) -> None:
     publish_once(root, hook)
 
 
-def test_rank_killed_in_each_phase_leaves_no_version_or_a_whole_one(tmp_path: Path) -> None:
+def test_rank_killed_in_each_phase_leaves_whole_versions(tmp_path: Path) -> None:
     """The files of a killed publication are not visible, and the next attempt deletes them."""
     context = multiprocessing.get_context("fork")
     count, seen = context.Value("i", 0), 0
