@@ -277,7 +277,7 @@ async def test_orders_of_another_rank_are_refused(pool: EnginePool, trainer: Tra
 async def test_exported_adapter_has_the_same_greedy_tokens(
     pool: EnginePool, engine: Engine, trainer: Trainer, models: Models, tmp_path: Path
 ) -> None:
-    """The engine, peft, vLLM with --lora-modules, and the merged model: the same tokens from one exported adapter."""
+    """The engine, peft, and the merged model: the same tokens from one exported adapter."""
     update = trainer.publish(size=1.0)
     exported, merged = tmp_path / "adapter", tmp_path / "merged"
     assert main(["export", update.order.folder, str(exported)]) == 0
@@ -290,31 +290,16 @@ async def test_exported_adapter_has_the_same_greedy_tokens(
     base = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
     assert ours == greedy_tokens(PeftModel.from_pretrained(base, exported))
 
-    job = copy.deepcopy(JOB)
-    job["spec"]["rollout"]["engineArgs"] |= {
-        "enable-lora": True,
-        "max-lora-rank": 8,
-        "lora-modules": f"mine={exported}",
-    }
-    plain = Engine(models.boot, folder=tmp_path, job=AgenticRLJob.model_validate(job))
-    try:
-        plain.start()
-        other = EngineClient(plain.url, token=plain.token, session=client.session)
-        for row, expected in zip(ROWS[:3], ours, strict=True):
-            body = {"model": "mine", "prompt": row, "max_tokens": 24, "temperature": 0, "return_token_ids": True}
-            (choice,) = (await other.post("/v1/completions", body, seconds=60))["choices"]
-            assert choice["token_ids"] == expected
-    finally:
-        plain.kill()
-
 
 @torch.no_grad()
 def greedy_tokens(model: Any) -> list[list[int]]:
-    """Return the 24 tokens that follow each prompt, without a cache."""
+    """Return the tokens that follow each prompt, at most 24, up to the end of a turn; without a cache."""
     rows = []
     for prompt in ROWS[:3]:
         row = list(prompt)
         for _ in range(24):
             row.append(int(model(torch.tensor([row])).logits[0, -1].argmax()))
+            if row[-1] == model.config.eos_token_id:
+                break
         rows.append(row[len(prompt) :])
     return rows
