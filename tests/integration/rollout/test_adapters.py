@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.cli.main import main
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
@@ -268,3 +272,34 @@ async def test_orders_of_another_rank_are_refused(pool: EnginePool, trainer: Tra
     update = trainer.publish()
     order = replace(update.order, adapter=replace(update.order.adapter, rank=16))
     await refuse(pool, trainer, replace(update, order=order), "has r 8, the job has 16")
+
+
+async def test_exported_adapter_has_the_same_greedy_tokens(
+    pool: EnginePool, engine: Engine, trainer: Trainer, models: Models, tmp_path: Path
+) -> None:
+    """The engine, peft, and the merged model: the same tokens from one exported adapter."""
+    update = trainer.publish(size=1.0)
+    exported, merged = tmp_path / "adapter", tmp_path / "merged"
+    assert main(["export", update.order.folder, str(exported)]) == 0
+    assert main(["export", str(exported), str(merged), "--merge"]) == 0
+    await pool.push(update)
+    client = pool.client(engine.url)
+    ours = [list((await client.generate(row, max_tokens=24, temperature=0.0)).token_ids) for row in ROWS[:3]]
+    assert ours != greedy_tokens(AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32))
+    assert ours == greedy_tokens(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
+    base = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
+    assert ours == greedy_tokens(PeftModel.from_pretrained(base, exported))
+
+
+@torch.no_grad()
+def greedy_tokens(model: Any) -> list[list[int]]:
+    """Return the tokens that follow each prompt, at most 24, up to the end of a turn; without a cache."""
+    rows = []
+    for prompt in ROWS[:3]:
+        row = list(prompt)
+        for _ in range(24):
+            row.append(int(model(torch.tensor([row])).logits[0, -1].argmax()))
+            if row[-1] == model.config.eos_token_id:
+                break
+        rows.append(row[len(prompt) :])
+    return rows
