@@ -1,11 +1,12 @@
 """The documents of publications: a manifest per publication, and the index that names the visible ones. Pure.
 
 Both are JSON with a last line `sha256:DIGEST` of the lines before it, so that a damaged document is recognised without
-any other. Objects have a digest per block: a part of an object can be verified alone.
+any other. Objects have a digest per block: a part of an object can be verified alone. An object is named by its
+digests, so that publications share it, also one of an earlier attempt.
 
-    index.json                                   {attempt, writer, publications: [{name, manifest, sha256}]}
-    attempts/ATTEMPT-WRITER/NAME/manifest.json   {publication, attempt, writer, objects: [{name, size, sha256: []}]}
-    attempts/ATTEMPT-WRITER/NAME/objects/OBJECT
+    index.json                                     {attempt, writer, publications: [{name, attempt, writer, sha256}]}
+    attempts/ATTEMPT-WRITER/manifests/NAME.json    {publication, attempt, writer, objects: [{name, size, sha256, home}]}
+    attempts/ATTEMPT-WRITER/objects/CONTENT        `home` is the ATTEMPT-WRITER of the object
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ INDEX = "index.json"
 BLOCK_BYTES = 16 * 2**20
 """Bytes of an object that one digest is about."""
 MAX_OBJECTS = 10_000
-"""Objects of a publication: a checkpoint has some files per rank."""
+"""Objects of a publication: a checkpoint has some files per rank, and a step has a file of trajectories."""
 MAX_BLOCKS = 100_000
 """Blocks of one object: 1.5 TiB."""
 MAX_PUBLICATIONS = 10_000
 MAX_DOCUMENT_BYTES = 32 * 2**20
 """Size up to which a document is read."""
+ATTEMPTS = "attempts"
 _SEAL = b"\nsha256:"
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Writer = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
 Attempt = Annotated[int, Field(ge=0, le=2**53)]
+Home = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,16}-[0-9a-f]{8,64}$")]
 
 
 class _Document(BaseModel):
@@ -40,13 +43,26 @@ class _Document(BaseModel):
 
 
 class ObjectRecord(_Document):
-    """An object of a publication."""
+    """Name, size and digests of a file."""
 
     name: str
     size: Annotated[int, Field(ge=0)]
     """Bytes."""
     sha256: Annotated[list[Digest], Field(max_length=MAX_BLOCKS)]
     """Digest of each block of BLOCK_BYTES; the last block may be shorter."""
+
+
+class PublishedObject(ObjectRecord):
+    """An object of a publication."""
+
+    home: Home
+    """Attempt and writer that uploaded it: this or an earlier publication."""
+
+    @property
+    def key(self) -> str:
+        """Return the name of the object in the store. It does not depend on the file's name."""
+        content = f"{self.size}:{','.join(self.sha256)}"
+        return f"{ATTEMPTS}/{self.home}/objects/{hashlib.sha256(content.encode()).hexdigest()}"
 
 
 class PublicationManifest(_Document):
@@ -56,12 +72,7 @@ class PublicationManifest(_Document):
     publication: Label
     attempt: Attempt
     writer: Writer
-    objects: Annotated[list[ObjectRecord], Field(max_length=MAX_OBJECTS)]
-
-    @property
-    def folder(self) -> str:
-        """Return the prefix of the objects. It does not depend on their names."""
-        return f"{publication_folder(self.attempt, self.writer, self.publication)}/objects"
+    objects: Annotated[list[PublishedObject], Field(max_length=MAX_OBJECTS)]
 
 
 class IndexEntry(_Document):
@@ -77,7 +88,7 @@ class IndexEntry(_Document):
     @property
     def manifest(self) -> str:
         """Return the name of the manifest."""
-        return f"{publication_folder(self.attempt, self.writer, self.name)}/manifest.json"
+        return f"{ATTEMPTS}/{home(self.attempt, self.writer)}/manifests/{self.name}.json"
 
 
 class PublicationIndex(_Document):
@@ -94,9 +105,9 @@ class PublicationIndex(_Document):
 Document = TypeVar("Document", PublicationManifest, PublicationIndex)
 
 
-def publication_folder(attempt: int, writer: str, name: str) -> str:
-    """Return the prefix of everything that an attempt writes for a publication."""
-    return f"attempts/{attempt}-{writer}/{name}"
+def home(attempt: int, writer: str) -> str:
+    """Return the name of the folder of everything that a process of an attempt uploads."""
+    return f"{attempt}-{writer}"
 
 
 def seal(document: PublicationManifest | PublicationIndex) -> bytes:

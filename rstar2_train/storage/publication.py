@@ -1,9 +1,10 @@
 """Writes publications: a set of objects that readers get complete or not at all, without rename and without listing.
 
-    upload the objects below a prefix of the attempt's own  ->  put the manifest if absent  ->  move the index by ETag
+    upload the new objects below a prefix of the process's own -> put the manifest if absent -> move the index by ETag
 
 The move of the index is the only step that a reader notices. A process that stops before it leaves objects that
-nothing names. The index also holds the attempt that may move it: `claim` fences every attempt before it.
+nothing names. The index also holds the attempt that may move it: `claim` fences every attempt before it. After that no
+other process deletes an object that the index names, so a publication may share objects with earlier ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rstar2_train.storage.manifest import (
+    ATTEMPTS,
     BLOCK_BYTES,
     INDEX,
     MAX_OBJECTS,
@@ -21,13 +23,24 @@ from rstar2_train.storage.manifest import (
     ObjectRecord,
     PublicationIndex,
     PublicationManifest,
+    PublishedObject,
+    home,
     seal,
 )
-from rstar2_train.storage.store import ObjectChanged, ObjectExists, ObjectStore, StorageError, check_name
+from rstar2_train.storage.store import (
+    ObjectChanged,
+    ObjectExists,
+    ObjectStore,
+    StorageError,
+    StorageRejected,
+    check_name,
+)
 from rstar2_train.storage.verified_read import read_index, read_manifest
 
 MAX_MOVES = 1000
 """Moves of the index by others that one change tolerates before it fails."""
+Content = tuple[int, tuple[str, ...]]
+"""Size and digests of an object."""
 
 
 class Fenced(StorageError):
@@ -39,29 +52,47 @@ class AlreadyPublished(StorageError):
 
 
 class PublicationWriter:
-    """The right of one process of an attempt to publish."""
+    """The right of one process of an attempt to publish. Not thread-safe."""
 
     def __init__(self, store: ObjectStore, attempt: int) -> None:
         """Name the process; no request is sent. `attempt`: number of the attempt, higher than those before."""
         self.attempt = attempt
         self.writer = uuid.uuid4().hex
+        self._home = home(attempt, self.writer)
         self._store = store
+        self._manifests: dict[IndexEntry, PublicationManifest] = {}
+        self._uploaded: dict[Content, str] = {}
+        """Home of the objects that this process has uploaded."""
 
     def claim(self) -> PublicationIndex:
         """Fence all other processes of this attempt and of those before; return the index. Raises Fenced."""
         return self._move(lambda index: index, claims=True)
 
-    def publish(self, name: str, files: Mapping[str, Path]) -> IndexEntry:
-        """Publish files, which must not change meanwhile. Raises Fenced, AlreadyPublished.
+    def publish(
+        self,
+        name: str,
+        files: Mapping[str, Path],
+        *,
+        digest: Callable[[str, Path], ObjectRecord] | None = None,
+    ) -> IndexEntry:
+        """Publish files, which must not change meanwhile. Raises Fenced, AlreadyPublished, StorageError.
 
-        `files`: name of the object -> file. Nothing is visible before all objects are complete.
+        `files`: name of the object -> file. `digest`: returns the record of a file; default: `record`. An object that
+        a visible publication has is not uploaded again. Nothing is visible before all objects are complete.
         """
         if len(files) > MAX_OBJECTS:
-            raise ValueError(f"{name}: {len(files)} objects; a publication has at most {MAX_OBJECTS}")
-        records = [record(check_name(key), path) for key, path in files.items()]
-        manifest = PublicationManifest(publication=name, attempt=self.attempt, writer=self.writer, objects=records)
+            raise StorageRejected(f"{name}: {len(files):,} files; a publication has at most {MAX_OBJECTS:,}")
+        known = self._visible_objects() | self._uploaded
+        objects = []
         for key, path in files.items():
-            self._store.upload(f"{manifest.folder}/{key}", path)
+            each = (digest or record)(check_name(key), path)
+            content: Content = each.size, tuple(each.sha256)
+            published = PublishedObject(**each.model_dump(), home=known.get(content, self._home))
+            if content not in known:
+                self._store.upload(published.key, path)
+                known[content] = self._uploaded[content] = self._home
+            objects.append(published)
+        manifest = PublicationManifest(publication=name, attempt=self.attempt, writer=self.writer, objects=objects)
         body = seal(manifest)
         entry = IndexEntry(name=name, attempt=self.attempt, writer=self.writer, sha256=hashlib.sha256(body).hexdigest())
         self._store.put_if_absent(entry.manifest, body)
@@ -75,10 +106,11 @@ class PublicationWriter:
             return index.model_copy(update={"publications": [*index.publications, entry]})
 
         self._move(add)
+        self._manifests[entry] = manifest
         return entry
 
     def retain(self, names: Collection[str]) -> None:
-        """Withdraw all publications except `names`, then delete their objects. Raises Fenced.
+        """Withdraw all publications except `names`, then delete the objects that only they have. Raises Fenced.
 
         A process that stops in between leaves objects that nothing names.
         """
@@ -88,14 +120,56 @@ class PublicationWriter:
             return index.model_copy(update={"publications": kept})
 
         before, _ = read_index(self._store)
+        if all(entry.name in names for entry in before.publications):
+            return
+        withdrawn = [entry for entry in before.publications if entry.name not in names]
+        unused = self._names(withdrawn)
         self._move(select)
-        for entry in before.publications:
-            if entry.name in names:
-                continue
-            manifest = read_manifest(self._store, entry)
-            for stored in manifest.objects:
-                self._store.delete(f"{manifest.folder}/{stored.name}")
-            self._store.delete(entry.manifest)
+        unused -= self._names([entry for entry in before.publications if entry.name in names])
+        for entry in withdrawn:
+            for each in self._manifests.pop(entry).objects:
+                if each.key in unused:  # before the deletion, which may fail halfway
+                    self._uploaded.pop((each.size, tuple(each.sha256)), None)
+        for key in sorted(unused):
+            self._store.delete(key)
+
+    def sweep(self) -> int:
+        """Delete what fenced processes have left and no publication names; return the number of objects.
+
+        The listing only finds objects to delete. A fenced process can make none of them visible any more. Raises
+        Fenced, also without a claim.
+        """
+        index, _ = read_index(self._store)
+        if (index.attempt, index.writer) != (self.attempt, self.writer):
+            raise self._fenced(index)
+        named = self._names(index.publications)
+        own = f"{ATTEMPTS}/{self._home}/"
+        unused = [item.name for item in self._store.list(ATTEMPTS) if item.name not in named]
+        unused = [name for name in unused if not name.startswith(own)]
+        for name in unused:
+            self._store.delete(name)
+        return len(unused)
+
+    def _visible_objects(self) -> dict[Content, str]:
+        """Return the objects of the visible publications, with their homes; none if this process has no claim."""
+        index, _ = read_index(self._store)
+        if (index.attempt, index.writer) != (self.attempt, self.writer):
+            return {}
+        return {
+            (each.size, tuple(each.sha256)): each.home
+            for entry in index.publications
+            for each in self._manifest(entry).objects
+        }
+
+    def _names(self, entries: Collection[IndexEntry]) -> set[str]:
+        """Return the names of the objects and the manifests of publications."""
+        objects = {each.key for entry in entries for each in self._manifest(entry).objects}
+        return objects | {entry.manifest for entry in entries}
+
+    def _manifest(self, entry: IndexEntry) -> PublicationManifest:
+        if entry not in self._manifests:
+            self._manifests[entry] = read_manifest(self._store, entry)
+        return self._manifests[entry]
 
     def _move(
         self, change: Callable[[PublicationIndex], PublicationIndex], *, claims: bool = False
@@ -103,11 +177,8 @@ class PublicationWriter:
         """Replace the index by a changed one, again if another process moves it meanwhile; return the new index."""
         for _ in range(MAX_MOVES):
             index, etag = read_index(self._store)
-            if etag and (index.attempt > self.attempt or (not claims and self._is_fenced(index))):
-                raise Fenced(
-                    f"{self._store.address}: attempt {index.attempt} has claimed the publications; this process is of "
-                    f"attempt {self.attempt}"
-                )
+            if etag:
+                self._check(index, claims=claims)
             moved = change(index).model_copy(update={"attempt": self.attempt, "writer": self.writer})
             if etag and moved == index:
                 return index
@@ -121,8 +192,17 @@ class PublicationWriter:
             return moved
         raise ObjectChanged(f"{self._store.address}/{INDEX}: other processes replaced it {MAX_MOVES} times")
 
-    def _is_fenced(self, index: PublicationIndex) -> bool:
-        return index.attempt == self.attempt and index.writer != self.writer
+    def _check(self, index: PublicationIndex, *, claims: bool) -> None:
+        """Raise Fenced if a later attempt, or another process of this one, has claimed the publications."""
+        is_other = index.attempt == self.attempt and index.writer != self.writer
+        if index.attempt > self.attempt or (is_other and not claims):
+            raise self._fenced(index)
+
+    def _fenced(self, index: PublicationIndex) -> Fenced:
+        return Fenced(
+            f"{self._store.address}: attempt {index.attempt} has claimed the publications; this process is of attempt "
+            f"{self.attempt}"
+        )
 
 
 def record(name: str, path: Path) -> ObjectRecord:

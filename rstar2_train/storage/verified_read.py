@@ -20,6 +20,7 @@ from rstar2_train.storage.manifest import (
     ObjectRecord,
     PublicationIndex,
     PublicationManifest,
+    PublishedObject,
     unseal,
 )
 from rstar2_train.storage.retries import Result
@@ -59,12 +60,12 @@ def read_manifest(store: ObjectStore, entry: IndexEntry) -> PublicationManifest:
     return manifest
 
 
-def read_range(store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord, start: int, end: int) -> bytes:
+def read_range(store: ObjectStore, record: PublishedObject, start: int, end: int) -> bytes:
     """Return the verified bytes from `start` to before `end` of an object. Raises ValueError for a wrong range."""
     if not 0 <= start <= end <= record.size:
         raise ValueError(f"{record.name} has {record.size} bytes, no range {start} to {end}")
     first, last = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
-    read = [_block(store, manifest, record, number) for number in range(first, last)]
+    read = [_block(store, record, number) for number in range(first, last)]
     return b"".join(read)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
 
@@ -79,7 +80,7 @@ def fetch(store: ObjectStore, manifest: PublicationManifest, folder: Path) -> No
         for record in manifest.objects:
             path = path_within(root, record.name)
             if not has_content(path, record):
-                write_blocks(path, in_order(pool, partial(_block, store, manifest, record), len(record.sha256)))
+                write_blocks(path, in_order(pool, partial(_block, store, record), len(record.sha256)))
 
 
 def has_content(path: Path, record: ObjectRecord) -> bool:
@@ -119,17 +120,17 @@ def write_blocks(path: Path, blocks: Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _block(store: ObjectStore, manifest: PublicationManifest, record: ObjectRecord, number: int) -> bytes:
-    name = f"{manifest.folder}/{record.name}"
+def _block(store: ObjectStore, record: PublishedObject, number: int) -> bytes:
+    name = f"{store.address}/{record.key} ({record.name})"
     start = number * BLOCK_BYTES
     end = min(start + BLOCK_BYTES, record.size)
 
     def read() -> bytes:
-        content = store.read(name, start=start, end=end, limit=BLOCK_BYTES)
+        content = store.read(record.key, start=start, end=end, limit=BLOCK_BYTES)
         if content.size != record.size:
-            raise CorruptObject(f"{store.address}/{name} has {content.size} bytes, in its manifest {record.size}")
+            raise CorruptObject(f"{name} has {content.size} bytes, in its manifest {record.size}")
         if hashlib.sha256(content.body).hexdigest() != record.sha256[number]:
-            raise CorruptObject(f"{store.address}/{name}: block {number} contradicts its SHA-256 in the manifest")
+            raise CorruptObject(f"{name}: block {number} contradicts its SHA-256 in the manifest")
         return content.body
 
     return _repeated(read)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.manifest import PublishedObject
 from rstar2_train.storage.publication import AlreadyPublished, Fenced, PublicationWriter
 from rstar2_train.storage.store import ObjectStore
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest, read_range
@@ -55,9 +56,9 @@ def test_publication_is_read_as_written(store: ObjectStore, files: Files, tmp_pa
     (large,) = (each for each in manifest.objects if each.size > 10)
     body = written[large.name].read_bytes()
     for first, last in ((0, 5), (16 * MIB - 2, 16 * MIB + 2), (33 * MIB - 1, 33 * MIB), (7, 7)):
-        assert read_range(store, manifest, large, first, last) == body[first:last]
+        assert read_range(store, large, first, last) == body[first:last]
     with pytest.raises(ValueError, match="no range"):
-        read_range(store, manifest, large, 0, large.size + 1)
+        read_range(store, large, 0, large.size + 1)
 
 
 def test_publication_damaged_cache_file_is_fetched_again(store: ObjectStore, files: Files, tmp_path: Path) -> None:
@@ -104,11 +105,52 @@ def test_publication_second_process_of_an_attempt_is_fenced(store: ObjectStore, 
 def test_publication_withdrawn_objects_are_deleted(store: ObjectStore, files: Files, tmp_path: Path) -> None:
     """Retention deletes the objects of withdrawn publications, and none of a kept one."""
     writer = PublicationWriter(store, 1)
+    withdrawn = []
     for step in range(1, 4):
-        writer.publish(f"step-{step}", files(step, a=10))
+        entry = writer.publish(f"step-{step}", files(step, a=10))
+        if step == 2:
+            withdrawn = [entry.manifest, *(each.key for each in read_manifest(store, entry).objects)]
     writer.retain({"step-1", "step-3"})
     assert set(published(store, tmp_path / "cache")) == {"step-1", "step-3"}
-    assert [each.name for each in store.list() if "step-2" in each.name] == []
+    assert withdrawn and not {each.name for each in store.list()} & set(withdrawn)
+
+
+def test_publication_same_content_is_uploaded_once(store: ObjectStore, files: Files, tmp_path: Path) -> None:
+    """A later publication, also of a later attempt, shares the objects of visible ones; retention keeps shared ones."""
+    same, first, second = (files(seed, **{name: 10}) for seed, name in ((1, "same"), (2, "first"), (3, "second")))
+    writer = PublicationWriter(store, 1)
+    writer.claim()
+    writer.publish("step-1", same | first)
+    after = PublicationWriter(store, 2)
+    after.claim()
+    before = len([each for each in store.list() if "/objects/" in each.name])
+    after.publish("step-2", same | second | {"copy": same["shards/same.bin"]})
+    assert len([each for each in store.list() if "/objects/" in each.name]) == before + 1
+    after.retain({"step-2"})
+    expected = contents(same | second | {"copy": same["shards/same.bin"]})
+    assert published(store, tmp_path / "cache") == {"step-2": expected}
+    assert len([each for each in store.list() if "/objects/" in each.name]) == 2
+    after.publish("step-3", first)  # its object was deleted with step-1
+    assert published(store, tmp_path / "later")["step-3"] == contents(first)
+
+
+def test_publication_sweep_deletes_torn_uploads(store: ObjectStore, files: Files, tmp_path: Path) -> None:
+    """The next attempt deletes what a process left that stopped before the index moved, and nothing that is visible."""
+    first = PublicationWriter(store, 1)
+    first.claim()
+    first.publish("step-1", files(1, a=10))
+    torn = PublishedObject(name="a", size=1, sha256=["0" * 64], home=f"1-{first.writer}").key
+    store.put_if_absent(torn, b"1")
+    second = PublicationWriter(store, 2)
+    with pytest.raises(Fenced):
+        second.sweep()  # without a claim
+    second.claim()
+    own = PublishedObject(name="a", size=1, sha256=["0" * 64], home=f"2-{second.writer}").key
+    store.put_if_absent(own, b"1")
+    assert second.sweep() == 1
+    names = {each.name for each in store.list()}
+    assert torn not in names and own in names
+    assert published(store, tmp_path / "cache") == {"step-1": contents(files(1, a=10))}
 
 
 def test_publication_race_has_one_winner(store: ObjectStore, files: Files, request: pytest.FixtureRequest) -> None:

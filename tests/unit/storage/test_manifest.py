@@ -13,9 +13,9 @@ from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.manifest import (
     INDEX,
     IndexEntry,
-    ObjectRecord,
     PublicationIndex,
     PublicationManifest,
+    PublishedObject,
     seal,
     unseal,
 )
@@ -24,6 +24,7 @@ from rstar2_train.storage.store import CorruptObject
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
 
 WRITER = "a" * 32
+HOME = f"1-{WRITER}"
 DIGEST = "0" * 64
 
 
@@ -35,12 +36,13 @@ def sealed(**document: Any) -> bytes:
 
 def manifest(**changes: Any) -> dict[str, Any]:
     """Return the fields of a manifest with one object of one block."""
-    objects = [{"name": "a.bin", "size": 3, "sha256": [hashlib.sha256(b"abc").hexdigest()]}]
+    objects = [{"name": "a.bin", "size": 3, "sha256": [hashlib.sha256(b"abc").hexdigest()], "home": HOME}]
     return {"version": 1, "publication": "step-1", "attempt": 1, "writer": WRITER, "objects": objects} | changes
 
 
 def objects(*names: str, size: int = 3, digests: int = 1) -> dict[str, Any]:
-    return manifest(objects=[{"name": name, "size": size, "sha256": [DIGEST] * digests} for name in names])
+    entries = [{"name": name, "size": size, "sha256": [DIGEST] * digests, "home": HOME} for name in names]
+    return manifest(objects=entries)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +58,9 @@ def objects(*names: str, size: int = 3, digests: int = 1) -> dict[str, Any]:
         (objects("a", size=3, digests=0), "1 digests, not 0"),
         (objects("a", size=-1), "objects.0.size"),
         (objects("a", size=3.5), "objects.0.size"),  # type: ignore[arg-type]
-        (manifest(objects=[{"name": "a", "size": 0, "sha256": ["xyz"]}]), "objects.0.sha256.0"),
-        (manifest(objects=[{"name": "a", "size": 0, "sha256": [], "url": "http://other"}]), "objects.0.url"),
+        (manifest(objects=[{"name": "a", "size": 0, "sha256": ["xyz"], "home": HOME}]), "objects.0.sha256.0"),
+        (manifest(objects=[{"name": "a", "size": 0, "sha256": [], "home": HOME, "url": "http://o"}]), "objects.0.url"),
+        (manifest(objects=[{"name": "a", "size": 0, "sha256": [], "home": "1-../.."}]), "objects.0.home"),
         (manifest(writer="../../other"), "writer"),
         (manifest(publication="../x"), "publication"),
         (manifest(attempt=-1), "attempt"),
@@ -129,9 +132,9 @@ def test_manifest_of_another_publication_is_refused(tmp_path: Path) -> None:
 def test_fetch_object_with_another_content_is_refused(content: bytes, tmp_path: Path) -> None:
     """An object of another hash or size is refused by name; the cache stays without the file."""
     store, entry = written(tmp_path)
-    (path,) = (tmp_path / "objects").rglob("a.bin")
+    path = tmp_path / "objects" / read_manifest(store, entry).objects[0].key
     path.write_bytes(content)
-    with pytest.raises(CorruptObject, match=r"sub/a\.bin(: block 0 contradicts| has \d bytes, in its manifest 3)"):
+    with pytest.raises(CorruptObject, match=r"sub/a\.bin\)(: block 0 contradicts| has \d bytes, in its manifest 3)"):
         fetch(store, read_manifest(store, entry), tmp_path / "cache")
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
@@ -159,6 +162,6 @@ def test_index_that_is_damaged_is_not_an_empty_one(tmp_path: Path) -> None:
 
 def test_record_sizes_agree_with_digests() -> None:
     """An empty object has no digest."""
-    record = ObjectRecord(name="a", size=0, sha256=[])
+    record = PublishedObject(name="a", size=0, sha256=[], home=HOME)
     document = PublicationManifest(publication="a", attempt=0, writer=WRITER, objects=[record])
     assert unseal(seal(document), PublicationManifest, "m") == document
