@@ -38,6 +38,10 @@ LABEL_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_
 LABEL_VALUE: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 DATA_KEY: Final = r"^[-._a-zA-Z0-9]+$"
 ENDPOINT: Final = r"^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]{1,5})?/?$"
+STORE: Final = (
+    r"^((s3|gs|az)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]|file:///[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)"
+    r"(/[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)*/?$"
+)
 POD_FIELD: Final = (
     r"^(metadata[.](name|namespace|uid|(labels|annotations)\['[-A-Za-z0-9_./]+'\])"
     r"|spec[.](nodeName|serviceAccountName)|status[.](hostIP|hostIPs|podIP|podIPs))$"
@@ -60,6 +64,8 @@ PATTERNS: Final = {
     LABEL_VALUE: "an empty string, or letters, digits and -_.; the first and last character are letters or digits",
     DATA_KEY: "letters, digits and -_.",
     ENDPOINT: "http:// or https://, a host and optionally a port, without user, path and query",
+    STORE: "s3://BUCKET/PREFIX (also gs://, az://), or file:///FOLDER; components of PREFIX and FOLDER have letters, "
+    "digits and _.@+=,- and do not start with '.'",
     POD_FIELD: "metadata.name, metadata.namespace, metadata.uid, metadata.labels['KEY'], metadata.annotations['KEY'], "
     "spec.nodeName, spec.serviceAccountName, status.hostIP, status.hostIPs, status.podIP, status.podIPs",
     DOMAIN_PATH: "a domain, '/' and a path, such as rstar2.dev/operator",

@@ -35,6 +35,7 @@ from rstar2_train.api.roles import (
     RuntimePatch,
 )
 from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
+from rstar2_train.api.sources import ONLY_LOCAL_URL
 from rstar2_train.api.stages import GRPOSettings
 
 
@@ -261,6 +262,7 @@ ROLES = (
         message="must not be set together with claimName: size is for the claim that the operator creates",
         field=".size",
     ),
+    Rule(at="spec.storage", rule="!has(self.url)", message=ONLY_LOCAL_URL, field=".url"),
     _between("spec.judge.limits.memory", MEMORY_LIMITS),
     _between("spec.judge.limits.output", OUTPUT_LIMITS),
     Rule(
@@ -370,6 +372,7 @@ TRANSITIONS = (
     ),
     _immutable("spec", "managedBy", f"is immutable because another controller has no pods of the job; {_OTHER_NAME}"),
     _immutable("spec.redis", "storage", f"is immutable because the volume exists; {_OTHER_NAME}"),
+    _immutable("spec.storage", "url", _STORAGE),
     _immutable("spec.storage", "claimName", _STORAGE),
     _immutable("spec.storage", "storageClassName", _STORAGE),
     _immutable("spec.storage", "accessModes", _STORAGE),

@@ -209,11 +209,15 @@ def _storage(job: AgenticRLJob) -> Iterator[Issue]:
     if storage.claim_name and storage.size:
         message = "must not be set together with claimName: size is for the claim that the operator creates"
         yield Issue("spec.storage.size", message, storage.size)
-    if any(source.value.startswith("s3://") for source in sources(job)):
+    for name in ("claim_name", "size", "storage_class_name"):
+        if storage.url and getattr(storage, name):
+            message = "must not be set together with url: the job's state is in the bucket, not in a claim"
+            yield Issue(f"spec.storage.{to_camel(name)}", message, getattr(storage, name))
+    if any(value.startswith("s3://") for value in [storage.url or "", *(source.value for source in sources(job))]):
         return
     for name in ("endpoint_url", "region", "addressing"):
         if getattr(storage, name) != StorageSpec.model_fields[name].default:
-            message = "has no effect: no source of the job is an s3:// URL"
+            message = "has no effect: neither url nor a source of the job is an s3:// URL"
             yield Issue(f"spec.storage.{to_camel(name)}", message, getattr(storage, name), warning=True)
 
 

@@ -21,6 +21,10 @@ HUB = "hf://"
 CLAIM = "pvc://"
 BUCKETS = ("s3://", "gs://", "az://")
 """Schemes of buckets: S3 and compatible servers, Google Cloud Storage, Azure Blob Storage."""
+ONLY_LOCAL_URL = (
+    "is only for `rstar2 run`: in a cluster the pods of a job share its state by a claim; remove url, and set "
+    "claimName or size"
+)
 CLAIM_MOUNT = PurePosixPath("/pvc")
 """Claim C of a pvc:// source is mounted at CLAIM_MOUNT/C."""
 _DATASETS = "datasets/"
@@ -73,7 +77,7 @@ class BucketSource:
     """An object of a bucket, or all objects below a prefix."""
 
     scheme: str
-    """`s3`, `gs` or `az`."""
+    """`s3`, `gs` or `az`; `file` for a folder of this machine."""
     bucket: str
     key: str
     """Name of the object, or the prefix, without a `/` at its end."""
@@ -145,6 +149,8 @@ def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tupl
 
 def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the settings that a cluster cannot use."""
+    if job.spec.storage.url:
+        yield Issue("spec.storage.url", ONLY_LOCAL_URL, job.spec.storage.url)
     for index, server in enumerate(job.spec.mcp_servers):
         if server.command:
             message = (
@@ -209,6 +215,13 @@ def split_bucket(value: str) -> BucketSource:
             "_.@+=,- between single '/', without '..'"
         )
     return BucketSource(match["scheme"], match["bucket"], match["key"])
+
+
+def split_store(url: str) -> BucketSource:
+    """Return scheme, bucket and prefix of a valid spec.storage.url; the key of a file:/// URL is the folder's path."""
+    scheme, _, rest = url.rstrip("/").partition("://")
+    bucket, _, key = rest.partition("/")
+    return BucketSource(scheme, bucket, key if bucket else f"/{key}")
 
 
 def split_generated(value: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from rstar2_train.cli import (
     env,
     eval,
     export,
+    fetch,
     filter,
     init,
     judge,
@@ -33,7 +34,7 @@ from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
 COMMANDS = (
-    *(demo, doctor, validate, plan, run, report, track, view, analyse, eval, filter, verify),
+    *(demo, doctor, validate, plan, run, fetch, report, track, view, analyse, eval, filter, verify),
     *(serve, chat, export, data, env, init, judge, simulate),
 )
 INTERRUPTED = 130
@@ -44,6 +45,7 @@ EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     check a manifest; print all its errors
   rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts
   rstar2 run examples/tiny.yaml          run the curriculum on this machine; Ctrl-C suspends, run again to resume
+  rstar2 fetch my-job.yaml               download the state of a job from its bucket, for report, serve and the others
   rstar2 report tiny                     held-out results before and after each stage
   rstar2 view tiny                       follow a running job in a browser: curves, newest trajectories
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, entropy, a viewer

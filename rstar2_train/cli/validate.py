@@ -92,6 +92,8 @@ def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:
     from rstar2_train.api.sources import BUCKETS, sources, split_bucket
 
     errors = {}
+    if message := _try_store(job):
+        errors["spec.storage.url"] = message
     for source in sources(job):
         if not source.value.startswith(BUCKETS):
             continue
@@ -112,3 +114,31 @@ def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:
         except StorageError as error:
             errors[source.field] = str(error)
     return errors
+
+
+def _try_store(job: AgenticRLJob) -> str:
+    """Return the first operation that fails in the bucket of the job's state; an empty text if none fails."""
+    import os
+
+    from rstar2_train.api.sources import split_store
+
+    field, settings = "spec.storage.url", job.spec.storage
+    if settings.url is None:
+        return ""
+    print(f"note: {field}: only `rstar2 run` keeps the state of a job there; in a cluster the job is refused")
+    try:
+        from rstar2_train.storage.probe import probe
+        from rstar2_train.storage.source import CREDENTIALS, open_store
+        from rstar2_train.storage.store import StorageError
+    except ImportError as error:
+        print(f"note: {field}: the bucket was not tried, because {error.name} is not installed")
+        return ""
+    names = CREDENTIALS.get(split_store(settings.url).scheme)
+    if names is not None and not any(os.environ.get(name) for name in names):
+        print(f"note: {field}: the bucket was not tried: the environment has no credentials for it")
+        return ""
+    try:
+        results = probe(open_store(settings, job.metadata.name, patience=PATIENCE_SECONDS))
+    except (StorageError, OSError) as error:
+        return str(error)
+    return next((f"{operation}: {error}" for operation, error in results if error), "")

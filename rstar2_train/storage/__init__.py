@@ -1,4 +1,4 @@
-"""Objects in a bucket or in a local folder, and publications that need no rename.
+"""Objects in a bucket or in a local folder, publications that need no rename, and the state of jobs in them.
 
 - `store`: the interface, its errors, the rules of names.
 - `bucket`: a bucket of S3, Google Cloud Storage, Azure or an S3-compatible server, by obstore.
@@ -7,12 +7,14 @@
 - `manifest`: the documents of a publication, with their digests. Pure.
 - `publication`: writes publications: objects, then a manifest, then the index that makes them visible.
 - `verified_read`: reads publications: every block is compared with its digest.
-- `source`: downloads the object or prefix of a `source` or `data` field into a folder.
+- `state_files`: the files of a job's state folder that are published, and a consistent copy of them.
+- `job_state`: restores and publishes the state folder of a job.
+- `source`: opens the bucket of a job; downloads the object or prefix of a `source` or `data` field into a folder.
 - `probe`: tries the operations that publications need.
 
-    publication ───┐                      ┌─> bucket.Bucket ─> retries, obstore
-    verified_read ─┴─> store.ObjectStore ─┴─> folder.LocalFolder
-    source, probe ─┘
+    job_state ─> publication ───┐                      ┌─> bucket.Bucket ─> retries, obstore
+        └──────> verified_read ─┴─> store.ObjectStore ─┴─> folder.LocalFolder
+                 source, probe ─┘
 
 A reader of publications trusts manifests only. It never lists objects: a listing contains torn uploads.
 """

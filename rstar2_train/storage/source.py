@@ -17,9 +17,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rstar2_train.api.sources import BucketSource
+from rstar2_train.api.sources import BucketSource, split_store
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.manifest import BLOCK_BYTES, MAX_OBJECTS, ObjectRecord, blocks
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import (
@@ -71,6 +72,21 @@ def open_source(
         retries=Retries(patience=patience),
     )
     return Bucket(source.scheme, source.bucket, prefix, endpoint=endpoint, environ=environ)
+
+
+def open_store(
+    settings: StorageSpec, job: str, *, patience: float, environ: Mapping[str, str] = os.environ
+) -> ObjectStore:
+    """Return the store of a job's state: the objects below `job` in spec.storage.url. Raises StorageRejected.
+
+    `patience`: seconds for the retries of one operation.
+    """
+    assert settings.url is not None
+    place = split_store(settings.url)
+    if place.scheme == "file":
+        return LocalFolder(Path(place.key) / job)
+    prefix = "/".join(filter(None, (place.key, job)))
+    return open_source(place, settings, patience=patience, prefix=prefix, environ=environ)
 
 
 def find_objects(store: ObjectStore, key: str) -> list[StoredObject]:

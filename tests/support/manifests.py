@@ -492,7 +492,15 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "http:// or https://, a host and optionally a port, without user, path and query",
         "spec.storage.endpointUrl in body should match",
     ),
-    ("spec.storage.url", "s3://bucket/prefix", "spec.storage.url", "unknown field"),
+    (
+        "spec.storage.url",
+        "s3://bucket/../x",
+        "spec.storage.url is 's3://bucket/../x': allowed: s3://BUCKET/PREFIX",
+        "url",
+    ),
+    ("spec.storage.url", "s3://b", "allowed: s3://BUCKET/PREFIX", "spec.storage.url in body should match"),
+    ("spec.storage", {"url": "s3://team/runs", "claimName": "a"}, "together with url", "only for `rstar2 run`"),
+    ("spec.storage", {"url": "s3://team/runs", "size": "1Gi"}, "together with url", "only for `rstar2 run`"),
     ("spec.validation.data", "s3://bucket/../x", "must be s3://BUCKET/KEY", None),
     ("spec.storage", {"claimName": "a", "size": "1Gi"}, "together with claimName", "together with claimName"),
     (

@@ -1,11 +1,13 @@
 """`rstar2 run`: a whole job on this machine.
 
 - `preflight`: checks before anything starts; the job's state folder and its lock.
+- `upload`: the state of a run in a bucket.
 - `services`: command lines and probes of the child processes.
 - `run`: the stages, their attempts, suspend and resume, the report.
 - `terminal_view`: the live view of a run.
 
     cli/run.py -> run -> preflight
+                   |---> upload -> storage
                    |---> services -> Supervisor -> judge, engines, orchestrator, tracking
                    `---> terminal_view <- files in the state folder
 """

@@ -36,6 +36,7 @@ from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.devices import DeviceAssignment
 from rstar2_train.launch.local.services import NONE_RUNNING, RunningServices, Services
 from rstar2_train.launch.local.terminal_view import watch
+from rstar2_train.launch.local.upload import StateUpload, open_upload
 from rstar2_train.launch.report_tables import ReportTables
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
@@ -56,22 +57,35 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
     `state_root`: folder of the state folders of all jobs.
     """
     job, warnings = preflight.read_job(manifest)
+
+    def warn(message: str) -> None:
+        console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
     for warning in warnings:
-        console.print(str(warning), style="yellow", highlight=False, markup=False)
+        warn(str(warning))
     state = JobState((state_root / job.metadata.name).resolve())
     with preflight.locked(state):
+        upload = open_upload(job, state, warn=warn)
         packages = prepare_machine(job, state, console)
         if _pending(job, state):
             console.print("Preparing data and base model ...", style="dim")
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
-        local = LocalRun(resolved, state, console, packages=packages, title=f"rstar2 run: {job.metadata.name}")
+        local = LocalRun(
+            resolved, state, console, packages=packages, title=f"rstar2 run: {job.metadata.name}", upload=upload
+        )
         for note in (*notes, *local.notes):
-            console.print(note, style="yellow", highlight=False, markup=False)
+            warn(note)
+        if upload is not None:
+            upload.check()
         if not _pending(resolved, state):
             console.print(f"Job {job.metadata.name} is already complete.", style="green")
         end = asyncio.run(local.main())
+        unpublished = upload.finish() if upload is not None else ""
         _conclude(end, resolved, state, console)
+        if unpublished:
+            console.print(f"FAILED: {unpublished}", style="red", markup=False, highlight=False, soft_wrap=True)
+            return 1
         return {"completed": ExitCode.DONE, "suspended": ExitCode.SUSPENDED}.get(end.ending, 1)
 
 
@@ -118,11 +132,13 @@ class LocalRun:
         running: RunningServices = NONE_RUNNING,
         orchestrator_options: Sequence[str] = (),
         ships: bool = True,
+        upload: StateUpload | None = None,
     ) -> None:
         """Choose devices and ports. Raises PreflightError if the devices do not suffice.
 
         `packages`: folder of the sandbox's packages. `title`: of the terminal view. `orchestrator_options`: added to
-        the command line of each orchestrator. `ships`: whether the journal is sent to MLflow.
+        the command line of each orchestrator. `ships`: whether the journal is sent to MLflow. `upload`: publishes the
+        state to a bucket; None: the folder is the only copy.
         """
         self._job = job
         self._state = state
@@ -130,6 +146,7 @@ class LocalRun:
         self._title = title
         self._options = orchestrator_options
         self._ships = ships
+        self._upload = upload
         self._started = time.time()
         self._earlier_seconds = state.seconds()
         self._restarts = CountedRestarts()
@@ -180,7 +197,7 @@ class LocalRun:
                 watch(
                     state,
                     stop=view_stop,
-                    health=supervisor.health,
+                    health=self._health,
                     title=self._title,
                     console=self._console,
                     started=self._started,
@@ -196,6 +213,9 @@ class LocalRun:
                 await view
                 await self._close(tracker, ending)
         return ending
+
+    def _health(self) -> dict[str, str]:
+        return self._supervisor.health() | (self._upload.health() if self._upload is not None else {})
 
     def _warn(self, message: str) -> None:
         self._console.print(message, style="yellow", highlight=False, markup=False)
@@ -226,6 +246,8 @@ class LocalRun:
 
     async def _run_stages(self, pending: list[Stage]) -> Ending:
         background = [asyncio.create_task(self._watch_disk())]
+        if self._upload is not None:
+            background.append(asyncio.create_task(self._upload.follow(self._supervisor.fail)))
         try:
             if self._ships:
                 await self._supervisor.start(self._services.shipper())

@@ -72,3 +72,24 @@ def test_validate_needs_no_trainer(
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
         assert main(["validate", str(file)]) != 0
         assert "mixtures of experts" in capsys.readouterr().err
+
+
+def test_validate_tries_the_bucket_of_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operations that a run needs are tried before it starts; without credentials only a note is printed."""
+    manifest = yaml.safe_load(TINY.read_text())
+    file = tmp_path / "job.yaml"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "blocked").write_text("a file, so no folder")
+    for url, code, text in (
+        (f"file://{tmp_path}/runs", 0, "only `rstar2 run` keeps the state of a job there"),
+        (f"file://{tmp_path}/blocked", 1, "error: spec.storage.url: "),
+        ("s3://team/runs", 0, "the environment has no credentials"),
+    ):
+        manifest["spec"]["storage"] = {"url": url}
+        file.write_text(yaml.safe_dump(manifest))
+        assert main(["validate", str(file)]) == code
+        printed = capsys.readouterr()
+        assert text in printed.out + printed.err

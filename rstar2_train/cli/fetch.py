@@ -1,0 +1,38 @@
+"""`rstar2 fetch`: download the newest state of a job from the bucket of its manifest, for the commands that read it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
+
+NAME = "fetch"
+DESCRIPTION = """Download the newest state of a job from its bucket (spec.storage.url) into a folder. The job may run
+meanwhile, on another machine. Then the other commands read the folder: report, analyse, verify, serve, chat, eval."""
+
+
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    help = "download the state of a job from its bucket"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION)
+    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest with spec.storage.url")
+    add_state_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Download the state; return the exit code."""
+    from rstar2_train.api.state_dir import JobState
+    from rstar2_train.launch.local.preflight import PreflightError, locked, read_job
+    from rstar2_train.launch.local.upload import fetch_state
+
+    try:
+        job, _ = read_job(args.file)
+        state = JobState((args.state / job.metadata.name).resolve())
+        with locked(state):
+            print(f"{state.root}: {fetch_state(job, state)}")
+    except PreflightError as error:
+        return fail(NAME, str(error))
+    except OSError as error:
+        return fail(NAME, f"{error.filename or args.state}: {error.strerror}")
+    return 0

@@ -1,0 +1,196 @@
+"""The state of one job in a bucket: its folder is a cache, and the newest publication is the truth.
+
+    open:     claim (fences every earlier start) -> restore the newest publication, unless the folder is ahead of it
+    publish:  snapshot of the folder -> publication, with uploads of new content -> retention
+
+A file in the folder names the process that used it last. So a start knows whether the folder is ahead of the bucket
+(that process published last), or behind it (the job ran on another machine since).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PublicationIndex, PublicationManifest
+from rstar2_train.storage.publication import PublicationWriter, record
+from rstar2_train.storage.state_files import MACHINE_FILES, snapshot, state_files
+from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageRejected
+from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
+from rstar2_train.utils.files import write_atomically
+
+KEPT = 2
+"""Publications that stay visible: a reader of the one before the newest can finish."""
+SNAPSHOT = ".publication"
+"""Folder of the copy that is being uploaded, inside the state folder."""
+ORIGIN_FILE = ".bucket.json"
+_KEPT_HERE = frozenset({"lock", "logs", "children.json"})
+"""Files of the machine that a restore keeps."""
+_READER = "reader"
+"""Writer of a folder that only readers have used."""
+_READS = 3
+"""Reads of the newest publication, which retention may withdraw meanwhile."""
+
+
+class Origin(BaseModel):
+    """Where the files of a state folder come from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    address: str
+    """Address of the job's objects."""
+    writer: str = ""
+    """The process that used the folder last; empty: a restore was interrupted."""
+    publication: str = ""
+    """SHA-256 of the manifest that the folder had when that process started; empty: none."""
+
+
+class BucketState:
+    """The state of one job in a bucket. Its folder is locked by the caller. Not thread-safe."""
+
+    def __init__(self, store: ObjectStore, state: JobState) -> None:
+        """`store`: the job's objects; `state`: the folder that is their cache."""
+        self._store = store
+        self._state = state
+        self._writer: PublicationWriter | None = None
+        self._number = 0
+        self._digests: dict[tuple[int, int, int], ObjectRecord] = {}
+        self.address = store.address
+
+    def open(self) -> bool:
+        """Fence earlier starts of the job, and bring the folder to the newest publication or a later state.
+
+        Returns whether files were restored. Raises StorageRejected if the folder belongs to another run, StorageError.
+        """
+        index, _ = read_index(self._store)
+        newest = index.publications[-1] if index.publications else None
+        origin = read_origin(self._state)
+        check_folder(self._store, self._state, newest, origin)
+        writer = PublicationWriter(self._store, index.attempt + 1)
+        index = writer.claim()
+        newest = index.publications[-1] if index.publications else None
+        behind = newest is not None and not _is_ahead(origin, newest)
+        if newest is not None and behind:
+            restore(self._store, read_manifest(self._store, newest), self._state)
+        _write_origin(
+            self._state,
+            Origin(address=self.address, writer=writer.writer, publication=newest.sha256 if newest else ""),
+        )
+        writer.sweep()
+        self._number = _number(newest) if newest else 0
+        self._writer = writer
+        return behind
+
+    def publish(self) -> None:
+        """Publish the folder as it is now. Uploads only content that no visible publication has.
+
+        Raises Fenced if the job was started again since, StorageError, OSError.
+        """
+        assert self._writer is not None, "open the state first"
+        self._number += 1  # a name is used once, also by a try that fails
+        target = self._state.root / SNAPSHOT
+        try:
+            files = snapshot(self._state.root, target)
+            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest)
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+        index, _ = read_index(self._store)
+        self._writer.retain({entry.name for entry in index.publications[-KEPT:]})
+
+    def _digest(self, name: str, path: Path) -> ObjectRecord:
+        """Return the record of a file; a file that has not changed since the last publication is not read again."""
+        status = path.stat()
+        key = status.st_ino, status.st_mtime_ns, status.st_size
+        if status.st_nlink == 1:  # a copy, whose inode is reused
+            return record(name, path)
+        known = self._digests.get(key)
+        if known is None:
+            known = self._digests[key] = record(name, path)
+        return known.model_copy(update={"name": name})
+
+
+def check_folder(store: ObjectStore, state: JobState, newest: IndexEntry | None, origin: Origin | None) -> None:
+    """Raise StorageRejected if a folder has a state that is not of this bucket, and the bucket has one too."""
+    if newest is None or not state.job_file.exists():
+        return
+    if origin is None or origin.address != store.address:
+        other = f"of {origin.address}" if origin else "of runs without spec.storage.url"
+        raise StorageRejected(
+            f"{store.address} has a state of this job, and {state.root} has one {other}: delete one of them, or pass "
+            "another folder with --state"
+        )
+
+
+def read_origin(state: JobState) -> Origin | None:
+    """Return the origin of a state folder; None if it was never in a bucket."""
+    try:
+        return Origin.model_validate_json((state.root / ORIGIN_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise CorruptObject(f"{state.root / ORIGIN_FILE} is damaged: delete {state.root}") from error
+
+
+def fetch_newest(store: ObjectStore, state: JobState) -> bool:
+    """Bring a folder, which no job writes, to the newest publication; return whether files were restored.
+
+    A folder that is ahead of the bucket is kept. Raises ObjectMissing if nothing was published, StorageRejected.
+    """
+    for number in range(_READS):
+        index, _ = read_index(store)
+        if not index.publications:
+            raise ObjectMissing(f"{store.address}: no state of this job was ever published")
+        newest, origin = index.publications[-1], read_origin(state)
+        check_folder(store, state, newest, origin)
+        if _is_ahead(origin, newest):
+            return False
+        try:
+            restore(store, read_manifest(store, newest), state)
+        except ObjectMissing:
+            if number == _READS - 1 or not _is_withdrawn(store, newest):
+                raise
+            continue
+        _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
+        return True
+    raise AssertionError
+
+
+def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) -> None:
+    """Replace the files of a folder by those of a publication. An interrupted restore is repeated by the next start."""
+    _write_origin(state, Origin(address=store.address))
+    names = {each.name for each in manifest.objects}
+    for name in list(state_files(state.root)):
+        if name not in names:
+            (state.root / name).unlink()
+    for name in MACHINE_FILES - _KEPT_HERE:
+        path = state.root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    fetch(store, manifest, state.root)
+    os.sync()
+
+
+def _is_ahead(origin: Origin | None, newest: IndexEntry) -> bool:
+    """Return whether a folder has the newest publication, or a later state of the process that published it."""
+    if origin is None or not origin.writer:
+        return False
+    return newest.sha256 == origin.publication or newest.writer == origin.writer
+
+
+def _is_withdrawn(store: ObjectStore, entry: IndexEntry) -> bool:
+    index: PublicationIndex = read_index(store)[0]
+    return entry not in index.publications
+
+
+def _number(entry: IndexEntry) -> int:
+    return int(entry.name.rpartition("-")[2])
+
+
+def _write_origin(state: JobState, origin: Origin) -> None:
+    write_atomically(state.root / ORIGIN_FILE, origin.model_dump_json())

@@ -1,0 +1,88 @@
+"""The files of a job's state folder that a bucket holds, and a consistent copy of them while the job writes.
+
+The rest belongs to one machine: locks, logs, Redis, and what is derived from published files, such as MLflow's local
+database. Files of buckets are not published either, only their digests, so that a later download is compared with
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rstar2_train.storage.store import StorageRejected
+
+MACHINE_FILES = frozenset(
+    {
+        *("lock", "device.lock", "children.json", "mlflow.db", "mlflow.db-journal", "mlflow.db-wal", "mlflow.db-shm"),
+        *("logs", "redis", "judge", "weights", "mlruns", "analysis", "entropies"),
+    }
+)
+"""Files and folders of a state folder that are not published."""
+SOURCE_RECORD = ".rstar2-source-"
+"""Start of the name of a file with the digests of a download (source.py)."""
+_CHECKPOINT_INDEX = ".metadata"
+_WHOLE = frozenset({"generated", "models", "datasets"})
+_WHOLE_OF_STAGE = frozenset({"checkpoints", "model", "tokens", "evaluation"})
+"""Folders of the job and of a stage whose files are replaced as a whole. A link to such a file keeps its content."""
+_STATUS = frozenset({"progress.json", "track/shipped.json"})
+"""Files that are replaced all the time and on which no other file depends."""
+_FIRST = "track/shipped.json"
+"""Holds a position in the journal, so it is copied before the journal grows."""
+_TRIES, _PAUSE_SECONDS = 200, 0.05
+
+
+def state_files(root: Path) -> Iterator[str]:
+    """Yield the names of the published files of a state folder, relative to it, sorted."""
+    for folder, children, files in os.walk(root):
+        at = Path(folder).relative_to(root)
+        children[:] = sorted(child for child in children if not child.startswith(".") and _is_published(at, child))
+        for name in sorted(files):
+            hidden = name.startswith(".") and not name.startswith(SOURCE_RECORD) and name != _CHECKPOINT_INDEX
+            in_buckets = at.parts[:1] == ("buckets",) and not name.startswith(SOURCE_RECORD)
+            if not hidden and not in_buckets and _is_published(at, name):
+                yield (at / name).as_posix()
+
+
+def _is_published(at: Path, name: str) -> bool:
+    return bool(at.parts) or name not in MACHINE_FILES
+
+
+def snapshot(root: Path, target: Path) -> dict[str, Path]:
+    """Copy the published files of a state folder to `target` as of one moment; return name -> file of the copy.
+
+    Files that never change are linked. A file that appears, disappears or is replaced meanwhile starts the copy again,
+    so that the copy is a state in which kill -9 may have left the folder. Raises StorageRejected if the files never
+    rest, OSError.
+    """
+    for _ in range(_TRIES):
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            before = _versions(root)
+            order = sorted(before, key=lambda name: (name != _FIRST, name))
+            copied = {name: _copy(root, name, target) for name in order}
+            if before == _versions(root):
+                return copied
+        except FileNotFoundError:  # deleted meanwhile
+            pass
+        time.sleep(_PAUSE_SECONDS)
+    raise StorageRejected(f"{root}: files were created and deleted all the time, {_TRIES} copies failed")
+
+
+def _versions(root: Path) -> dict[str, int]:
+    """Return the inode of each published file: another one after a replacement, the same one after an append."""
+    return {name: 0 if name in _STATUS else (root / name).stat().st_ino for name in state_files(root)}
+
+
+def _copy(root: Path, name: str, target: Path) -> Path:
+    path = target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = Path(name).parts
+    if parts[0] in _WHOLE or (parts[0] == "stages" and parts[2] in _WHOLE_OF_STAGE) or name.endswith(".parquet"):
+        os.link(root / name, path)
+    else:
+        shutil.copyfile(root / name, path)
+    return path

@@ -1,0 +1,169 @@
+"""The uploads of `rstar2 run`: after each commit point, through an outage, and none after a later start of the job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.validation import load
+from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.upload import StateUpload, UploadTimes, fetch_state, open_upload
+from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.job_state import BucketState, fetch_newest
+from rstar2_train.storage.store import ObjectStore, StorageUnavailable
+from tests.support.manifests import changed
+
+TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)
+
+
+class SwitchedStore(LocalFolder):
+    """A store that can stop answering."""
+
+    is_down = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("read", "upload", "put_if_absent", "put_if_unchanged") and self.is_down:
+            raise StorageUnavailable("503 SlowDown: busy")
+        return super().__getattribute__(name)
+
+
+def job_with(url: str | None) -> AgenticRLJob:
+    return load(changed("spec.storage", {"url": url} if url else {}))
+
+
+def checkpoint(state: JobState, step: int) -> None:
+    folder = state.stage("sft").checkpoints / f"step-{step:06d}"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(str(step))
+
+
+def published_steps(store: ObjectStore, folder: Path) -> list[str]:
+    copy = JobState(folder)
+    copy.root.mkdir(exist_ok=True)
+    fetch_newest(store, copy)
+    checkpoints = copy.stage("sft").checkpoints
+    return sorted(path.name for path in checkpoints.iterdir()) if checkpoints.exists() else []
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> JobState:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "job.json").write_text("{}")
+    return JobState(tmp_path / "state")
+
+
+def upload_to(store: ObjectStore, state: JobState, lines: list[str]) -> StateUpload:
+    bucket = BucketState(store, state)
+    bucket.open()
+    return StateUpload(bucket, job_with(None), state, warn=lines.append, times=TIMES)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_upload_follows_checkpoints_through_an_outage(state: JobState, tmp_path: Path) -> None:
+    """An outage is reported once, with the server's words; after it, the newest state is published: nothing is lost."""
+    store, lines = SwitchedStore(tmp_path / "bucket"), list[str]()
+    upload = upload_to(store, state, lines)
+    upload.check()
+
+    async def play() -> None:
+        following = asyncio.create_task(upload.follow(lambda error: pytest.fail(str(error))))
+        checkpoint(state, 1)
+        await until(lambda: published_steps(store, tmp_path / "copy") == ["step-000001"])
+        store.is_down = True
+        checkpoint(state, 2)
+        await until(lambda: lines)
+        assert upload.health() == {"bucket": "StorageUnavailable"}
+        checkpoint(state, 3)
+        await asyncio.sleep(0.1)
+        store.is_down = False
+        await until(lambda: len(lines) == 2)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(play())
+    assert published_steps(store, tmp_path / "copy") == ["step-000001", "step-000002", "step-000003"]
+    assert "StorageUnavailable: 503 SlowDown: busy" in lines[0] and "works again" in lines[1]
+    assert upload.health() == {"bucket": "ready"}
+
+
+def test_upload_outage_at_the_end_keeps_the_folder(state: JobState, tmp_path: Path) -> None:
+    """The end of a run waits for the bucket for a bounded time; the same command publishes the state later."""
+    store, lines = SwitchedStore(tmp_path / "bucket"), list[str]()
+    upload = upload_to(store, state, lines)
+    upload.check()
+    checkpoint(state, 1)
+    store.is_down = True
+    message = upload.finish()
+    assert "503 SlowDown: busy" in message and "run the same command again to publish it" in message
+    store.is_down = False
+    assert published_steps(store, tmp_path / "copy") == []
+    again = upload_to(store, state, lines)
+    assert again.finish() == ""
+    assert published_steps(store, tmp_path / "copy") == ["step-000001"]
+
+
+def test_upload_of_a_fenced_run_fails_it(state: JobState, tmp_path: Path) -> None:
+    """A second start of the job on another machine stops the first run, which publishes nothing any more."""
+    store, lines, failures = LocalFolder(tmp_path / "bucket"), list[str](), list[str]()
+    upload = upload_to(store, state, lines)
+    upload.check()
+    other = JobState(tmp_path / "other")
+    other.root.mkdir()
+    upload_to(store, other, lines).check()
+    checkpoint(state, 1)
+    asyncio.run(upload.follow(lambda error: failures.append(str(error))))
+    assert len(failures) == 1 and "the job was started again" in failures[0]
+    assert "publishes nothing" in upload.finish()
+    assert published_steps(store, tmp_path / "copy") == []
+
+
+def test_upload_folder_url_moves_a_job(state: JobState, tmp_path: Path) -> None:
+    """A run without URL becomes one with it, and continues on another machine; a torn restore is refused without it."""
+    job, lines = job_with(f"file://{tmp_path}/runs"), list[str]()
+    assert open_upload(job_with(None), state, warn=lines.append) is None
+    upload = open_upload(job, state, warn=lines.append)
+    assert upload is not None and lines == []
+    upload.check()
+    other = JobState(tmp_path / "other")
+    other.root.mkdir()
+    assert open_upload(job, other, warn=lines.append) is not None
+    assert (other.root / "job.json").exists() and "was restored from" in lines[0]
+    (other.root / ".bucket.json").write_text('{"address": "s3://team/runs"}')
+    with pytest.raises(PreflightError, match="was not restored completely"):
+        open_upload(job_with(None), other, warn=lines.append)
+
+
+def test_upload_damaged_bucket_is_a_preflight_error(state: JobState, tmp_path: Path) -> None:
+    """A job does not start if its bucket cannot be read."""
+    job = job_with(f"file://{tmp_path}/runs")
+    (tmp_path / "runs" / job.metadata.name).mkdir(parents=True)
+    (tmp_path / "runs" / job.metadata.name / "index.json").write_text("x")
+    with pytest.raises(PreflightError, match=r"spec\.storage\.url: .*index\.json: the document contradicts"):
+        open_upload(job, state, warn=print)
+
+
+def test_fetch_state_downloads_the_newest(state: JobState, tmp_path: Path) -> None:
+    """`rstar2 fetch` fills a folder for the commands that read it; a job without URL has nothing to fetch."""
+    job, copy = job_with(f"file://{tmp_path}/runs"), JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    with pytest.raises(PreflightError, match="no state of this job was ever published"):
+        fetch_state(job, copy)
+    upload = open_upload(job, state, warn=print)
+    assert upload is not None
+    checkpoint(state, 1)
+    upload.check()
+    assert fetch_state(job, copy).startswith("downloaded from")
+    assert fetch_state(job, copy).startswith("has the newest state")
+    assert (copy.stage("sft").checkpoints / "step-000001/manifest.json").read_text() == "1"
+    with pytest.raises(PreflightError, match=r"spec\.storage\.url is not set"):
+        fetch_state(job_with(None), copy)

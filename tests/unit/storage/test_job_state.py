@@ -1,0 +1,258 @@
+"""The state of a job in a bucket: a start on any folder continues from the newest state, and no state is lost."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origin
+from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.state_files import snapshot, state_files
+from rstar2_train.storage.store import ObjectMissing, StorageRejected, StorageUnavailable
+from rstar2_train.storage.verified_read import read_index
+from rstar2_train.utils.files import write_atomically
+
+PUBLISHED = {
+    "job.json": "{}",
+    "track/journal.jsonl": "1\n2\n",
+    "stages/sft/attempt.json": "1",
+    "stages/sft/checkpoints/step-000002/.metadata": "index",
+    "stages/sft/checkpoints/step-000002/__0_0.distcp": "weights",
+    "stages/model/trajectories/step-000001.groups": "a",
+    "buckets/s3/team/.rstar2-source-0123456789abcdef": "[]",
+}
+ONLY_HERE = {
+    "lock": "1",
+    "logs/engine-0.log": "log",
+    "mlflow.db": "sqlite",
+    "buckets/s3/team/model/weights": "downloaded",
+    "stages/sft/checkpoints/.aside-step-000003-0/__0_0.distcp": "torn",
+    "stages/sft/.outcome.json.77": "torn",
+}
+
+
+class CountingStore(LocalFolder):
+    """A store that counts its operations, and fails from one of them on."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.calls: Counter[str] = Counter()
+        self.fails_at = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name not in ("stat", "read", "put_if_absent", "put_if_unchanged", "upload", "delete"):
+            return value
+        self.calls[name] += 1
+        if self.fails_at and self.calls.total() >= self.fails_at:
+            raise StorageUnavailable("the server does not answer")
+        return value
+
+
+def write(root: Path, files: dict[str, str]) -> JobState:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return JobState(root)
+
+
+def read(root: Path) -> dict[str, str]:
+    return {name: (root / name).read_text() for name in state_files(root)}
+
+
+def opened(store: LocalFolder, state: JobState) -> BucketState:
+    state.root.mkdir(parents=True, exist_ok=True)
+    bucket = BucketState(store, state)
+    bucket.open()
+    return bucket
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    return CountingStore(tmp_path / "bucket" / "job")
+
+
+def test_state_empty_folder_is_restored(store: CountingStore, tmp_path: Path) -> None:
+    """Every file that a restart reads comes back with its content; files of the machine and torn ones do not."""
+    bucket = opened(store, write(tmp_path / "a", PUBLISHED | ONLY_HERE))
+    bucket.publish()
+    state = JobState(tmp_path / "b")
+    state.root.mkdir()
+    assert BucketState(store, state).open()
+    assert read(state.root) == PUBLISHED
+    assert {path.name for path in state.root.iterdir()} == {"job.json", "track", "stages", "buckets", ".bucket.json"}
+    assert not (tmp_path / "a" / ".publication").exists()
+
+
+def test_state_unchanged_files_are_uploaded_once(store: CountingStore, tmp_path: Path) -> None:
+    """A publication uploads new content only, also after a restart on another machine; a renamed file costs nothing."""
+    state = write(tmp_path / "a", PUBLISHED)
+    bucket = opened(store, state)
+    bucket.publish()
+    assert store.calls["upload"] == len(set(PUBLISHED.values()))
+    write(state.root, {"track/journal.jsonl": "1\n2\n3\n", "stages/sft/outcome.json": "1"})
+    bucket.publish()
+    assert store.calls["upload"] == len(set(PUBLISHED.values())) + 1
+    again = opened(store, JobState(tmp_path / "b"))
+    again.publish()
+    assert store.calls["upload"] == len(set(PUBLISHED.values())) + 1
+
+
+def test_state_folder_that_is_ahead_is_kept(store: CountingStore, tmp_path: Path) -> None:
+    """kill -9 between a checkpoint and its publication loses nothing on the same machine."""
+    state = write(tmp_path / "a", PUBLISHED)
+    opened(store, state).publish()
+    write(state.root, {"stages/sft/checkpoints/step-000004/__0_0.distcp": "later"})
+    bucket = BucketState(store, state)
+    assert not bucket.open()
+    assert "stages/sft/checkpoints/step-000004/__0_0.distcp" in read(state.root)
+    bucket.publish()
+    assert read(opened(store, JobState(tmp_path / "b"))._state.root) == read(state.root)
+
+
+def test_state_folder_that_is_behind_is_replaced(store: CountingStore, tmp_path: Path) -> None:
+    """The job ran on another machine since: its state counts, and files of the old one do not survive."""
+    here = write(tmp_path / "a", PUBLISHED | {"mlflow.db": "sqlite", "lock": "1", "weights/v1/x": "old"})
+    opened(store, here).publish()
+    write(here.root, {"stages/sft/checkpoints/step-000003/__0_0.distcp": "never published"})
+    other = JobState(tmp_path / "b")
+    bucket = opened(store, other)
+    shutil.rmtree(other.root / "stages/sft/checkpoints/step-000002")
+    write(other.root, {"stages/sft/checkpoints/step-000009/__0_0.distcp": "newest"})
+    bucket.publish()
+    assert BucketState(store, here).open()
+    assert read(here.root) == read(other.root)
+    assert (here.root / "lock").exists() and not (here.root / "mlflow.db").exists()
+    assert not (here.root / "weights").exists()
+
+
+def test_state_of_an_earlier_start_is_fenced(store: CountingStore, tmp_path: Path) -> None:
+    """A run that wakes up after another start publishes nothing, and deletes nothing."""
+    old = write(tmp_path / "a", PUBLISHED)
+    first = opened(store, old)
+    first.publish()
+    second = opened(store, JobState(tmp_path / "b"))
+    before = {item.name for item in store.list()}
+    write(old.root, {"job.json": "other"})
+    with pytest.raises(Fenced, match="attempt 2 has claimed"):
+        first.publish()
+    index, _ = read_index(store)
+    assert [entry.attempt for entry in index.publications] == [1]
+    assert before <= {item.name for item in store.list()}
+    second.publish()
+    third = JobState(tmp_path / "c")
+    opened(store, third)
+    assert read(third.root) == PUBLISHED
+
+
+def test_state_of_another_run_is_refused(store: CountingStore, tmp_path: Path) -> None:
+    """A folder with a state of its own is not overwritten; it may fill an empty bucket, which moves the job there."""
+    here = write(tmp_path / "a", PUBLISHED)
+    opened(store, here).publish()
+    other = write(tmp_path / "b", {"job.json": "other"})
+    with pytest.raises(StorageRejected, match=r"of runs without spec\.storage\.url: delete one of them"):
+        BucketState(store, other).open()
+    second = CountingStore(tmp_path / "second")
+    opened(second, here).publish()  # to another bucket
+    assert read(opened(second, JobState(tmp_path / "c"))._state.root) == PUBLISHED
+    with pytest.raises(StorageRejected, match=f"one of {second.address}"):
+        BucketState(store, here).open()
+    assert (other.root / "job.json").read_text() == "other"
+
+
+def test_state_restore_fails_at_every_operation(store: CountingStore, tmp_path: Path) -> None:
+    """The server stops answering at operation 1, 2, 3, ... of a start: the next start has the whole state."""
+    opened(store, write(tmp_path / "a", PUBLISHED)).publish()
+    for at in range(1, 100):
+        state = write(tmp_path / f"cache-{at}", {"lock": "1"})
+        store.fails_at = store.calls.total() + at
+        try:
+            BucketState(store, state).open()
+            completed = True
+        except StorageUnavailable:
+            completed = False
+        store.fails_at = 0
+        if completed:
+            assert at > 10
+            return
+        opened(store, state)
+        assert read(state.root) == PUBLISHED and read_origin(state) is not None
+    pytest.fail("a start needs more than 100 operations")
+
+
+def test_state_publication_fails_at_every_operation(store: CountingStore, tmp_path: Path) -> None:
+    """A publication that fails at operation n is repeated, and then complete; the bucket keeps two of them."""
+    state = write(tmp_path / "a", PUBLISHED)
+    bucket = opened(store, state)
+    for at in range(1, 100):
+        write(state.root, {"track/journal.jsonl": f"{at}\n", "stages/sft/checkpoints/step-000002/x": str(at)})
+        store.fails_at = store.calls.total() + at
+        try:
+            bucket.publish()
+            completed = True
+        except StorageUnavailable:
+            completed = False
+        store.fails_at = 0
+        bucket.publish()
+        copy = JobState(tmp_path / f"copy-{at}")
+        copy.root.mkdir()
+        fetch_newest(store, copy)
+        assert read(copy.root) == read(state.root)
+        if completed:
+            assert at > 8 and len(read_index(store)[0].publications) == 2
+            opened(store, state)  # sweeps what failed publications left
+            named = len(set(read(state.root).values()))
+            assert len([item for item in store.list() if "/objects/" in item.name]) <= named + 2
+            return
+    pytest.fail("a publication needs more than 100 operations")
+
+
+def test_state_reader_gets_the_newest(store: CountingStore, tmp_path: Path) -> None:
+    """A reader claims nothing: the run continues. Its folder follows the newest publication."""
+    copy = JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    with pytest.raises(ObjectMissing, match="no state of this job"):
+        fetch_newest(store, copy)
+    state = write(tmp_path / "a", PUBLISHED)
+    bucket = opened(store, state)
+    for text in ("one", "two", "two"):
+        write(state.root, {"report.json": text})
+        bucket.publish()
+        assert fetch_newest(store, copy)
+        assert read(copy.root) == read(state.root)
+    assert not fetch_newest(store, copy)
+    assert not fetch_newest(store, state)  # that of the run itself
+
+
+def test_snapshot_is_a_state_of_one_moment(tmp_path: Path) -> None:
+    """While a writer replaces one file by another, a copy always has one of them, and whole lines of the journal."""
+    root, stop = write(tmp_path / "a", PUBLISHED | {"kept-0": "0"}).root, threading.Event()
+
+    def work() -> None:
+        number = 0
+        while not stop.wait(0.02):
+            number += 1
+            write_atomically(root / f"kept-{number}", str(number))
+            (root / f"kept-{number - 1}").unlink()
+            write_atomically(root / "progress.json", str(number))
+            with (root / "track/journal.jsonl").open("a") as file:
+                file.write(f"{number}\n")
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    try:
+        for at in range(20):
+            copied = snapshot(root, tmp_path / f"copy-{at}")
+            kept = [path.read_text() for name, path in copied.items() if name.startswith("kept-")]
+            assert len(kept) in (1, 2)
+            assert copied["track/journal.jsonl"].read_text().endswith("\n")
+    finally:
+        stop.set()
+        writer.join()
