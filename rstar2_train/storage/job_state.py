@@ -162,7 +162,7 @@ def fetch_newest(store: ObjectStore, state: JobState) -> bool:
 def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) -> None:
     """Replace the files of a folder by those of a publication. An interrupted restore is repeated by the next start."""
     _write_origin(state, Origin(address=store.address))
-    names = {each.name for each in manifest.objects}
+    names = {stored.name for stored in manifest.objects}
     for name in list(state_files(state.root)):
         if name not in names:
             (state.root / name).unlink()

@@ -85,9 +85,9 @@ class PublicationWriter:
         known = self._visible_objects() | self._uploaded
         objects = []
         for key, path in files.items():
-            each = (digest or record)(check_name(key), path)
-            content: Content = each.size, tuple(each.sha256)
-            published = PublishedObject(**each.model_dump(), home=known.get(content, self._home))
+            found = (digest or record)(check_name(key), path)
+            content: Content = found.size, tuple(found.sha256)
+            published = PublishedObject(**found.model_dump(), home=known.get(content, self._home))
             if content not in known:
                 self._store.upload(published.key, path)
                 known[content] = self._uploaded[content] = self._home
@@ -127,9 +127,9 @@ class PublicationWriter:
         self._move(select)
         unused -= self._names([entry for entry in before.publications if entry.name in names])
         for entry in withdrawn:
-            for each in self._manifests.pop(entry).objects:
-                if each.key in unused:  # before the deletion, which may fail halfway
-                    self._uploaded.pop((each.size, tuple(each.sha256)), None)
+            for stored in self._manifests.pop(entry).objects:
+                if stored.key in unused:  # before the deletion, which may fail halfway
+                    self._uploaded.pop((stored.size, tuple(stored.sha256)), None)
         for key in sorted(unused):
             self._store.delete(key)
 
@@ -156,14 +156,14 @@ class PublicationWriter:
         if (index.attempt, index.writer) != (self.attempt, self.writer):
             return {}
         return {
-            (each.size, tuple(each.sha256)): each.home
+            (stored.size, tuple(stored.sha256)): stored.home
             for entry in index.publications
-            for each in self._manifest(entry).objects
+            for stored in self._manifest(entry).objects
         }
 
     def _names(self, entries: Collection[IndexEntry]) -> set[str]:
         """Return the names of the objects and the manifests of publications."""
-        objects = {each.key for entry in entries for each in self._manifest(entry).objects}
+        objects = {stored.key for entry in entries for stored in self._manifest(entry).objects}
         return objects | {entry.manifest for entry in entries}
 
     def _manifest(self, entry: IndexEntry) -> PublicationManifest:
