@@ -219,12 +219,12 @@ TASKS = (
     ),
     *(
         AdmissionRule(
-            each.format(f"v.startsWith('/') || (({_IS_SOURCE}) && !v.matches('(^|/)[.][.](/|$)'))"),
+            path.format(f"v.startsWith('/') || (({_IS_SOURCE}) && !v.matches('(^|/)[.][.](/|$)'))"),
             f"{field} must be pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION], hf://datasets/OWNER/NAME[@REVISION]/FILE, "
             "s3://BUCKET/KEY (also gs://, az://), generated://NAME/FILE, without '..', or an absolute path inside the "
             "image: a relative path has no meaning in a cluster",
         )
-        for field, each in (
+        for field, path in (
             ("a source", "variables.sources.all(v, {})"),
             ("data of a benchmark", "variables.benchmarks.all(l, l.map(b, b.data).all(v, {}))"),
         )
