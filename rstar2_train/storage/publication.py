@@ -85,9 +85,9 @@ class PublicationWriter:
         known = self._visible_objects() | self._uploaded
         objects = []
         for key, path in files.items():
-            found = (digest or record)(check_name(key), path)
-            content: Content = found.size, tuple(found.sha256)
-            published = PublishedObject(**found.model_dump(), home=known.get(content, self._home))
+            stored = (digest or record)(check_name(key), path)
+            content: Content = stored.size, tuple(stored.sha256)
+            published = PublishedObject(**stored.model_dump(), home=known.get(content, self._home))
             if content not in known:
                 self._store.upload(published.key, path)
                 known[content] = self._uploaded[content] = self._home
