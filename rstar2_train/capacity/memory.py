@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rstar2_train.capacity.adapter_slots import AdapterSlots
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape
+
+if TYPE_CHECKING:
+    from rstar2_train.capacity.adapter_slots import AdapterSlots
 
 FLOAT32 = 4
 LAYERS_GATHERED = 2
