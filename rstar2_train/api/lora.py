@@ -7,17 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rstar2_train.api.base import SET, ApiModel
+from rstar2_train.api.lora_layers import ATTENTION, LAYER, MLP
 
 LoRARank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
 """Ranks that vLLM accepts."""
 LoRATarget = Literal[
     "All", "Attention", "Mlp", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
 ]
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_MLP = ("gate_proj", "up_proj", "down_proj")
-LAYER = (*_ATTENTION, *_MLP)
-"""Names of the linear layers that a layer of the model must have, each once."""
-_GROUPS = {"All": LAYER, "Attention": _ATTENTION, "Mlp": _MLP}
+_GROUPS = {"All": LAYER, "Attention": ATTENTION, "Mlp": MLP}
 
 LORA_LEARNING_RATE = 1e-5
 """Default of grpo.learningRate with LoRA: ten times that of full fine-tuning (docs/lora.md)."""

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from rstar2_train.trainer import lora
-from rstar2_train.trainer.merge import merged
+from rstar2_train.trainer.adapter_sum import merged
 from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
 from rstar2_train.trainer.model_files import INDEX, SINGLE, tensor_files
 from rstar2_train.weights import adapter_folder

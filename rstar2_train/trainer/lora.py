@@ -21,9 +21,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from rstar2_train.api.lora import LAYER
+from rstar2_train.api.lora_layers import LAYER
 from rstar2_train.capacity.model_support import UnsupportedModel
-from rstar2_train.trainer.merge import low_rank
+from rstar2_train.trainer.adapter_sum import low_rank
 from rstar2_train.trainer.sharding import first_row
 from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights.adapter_folder import AdapterIdentity, base_digest, tensor_name, weight_files

@@ -11,23 +11,13 @@ from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from rstar2_train.trainer import checkpoint
+from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import INDEX, copy_companions, tensor_files
 from rstar2_train.weights.adapter_check import find_difference, inspect_adapter
 from rstar2_train.weights.adapter_folder import TENSORS, folder_digest, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
-
-
-def low_rank(a: Tensor, b: Tensor, *, scale: float) -> Tensor:
-    """Return scale * B A [out, in], in float32."""
-    return (b @ a).mul_(scale)
-
-
-def merged(stored: Tensor, product: Tensor) -> Tensor:
-    """Return a stored weight plus the product of an adapter, in float32: the caller rounds it once."""
-    return product + stored.float()
 
 
 def merge(adapter: Path, base: Path, target: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.lora import LAYER, LoRASpec
+from rstar2_train.api.lora import LoRASpec
+from rstar2_train.api.lora_layers import LAYER
 from rstar2_train.capacity.adapter_slots import AdapterSlots
 from rstar2_train.capacity.memory import TrainerStep, engine_memory, snapshot_bytes, trainer_memory
 from rstar2_train.capacity.model_shape import ModelShape, read_shape
