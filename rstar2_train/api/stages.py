@@ -170,6 +170,9 @@ class GRPODefaults(ApiModel):
     """Selection of the rollouts of a group that train the policy: Resample-on-Correct (paper §2.2.3)."""
     importance_correction: ImportanceCorrection | None = None
     """Truncated importance sampling for the gap between engine and trainer."""
+    router_replay: bool | None = None
+    """Whether a mixture of experts is trained with the experts that the engines chose. Default: true. Without effect
+    for dense models."""
     advance_when: AdvanceTrigger | None = None
     """Triggers that complete the stage before its last step; one of them is enough."""
     collapse: CollapseTrigger | None = None
@@ -201,6 +204,7 @@ class GRPOSettings(ApiModel):
     reset_optimizer: bool = False
     resample: ResampleSpec = ResampleSpec()
     importance_correction: ImportanceCorrection = ImportanceCorrection()
+    router_replay: bool = True
     advance_when: AdvanceTrigger = AdvanceTrigger()
     collapse: CollapseTrigger = CollapseTrigger()
 

@@ -104,7 +104,8 @@ def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
     """Return the bytes per token that one layer without checkpointing keeps for its backward pass.
 
     Two norms over the hidden states, norms over queries and keys, rotary embedding, attention, and the gated MLP. In
-    bfloat16 a norm also keeps its input as float32.
+    bfloat16 a norm also keeps its input as float32. In a mixture each chosen expert has its own copy of the token, the
+    values of its MLP, and its result before and after its weight.
     """
     upcast = 0 if value_bytes == FLOAT32 else FLOAT32 - value_bytes
     norms = 2 * shape.hidden * (3 * value_bytes + upcast)
@@ -112,7 +113,13 @@ def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
     attention = (2 * queries + 2 * keys) * value_bytes
     if shape.qk_norm:
         attention += (queries + keys) * (2 * value_bytes + upcast)
-    return norms + attention + 4 * shape.intermediate * value_bytes
+    return norms + attention + _mlp_values(shape) * value_bytes
+
+
+def _mlp_values(shape: ModelShape) -> int:
+    if not shape.experts:
+        return 4 * shape.intermediate
+    return shape.chosen_experts * (3 * shape.hidden + 4 * shape.expert_intermediate) + shape.experts
 
 
 def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
@@ -141,7 +148,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         "layers": (
             root + in_progress,
             kept + recomputed,
-            own_root + own_layers + tokens * 2 * shape.intermediate * size + 2 * hidden,
+            own_root + own_layers + tokens * _mlp_values(shape) // 2 * size + 2 * hidden,
         ),
         "root": (root, hidden, root_gradients),
     }

@@ -1,4 +1,4 @@
-"""The shape of a dense transformer: its parameters, and the numbers from which memory and time follow.
+"""The shape of a transformer, dense or a mixture of experts: the numbers from which memory and time follow.
 
 Read from the config.json of a local model folder. `known_models.json` has the shapes of models whose source is not on
 this machine, such as hf:// or pvc:// sources.
@@ -14,10 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.model_support import EXPERTS, MIXTURES
+
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
 SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+MIXTURE_KEYS = ("num_experts_per_tok", "moe_intermediate_size")
 _VARIANT = re.compile(r"-(base|instruct|thinking|math|coder)(-\d+)?$")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 class UnknownModel(ValueError):
@@ -35,7 +37,7 @@ class AdapterShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The shape of a model with attention and a gated MLP in every layer (Qwen3, Qwen2.5, Llama)."""
+    """The shape of a model with attention and a gated MLP, or gated experts, in every layer (Qwen3, Qwen2.5, Llama)."""
 
     name: str
     layers: int
@@ -53,6 +55,14 @@ class ModelShape:
     """Whether queries, keys and values have a bias (Qwen2.5)."""
     max_positions: int | None = None
     """Longest sequence in tokens."""
+    experts: int = 0
+    """Experts of a layer of a mixture; 0: a dense model."""
+    chosen_experts: int = 0
+    """Experts that compute a token."""
+    expert_intermediate: int = 0
+    """Values per token between the matrices of one expert."""
+    dense_layers: int = 0
+    """Layers of a mixture without experts."""
 
     @property
     def query_width(self) -> int:
@@ -66,11 +76,23 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one layer."""
+        """Parameters of one layer; of a mixture, of one with experts."""
+        return self._without_mlp + (self._experts(self.experts) if self.experts else self._dense_mlp)
+
+    @property
+    def _dense_mlp(self) -> int:
+        return 3 * self.hidden * self.intermediate
+
+    def _experts(self, count: int) -> int:
+        """Return the parameters of a router and of some of its experts."""
+        return self.hidden * (self.experts + 3 * self.expert_intermediate * count)
+
+    @property
+    def _without_mlp(self) -> int:
         attention = self.hidden * (2 * self.query_width + 2 * self.key_width)
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
         bias = self.query_width + 2 * self.key_width if self.qkv_bias else 0
-        return attention + 3 * self.hidden * self.intermediate + norms + bias
+        return attention + norms + bias
 
     @property
     def embedding_parameters(self) -> int:
@@ -85,12 +107,24 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All parameters; tied ones once."""
-        return self.layers * self.layer_parameters + self.root_parameters
+        return self._all_layers(self.experts) + self.root_parameters
+
+    def _all_layers(self, experts: int) -> int:
+        """Return the parameters of all layers, with some of the experts of each."""
+        if not self.experts:
+            return self.layers * self.layer_parameters
+        mixed = (self.layers - self.dense_layers) * self._experts(experts)
+        return self.layers * self._without_mlp + self.dense_layers * self._dense_mlp + mixed
 
     @property
     def matrix_parameters(self) -> int:
-        """Parameters that every token is multiplied with: all but the embedding."""
-        return self.layers * self.layer_parameters + self.embedding_parameters
+        """Parameters of all matrices that multiply: all but the embedding. A large batch needs all experts."""
+        return self._all_layers(self.experts) + self.embedding_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that every token is multiplied with: of a mixture only the chosen experts."""
+        return self._all_layers(self.chosen_experts) + self.embedding_parameters
 
     def adapter(self, *, rank: int, modules: Collection[str]) -> AdapterShape:
         """Return the size of an adapter. `modules`: names of its target layers, such as q_proj."""
@@ -132,7 +166,7 @@ class ModelShape:
 
         `squares`: sum of the squared lengths of the sequences; causal attention computes half of each square.
         """
-        return 2 * self.matrix_parameters * tokens + 2 * self.layers * self.query_width * squares
+        return 2 * self.active_parameters * tokens + 2 * self.layers * self.query_width * squares
 
 
 def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
@@ -168,12 +202,17 @@ def _known_models() -> dict[str, dict[str, Any]]:
 
 
 def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
-    """Return the shape in a config.json. Raises ValueError for a missing field or a mixture of experts."""
-    missing = [key for key in SHAPE_KEYS if not isinstance(config.get(key), int)]
+    """Return the shape in a config.json. Raises ValueError for a missing field or an unknown mixture of experts."""
+    is_mixture = any(config.get(key) for key in EXPERTS)
+    keys = [*SHAPE_KEYS, *(MIXTURE_KEYS if is_mixture else ())]
+    missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
-    if any(config.get(key) for key in _EXPERTS):
-        raise ValueError("rstar2 plan does not support models with mixtures of experts (MoE)")
+    if is_mixture and config.get("model_type") not in MIXTURES:
+        raise ValueError(
+            f"rstar2 plan does not support mixtures of experts of model_type {config.get('model_type')!r}, only "
+            f"{', '.join(MIXTURES)}"
+        )
     heads = int(config["num_attention_heads"])
     kind = str(config.get("model_type", "qwen3"))
     positions = config.get("max_position_embeddings")
@@ -187,7 +226,20 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
         vocabulary=int(config["vocab_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
-        qk_norm=kind == "qwen3",
+        qk_norm=kind in ("qwen3", "qwen3_moe"),
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
         max_positions=positions if isinstance(positions, int) else None,
+        **(_mixture(config) if is_mixture else {}),
     )
+
+
+def _mixture(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields of the shape of a mixture."""
+    every, dense = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
+    layers = range(int(config["num_hidden_layers"]))
+    return {
+        "experts": next(int(config[key]) for key in EXPERTS if config.get(key)),
+        "chosen_experts": int(config["num_experts_per_tok"]),
+        "expert_intermediate": int(config["moe_intermediate_size"]),
+        "dense_layers": sum(layer in dense or (layer + 1) % every != 0 for layer in layers),
+    }

@@ -93,6 +93,7 @@ class EngineClient(EngineHttp):
             "seed": seed,
             "stop_token_ids": list(stop_ids),
             **({} if self._part_tokens is None else {"part_tokens": self._part_tokens}),
+            **({} if turn.next_route is None else {"routes_from": turn.next_route}),
         }
         reader = PartReader()
 
@@ -113,6 +114,7 @@ class EngineClient(EngineHttp):
                 raise self.failure(GENERATE, reply.status, reply.text)
         if turn.finish_reason is None:
             raise EngineUnavailable(f"{self.url} ended its reply in the middle of a turn")
+        turn.check_routes(len(prompt_ids), url=self.url)
         return turn.whole()
 
     async def limits(self) -> EngineLimits:

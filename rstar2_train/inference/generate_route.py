@@ -30,6 +30,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from rstar2_train.inference.engine_adapters import Adapter, EngineAdapters
+from rstar2_train.inference.reply_routes import ReplyRoutes
 from rstar2_train.inference.turn_wire import (
     ADAPTER,
     BASE,
@@ -110,8 +111,9 @@ class GenerateRoute:
         fields, tokens = decode_request(body)
         prompt_ids = tokens.tolist()
         part_tokens, most = fields.pop("part_tokens", PART_TOKENS), fields.pop("max_tokens")
-        seed = fields.pop("seed", None)
+        seed, route = fields.pop("seed", None), fields.pop("routes_from", None)
         turn = _Turn()
+        routes = None if route is None else ReplyRoutes(engine, route)
         reason: str | None = None
         while reason is None:
             await self._released.wait()
@@ -125,6 +127,7 @@ class GenerateRoute:
                 max_tokens=most - len(turn.token_ids),
                 seed=turn.seed(seed),
                 **fields,
+                **(routes.wish() if routes else {}),
             )
             with self._adapters.use() as adapter:
                 outputs = self._outputs(engine, prompt_ids + turn.token_ids, parameters, adapter)
@@ -142,7 +145,11 @@ class GenerateRoute:
                         turn.set_versions(self._adapters.verified(adapter, versions))
                         if reason == "abort" and not self._released.is_set():
                             reason = "length" if len(turn.token_ids) == most else None
-                        yield encode_part(turn.take(reason)), reason is not None
+                        part = turn.take(reason)
+                        if routes:
+                            last = len(prompt_ids) + len(turn.token_ids) - 1
+                            part = await routes.added(part, request_id, output, last=last)
+                        yield encode_part(part), reason is not None
 
     async def _hold(self, engine: Any, body: bytes) -> Parts:
         """Hold the requests from now on. The caller aborts those that sample."""

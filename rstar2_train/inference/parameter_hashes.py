@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from functools import wraps
 from pathlib import Path
@@ -24,6 +25,12 @@ FUSED = {
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
 """Parts of vLLM's fused layers, in order, by their names in a model folder."""
+EXPERTS = {
+    "w13_weight": ("gate_proj", "up_proj"),
+    "w2_weight": ("down_proj",),
+}
+"""Parts of each expert in vLLM's parameters of all experts, in order, by their names in a model folder."""
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)")
 _packed: dict[str, str] = {}
 """Hash of each packed layer, by its name."""
 
@@ -32,8 +39,20 @@ def install() -> None:
     """Hash the weights of linear layers at each load, if the environment asks for it."""
     if not os.environ.get(ENABLED):
         return
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
+    pack_experts = UnquantizedFusedMoEMethod.process_weights_after_loading
+
+    @wraps(pack_experts)
+    def hash_and_pack_experts(self: Any, layer: Any) -> Any:
+        for name in EXPERTS:
+            weight = getattr(layer, name)
+            if not weight.is_meta:
+                _packed[f"{layer.layer_name}.{name}"] = tensor_hash([weight])
+        return pack_experts(self, layer)
+
+    UnquantizedFusedMoEMethod.process_weights_after_loading = hash_and_pack_experts
     pack = UnquantizedLinearMethod.process_weights_after_loading
 
     @wraps(pack)
@@ -48,7 +67,7 @@ def install() -> None:
 def engine_hashes(model: torch.nn.Module) -> dict[str, str]:
     """Return the hash of each parameter of a vLLM model, by its name without `.weight`."""
     hashes = {
-        name.removesuffix(".weight"): tensor_hash([parameter])
+        name.removesuffix(".weight").replace(".routed_experts.", "."): tensor_hash([parameter])
         for name, parameter in model.named_parameters()
         if parameter.numel()
     }
@@ -71,7 +90,20 @@ def folder_hashes(folder: Path) -> dict[str, str]:
         for first in [name for name in parts if name.endswith(f".{names[0]}")]:
             prefix = first.removesuffix(names[0])
             parts[prefix + fused] = [parts.pop(prefix + name)[0] for name in names]
-    return {name: tensor_hash(tensors) for name, tensors in parts.items()}
+    return {name: tensor_hash(tensors) for name, tensors in (parts | _grouped_experts(parts)).items()}
+
+
+def _grouped_experts(parts: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
+    """Take the experts out of the tensors of a folder, and return them as vLLM's parameters of all experts."""
+    experts: dict[str, dict[int, list[Tensor]]] = {}
+    for name in [name for name in parts if _EXPERT.fullmatch(name)]:
+        match = _EXPERT.fullmatch(name)
+        assert match is not None
+        kind = "w2_weight" if match[3] == "down_proj" else "w13_weight"
+        experts.setdefault(f"{match[1]}.{kind}", {})[int(match[2])] = parts.pop(name)
+    return {
+        name: [tensor for number in sorted(numbers) for tensor in numbers[number]] for name, numbers in experts.items()
+    }
 
 
 def tensor_hash(tensors: Iterable[Tensor]) -> str:

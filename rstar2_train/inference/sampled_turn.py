@@ -33,6 +33,12 @@ class SampledTurn:
     """Each weight version that sampled tokens, with the position of its first one."""
     accepts: Callable[[str], bool] = lambda version: True
     """Whether the tokens of a weight version may be used."""
+    first_route: int | None = None
+    """First token of prompt and turn whose experts the engine reports; None: those of no token."""
+    routes: bytearray = field(default_factory=bytearray)
+    """Experts of the tokens from `first_route` to the last but one (`RouteFormat`): no engine computes the last one."""
+    route_bytes: int = 0
+    """Bytes of `routes` per token."""
     _start: int = 0
     """Tokens at the start of the present request."""
 
@@ -61,6 +67,8 @@ class SampledTurn:
                     "has restarted"
                 )
         self.token_ids.extend(part.token_ids)
+        self.routes += part.routes
+        self.route_bytes = part.route_bytes or self.route_bytes
         self.logprobs.extend(part.logprobs)
         known = [span for span in self.versions if span[1] < self._start]
         for version, at in part.versions:
@@ -71,6 +79,22 @@ class SampledTurn:
             self.finish_reason = cast(FinishReason, part.finish_reason)
         elif part.finish_reason is not None:
             raise EngineUnavailable(f"{url} finished a request with reason {part.finish_reason!r}")
+
+    @property
+    def next_route(self) -> int | None:
+        """First token whose experts are not known yet; None if they are not wished."""
+        if self.first_route is None:
+            return None
+        return self.first_route + (len(self.routes) // self.route_bytes if self.routes else 0)
+
+    def check_routes(self, prompt_tokens: int, *, url: str) -> None:
+        """Raise EngineRejected if a finished turn lacks experts that the request wished."""
+        if self.next_route is not None and self.next_route != prompt_tokens + len(self.token_ids) - 1:
+            raise EngineRejected(
+                f"{url} reports the experts of {self.next_route} of {prompt_tokens + len(self.token_ids)} tokens: a "
+                "mixture is trained with those of all tokens but the last; set grpo.routerReplay: false to train it "
+                "with the experts that the trainer chooses"
+            )
 
     def whole(self) -> SampledTurn:
         """Return the turn, which is finished. Raises EngineUnavailable if it has no tokens."""

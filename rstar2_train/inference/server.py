@@ -29,6 +29,7 @@ from rstar2_train.utils.device_lock import wait_until_released
 from rstar2_train.utils.listening import usable_host
 from rstar2_train.utils.scratch_dir import scratch_dir
 from rstar2_train.weights.experimental.transfer import BACKEND
+from rstar2_train.weights.route_format import RouteFormat
 
 SERVED_NAME = "policy"
 WAITING = "the engine starts when the trainer leaves the GPU"
@@ -108,6 +109,9 @@ def engine_command(
         if accelerator.vendor == "AMD":
             tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
         _gpu(args, rollout=rollout, memory_share=memory_share)
+        if RouteFormat.of(config) is not None:  # on the CPU the worker records them (`route_capture`)
+            args["enable-return-routed-experts"] = True
+            env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         if sleep_mode:
             args["enable-sleep-mode"] = True
     for name, value in rollout.engine_args.items():

@@ -2,9 +2,9 @@
 
 Token ids are int32, log-probabilities float32. A request is one frame: parameters and the prompt's tokens. The reply is
 a stream of frames, one per part of the turn; the last one has the finish reason. A frame is two uint32 (bytes of the
-JSON head, number of tokens), the head, the tokens, and in a reply one log-probability per token. All numbers are
-little-endian. JSON would cost a millisecond per turn of 2,000 tokens, and a turn that is streamed is not lost with its
-engine.
+JSON head, number of tokens), the head, the tokens, and in a reply one log-probability per token, then the experts of a
+mixture, whose bytes are in the head. All numbers are little-endian. JSON would cost a millisecond per turn of 2,000
+tokens, and a turn that is streamed is not lost with its engine.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class TurnPart:
     """Why the turn ended; None before its end."""
     error: str = ""
     """Why the engine failed in the middle of the turn."""
+    routes: bytes = b""
+    """Experts of further tokens of the prompt and the turn (`RouteFormat`), if the request wishes them."""
+    route_bytes: int = 0
+    """Bytes of `routes` per token."""
 
 
 def encode_request(parameters: dict[str, Any], *token_ids: Sequence[int]) -> bytes:
@@ -77,9 +81,11 @@ def encode_part(part: TurnPart) -> bytes:
         head["finish_reason"] = part.finish_reason
     if part.error:
         head["error"] = part.error
+    if part.routes:
+        head["routes"] = (len(part.routes), part.route_bytes)
     text = _json(head)
     sizes = SIZES.pack(len(text), len(part.token_ids))
-    return b"".join((sizes, text, _bytes("i", part.token_ids), _bytes("f", part.logprobs)))
+    return b"".join((sizes, text, _bytes("i", part.token_ids), _bytes("f", part.logprobs), part.routes))
 
 
 class PartReader:
@@ -100,26 +106,44 @@ class PartReader:
             head = start + SIZES.size
             tokens = head + head_bytes
             logprobs = tokens + TOKEN_BYTES * count
-            end = logprobs + LOGPROB_BYTES * count
+            routes = logprobs + LOGPROB_BYTES * count
+            if len(data) < tokens:
+                break
+            fields = _read_head(data[head:tokens])
+            end = routes + fields.route_bytes
             if len(data) < end:
                 break
             view = memoryview(data)
-            parts.append(_part(data[head:tokens], view[tokens:logprobs], view[logprobs:end]))
+            parts.append(fields.part(view[tokens:logprobs], view[logprobs:routes], bytes(view[routes:end])))
             start = end
         self._data = data[start:]
         return parts
 
 
-def _part(head: bytes, tokens: memoryview, logprobs: memoryview) -> TurnPart:
-    return TurnPart(_numbers("i", tokens), _numbers("f", logprobs), *_read_head(head))
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The head of a frame of a reply."""
+
+    versions: tuple[tuple[str, int], ...]
+    finish_reason: str | None
+    error: str
+    route_bytes: int
+    """Bytes of the experts of all tokens."""
+    row_bytes: int
+
+    def part(self, tokens: memoryview, logprobs: memoryview, routes: bytes) -> TurnPart:
+        """Return the part that the frame has."""
+        values = _numbers("i", tokens), _numbers("f", logprobs)
+        return TurnPart(*values, self.versions, self.finish_reason, self.error, routes, self.row_bytes)
 
 
 @lru_cache(maxsize=256)
-def _read_head(head: bytes) -> tuple[tuple[tuple[str, int], ...], str | None, str]:
-    """Return versions, finish reason and error. The heads of most parts are equal."""
+def _read_head(head: bytes) -> _Head:
+    """Return the fields of a head. The heads of most parts are equal."""
     fields = json.loads(head)
     versions = tuple((str(version), int(start)) for version, start in fields["versions"])
-    return versions, fields.get("finish_reason"), fields.get("error", "")
+    size, row = fields.get("routes", (0, 0))
+    return _Head(versions, fields.get("finish_reason"), fields.get("error", ""), int(size), int(row))
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))

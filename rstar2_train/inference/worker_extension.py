@@ -1,9 +1,10 @@
 """Loads new weights inside every vLLM worker without stopping the engine: a folder, or a chain of weight versions.
 
 vLLM mixes `WeightExtension` into its worker class (`--worker-extension-cls`); the client calls its methods through
-`/collective_rpc` (`client.py`). It works around two defects of vLLM's own reload. A folder that cannot be loaded leaves
-a partial model, and the next request crashes the engine: the files are checked first. With tied embeddings the output
-head keeps a packed copy of the old weights on CPU: it is packed again. Imported only inside vLLM.
+`/collective_rpc` (`client.py`). It works around three defects of vLLM's own reload. A folder that cannot be loaded
+leaves a partial model, and the next request crashes the engine: the files are checked first. With tied embeddings the
+output head keeps a packed copy of the old weights on CPU: it is packed again. The experts of a mixture are not packed
+again on CPU (`packed_experts.py`). Imported only inside vLLM.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rstar2_train.inference import adapter_buffers, parameter_hashes
+from rstar2_train.inference import adapter_buffers, packed_experts, parameter_hashes, route_capture
 from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, read_versions, repack_tied_head
 from rstar2_train.weights.adapter_check import LayerShapes, find_difference
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 TIED_HEAD = "lm_head.weight"
+packed_experts.install()
 parameter_hashes.install()
+route_capture.install()
 
 
 class WeightExtension:
@@ -86,6 +89,11 @@ class WeightExtension:
         """Return the first difference of a loaded adapter to its files, and the layers that vLLM has bound."""
         manager = self.model_runner.lora_manager._adapter_manager
         return adapter_buffers.compare(manager, adapter, Path(folder), scale=scale)
+
+    def rstar2_routes(self, name: str, first: int, last: int, final: bool) -> tuple[int, bytes] | None:
+        """Return bytes per row and rows of the experts of tokens of a request; None if they are not known."""
+        capture = route_capture.route_capture(self.model_runner)
+        return None if capture is None else capture.fetch(name, first, last, final=final)
 
     def rstar2_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of every parameter; needs RSTAR2_HASH_WEIGHTS in the engine's environment."""

@@ -166,14 +166,16 @@ class RolloutSession:
         seed: tuple[int | str, ...],
         on_group: Callable[[list[Trajectory]], None],
         later_versions: bool = False,
+        records_experts: bool = False,
     ) -> None:
         """Sample and score `samples` trajectories per problem; pass each group to `on_group` (`collect_groups`).
 
-        `later_versions`: whether weights that are loaded meanwhile may sample as well. Raises SuspendRequested on a
-        stop request, StageFailed when too many rollouts are lost, and any error of `on_group`.
+        `later_versions`: whether weights that are loaded meanwhile may sample as well. `records_experts`: let the
+        engines report the experts of a mixture for each token. Raises SuspendRequested on a stop request, StageFailed
+        when too many rollouts are lost, and any error of `on_group`.
         """
         count = self._progress_counter(0, len(problems) * samples, every=samples)
-        context = self._rollout_context(sampling, seed, later_versions=later_versions)
+        context = self._rollout_context(sampling, seed, later_versions=later_versions, records_experts=records_experts)
         sampled: list[Trajectory] = []
 
         def on_done(trajectory: Trajectory) -> None:
@@ -260,7 +262,12 @@ class RolloutSession:
         self._checked = True
 
     def _rollout_context(
-        self, sampling: Sampling, seed: tuple[int | str, ...], *, later_versions: bool = False
+        self,
+        sampling: Sampling,
+        seed: tuple[int | str, ...],
+        *,
+        later_versions: bool = False,
+        records_experts: bool = False,
     ) -> RolloutContext:
         spec = self._ctx.job.spec
         agent = Agent.from_spec(spec, self._chat_format, sampling)
@@ -273,6 +280,7 @@ class RolloutSession:
             workers=self._workers,
             seed=seed,
             later_versions=later_versions,
+            records_experts=records_experts,
         )
 
     def _progress_counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:

@@ -120,7 +120,7 @@ def engine_hardware(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfi
     size = memory.weights * rollout.tensor_parallel / shape.parameters
     bandwidth = rollout.tensor_parallel * profile.bandwidth
     flops = rollout.tensor_parallel * profile.engine_flops
-    token_flops = 2 * shape.matrix_parameters
+    token_flops = 2 * shape.active_parameters
     sequences = rollout.engine_args.get("max-num-seqs", rollout.admission.max_in_flight)
     return Hardware(
         step_seconds=profile.launch_seconds + size * shape.matrix_parameters / bandwidth,

@@ -65,7 +65,7 @@ def update_time(
     if step.adapter is None:
         passes = 3 + recomputed
     else:  # a frozen weight has no gradient: only its input has one
-        passes = 2 + recomputed + (3 + recomputed) * step.adapter.parameters / shape.matrix_parameters
+        passes = 2 + recomputed + (3 + recomputed) * step.adapter.parameters / shape.active_parameters
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     updates = settings.updates_per_step if settings else 1
     if settings and (updates > 1 or settings.importance_correction.drops_sequences):

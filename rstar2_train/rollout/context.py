@@ -73,6 +73,7 @@ class SetSettings(NamedTuple):
     seed: tuple[int | str, ...]
     later_versions: bool
     version: str
+    records_experts: bool = False
 
     def context(self, chat_format: ChatFormat, *, pool: Engines, judge: JudgeClient) -> RolloutContext:
         """Return the context of a worker."""
@@ -84,6 +85,7 @@ class SetSettings(NamedTuple):
             seed=self.seed,
             later_versions=self.later_versions,
             version=self.version,
+            records_experts=self.records_experts,
         )
 
 
@@ -105,6 +107,8 @@ class RolloutContext:
     """Whether versions that are pushed later may sample as well. If not, a later push loses unfinished rollouts."""
     workers: Workers | None = None
     """Processes that run the rollouts; None: this one."""
+    records_experts: bool = False
+    """Whether the engines report the experts of a mixture for each token, which the trainer replays."""
     version: str = ""
     """Oldest weight version that may sample; default: the pool's version at creation."""
 
@@ -120,7 +124,14 @@ class RolloutContext:
         """The settings of the set, for a rollout worker."""
         agent = self.agent
         return SetSettings(
-            agent.sampling, agent.rollout, agent.limits, self.rewards, self.seed, self.later_versions, self.version
+            agent.sampling,
+            agent.rollout,
+            agent.limits,
+            self.rewards,
+            self.seed,
+            self.later_versions,
+            self.version,
+            self.records_experts,
         )
 
     def accepts(self, version: str) -> bool:

@@ -9,8 +9,9 @@ be sampled, `InfrastructureError` is raised, and the trajectory is excluded, nev
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rstar2_train.inference.admission import EngineSlot
 from rstar2_train.inference.engine_errors import EngineUnavailable
@@ -47,6 +48,8 @@ class FailoverGenerator:
     seed: tuple[int | str, ...]
     """Name of the trajectory; with the turn's number it seeds each request."""
     backoff: Backoff = Backoff()
+    known: array[int] = field(default_factory=lambda: array("i"))
+    """Tokens of the last turn and its prompt: the engines have reported the experts of all but the last one."""
 
     async def wait_for_engine(self) -> str:
         """Wait for an engine and return its URL. Raises InfrastructureError when the pool gives up."""
@@ -61,7 +64,7 @@ class FailoverGenerator:
         Raises InfrastructureError when no engine can, EngineRejected when the request itself is invalid.
         """
         pool, version = self.context.pool, self.context.version
-        sampled = SampledTurn(accepts=self.context.accepts)
+        sampled = SampledTurn(accepts=self.context.accepts, first_route=self._first_route(token_ids))
         failure: Exception | None = None
         tries = 0
         while tries < MAX_TRIES:
@@ -82,11 +85,20 @@ class FailoverGenerator:
                 await asyncio.sleep(self.backoff.seconds(tries))
                 continue
             if generation is not None:
+                if self.context.records_experts:
+                    self.known = array("i", token_ids) + generation.token_ids
                 return generation
             if self.slot.is_displaced:
                 self.slot.is_displaced = False
                 tries -= 1  # not a failure: the policy moved it, and it starts before those that have not started
         raise InfrastructureError(f"a turn failed {MAX_TRIES} times: {failure}")
+
+    def _first_route(self, token_ids: Sequence[int]) -> int | None:
+        """Return the first token of a prompt whose experts the engine shall report; None if they are not wished."""
+        if not self.context.records_experts:
+            return None
+        continues = array("i", token_ids[: len(self.known)]) == self.known
+        return max(0, len(self.known) - 1) if continues else 0
 
     async def _generate_in(
         self, url: str, token_ids: Sequence[int], sampled: SampledTurn, *, max_tokens: int, turn: int

@@ -43,11 +43,15 @@ class Segment:
     """Each weight version that sampled tokens, with the position of its first one; only for model segments."""
     seconds: float = 0.0
     """Wall time of the generation, or of the tool calls."""
+    routes: bytes = b""
+    """Experts that a mixture chose for consecutive tokens of the sequence (`RouteFormat`), up to the last but one of
+    this segment: those of all model segments of a sequence, one after the other, start at its first token."""
 
     @classmethod
-    def sampled(cls, turn: SampledTurn, *, seconds: float) -> Segment:
-        """Return the segment of a turn of the model."""
-        return cls("model", turn.token_ids, turn.logprobs, turn.versions, seconds)
+    def sampled(cls, turn: SampledTurn, *, seconds: float, routes: bytes | None = None) -> Segment:
+        """Return the segment of a turn of the model. `routes`: of the segment; None: those of the turn."""
+        own = bytes(turn.routes) if routes is None else routes
+        return cls("model", turn.token_ids, turn.logprobs, turn.versions, seconds, own)
 
     @property
     def weight_version(self) -> str:
@@ -210,4 +214,5 @@ def _sequence(segments: Sequence[Segment], advantage: float, staleness: Callable
         advantage=advantage,
         engine_logprobs=np.asarray(logprobs),
         staleness=age if age.any() else None,
+        routes=b"".join(segment.routes for segment in segments) or None,
     )

@@ -34,6 +34,7 @@ _KEY = b"rstar2.trajectories"
 _STEP = re.compile(r"step-(\d+)\.parquet")
 _TYPES: dict[str, pa.DataType] = {
     "str": pa.string(),
+    "bytes": pa.binary(),
     "str | None": pa.string(),
     "int": pa.int64(),
     "float": pa.float64(),
@@ -192,7 +193,8 @@ def from_row(row: dict[str, Any]) -> Trajectory:
 def _segment_from_row(row: dict[str, Any]) -> Segment:
     numbers = {"token_ids": array("i", row["token_ids"]), "logprobs": array("f", row["logprobs"])}
     versions = [(span["version"], span["start"]) for span in row["versions"]]
-    return Segment(**row | numbers | {"versions": versions})
+    routes = row.get("routes") or b""  # None in a file from before this field
+    return Segment(**row | numbers | {"versions": versions, "routes": routes})
 
 
 def _call_from_row(row: dict[str, Any]) -> ToolCall:

@@ -74,6 +74,8 @@ class MicroBatch:
     """Number of sequences without padding rows."""
     lengths: tuple[int, ...] | None = None
     """Packed: the length of each sequence. Attention does not cross their borders. None: padded."""
+    routes: tuple[bytes, ...] | None = None
+    """`TokenSequence.routes` of each sequence, empty for padding; None: no sequence has them."""
 
 
 def sft_rows(sequences: Sequence[TokenSequence]) -> list[BatchRow]:
@@ -236,6 +238,7 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, c
         counts=counts,
         sequences=len(rows) if sequences is None else sequences,
         lengths=tuple(lengths) if packed else None,
+        routes=tuple(member.routes or b"" for member in members) if any(member.routes for member in members) else None,
     )
 
 

@@ -8,6 +8,7 @@ float32, and rounded once; it is also written alone, into the subfolder `adapter
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from rstar2_train.trainer import lora
 from rstar2_train.trainer.adapter_sum import merged
 from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
 from rstar2_train.trainer.model_files import INDEX, SINGLE, tensor_files
+from rstar2_train.trainer.sharding import tensor_shape
 from rstar2_train.weights import adapter_folder
 from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity
 from rstar2_train.weights.model_config import model_config, stored_dtype_name
@@ -45,19 +47,25 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
     whole = _Gathered(shards) if policy.adapter is None else _Merged(policy, policy.adapter, source)
     order, ranks = list(files), dist.get_world_size()
     for first in range(0, len(files), ranks):
-        in_progress, gathered = order[first : first + ranks], {}
+        in_progress = order[first : first + ranks]
+        gathered: dict[str, torch.Tensor] = {}
         for writer, file in enumerate(in_progress):
             for name in files[file]:
                 value = whole.value(name, wanted=dist.get_rank() == writer)
                 if value is not None:
-                    gathered[name] = value.to(device="cpu", dtype=dtype).contiguous()
+                    gathered |= _tensors(value.to(device="cpu", dtype=dtype), policy.tensor_names.get(name, (name,)))
         # The ranks write at the same time, each its own file.
         if dist.get_rank() < len(in_progress):
             save_file(gathered, target / in_progress[dist.get_rank()], metadata={"format": "pt"})
     if dist.get_rank() == 0 and len(files) > 1:
         index = {
             "metadata": {"total_size": sum(shard.numel() * dtype.itemsize for shard in shards.values())},
-            "weight_map": {name: file for file, names in files.items() for name in names},
+            "weight_map": {
+                tensor: file
+                for file, names in files.items()
+                for name in names
+                for tensor in policy.tensor_names.get(name, (name,))
+            },
         }
         (target / INDEX).write_text(json.dumps(index, indent=1))
     if policy.adapter is not None:
@@ -77,6 +85,12 @@ def write_adapter(policy: Policy, source: Path, folder: Path) -> list[FileSummar
         raise ValueError("the policy has no adapter: it is trained as a whole")
     tensors = lora.gathered(trained_shards(policy))
     return adapter_folder.write_adapter(folder, tensors, policy.adapter, base=source) if tensors else []
+
+
+def _tensors(parameter: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Return the tensors of the files of which a parameter consists."""
+    parts = parameter.reshape(len(names), *tensor_shape(parameter, len(names)))
+    return {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
 
 
 class _Gathered:

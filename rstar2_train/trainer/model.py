@@ -6,6 +6,7 @@ tensor from the safetensors files, so that no rank ever holds the whole model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +28,10 @@ from rstar2_train.trainer import attention, lora, varlen
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
 from rstar2_train.trainer.model_files import file_names, tensor_files
-from rstar2_train.trainer.sharding import first_row
+from rstar2_train.trainer.routing import ARGUMENT, Routing, install_replay
+from rstar2_train.trainer.sharding import Piece, own_pieces
 from rstar2_train.weights.adapter_folder import AdapterIdentity
+from rstar2_train.weights.route_format import RouteFormat
 
 if TYPE_CHECKING:
     from rstar2_train.api.lora import LoRASpec
@@ -52,12 +55,16 @@ class Policy(nn.Module):
         self.kernel = kernel
         """Whether attention of packed sequences is one call of the variable-length kernel."""
         self.output_layer = output_layer(model.config.to_dict())
+        self.routes: RouteFormat | None = None
+        """The experts of a token, if the model is a mixture of experts."""
         self.attention = "padded rows"
         """How attention runs, for the log."""
         self.adapter: AdapterIdentity | None = None
         """The adapter that is trained in place of the model."""
         self.file_names: dict[str, str] = {}
         """Names of parameters in the model folder, if it has others."""
+        self.tensor_names: dict[str, tuple[str, ...]] = {}
+        """Names of the tensors of each parameter that is several of them in the model folder: grouped experts."""
 
     def forward(
         self,
@@ -68,6 +75,7 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         lengths: tuple[int, ...] | None = None,
         plain: bool = False,
+        routing: Routing | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities and entropies [trained] of the targets.
 
@@ -78,15 +86,16 @@ class Policy(nn.Module):
             temperature: of the sampling distribution.
             lengths: the lengths of packed sequences.
             plain: compute the logits with the model's own forward pass, for a comparison.
+            routing: experts to use in place of those that a mixture chooses itself.
         """
         if plain:
             logits = self.model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[positions].float()
             log_p = torch.log_softmax(logits / temperature, dim=-1)
             return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
         head = self.model.get_output_embeddings()
-        borders: dict[str, Any] = {}
+        borders: dict[str, Any] = {} if routing is None else {ARGUMENT: routing}
         if lengths is not None:
-            borders = {
+            borders |= {
                 "position_ids": attention.positions_of(lengths, ids.device),
                 "packing": attention.packing_of(lengths, ids.device, kernel=self.kernel),
             }
@@ -184,6 +193,7 @@ def shard_policy(
         raise UnsupportedModel(
             f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, by its name"
         )
+    is_mixture = install_replay(model)
     if adapter is not None:
         lora.add_adapters(model, adapter)
     checked = max(0, len(layers) - layout.unchecked)
@@ -202,6 +212,7 @@ def shard_policy(
             layer.compile()
     policy = Policy(model, chunk=chunk, reduce_once=layout.reduce_once, kernel=kernel)
     policy.adapter = adapter
+    policy.routes = RouteFormat.of(config.to_dict()) if is_mixture else None
     if kernel:
         policy.attention = "packed, by the variable-length kernel of torch"
     elif packed:
@@ -262,27 +273,31 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
 @torch.no_grad()
 def _fill_parameters(policy: Policy, model_dir: Path) -> None:
     files = tensor_files(model_dir)
-    policy.file_names = file_names(policy.model, stored_shards(policy), files, folder=model_dir)
+    names = file_names(policy.model, stored_shards(policy), files, folder=model_dir)
+    policy.file_names = {name: tensors[0] for name, tensors in names.items() if len(tensors) == 1}
+    policy.tensor_names = {name: tensors for name, tensors in names.items() if len(tensors) > 1}
     shards = stored_shards(policy)
     has_adapter = len(shards) < len(named_shards(policy))
-    if has_adapter and any(name != other for name, other in policy.file_names.items()):
+    if has_adapter and any(tensors != (name,) for name, tensors in names.items()):
         raise UnsupportedModel(f"{model_dir}: its files have other names than the model of transformers: remove lora")
-    by_file: dict[Path, list[str]] = {}
-    for name in shards:
-        by_file.setdefault(files[name], []).append(name)
-    for path, names in by_file.items():
+    by_file: dict[Path, list[tuple[Piece, Tensor]]] = {}
+    for name, parameter in shards.items():
+        tensors = policy.tensor_names.get(name, (name,))
+        for piece in own_pieces(parameter, tensors):
+            by_file.setdefault(files[piece.name], []).append((piece, parameter.to_local().view(-1)))
+    for path, pieces in by_file.items():
         with safe_open(path, framework="pt") as file:
-            for name in names:
-                parameter = shards[name]
-                values = file.get_slice(name)
-                if list(values.get_shape()) != list(parameter.shape):
+            for piece, local in pieces:
+                values = file.get_slice(piece.name)
+                if tuple(values.get_shape()) != piece.shape:
                     raise ValueError(
-                        f"{path}: {name} has shape {values.get_shape()}, but config.json requires "
-                        f"{list(parameter.shape)}"
+                        f"{path}: {piece.name} has shape {values.get_shape()}, but config.json requires "
+                        f"{list(piece.shape)}"
                     )
-                start = first_row(parameter)
-                local = parameter.to_local()
-                local.copy_(values[start : start + len(local)])
+                width = math.prod(piece.shape[1:])
+                part = local[piece.place]
+                first = piece.start // width
+                part.copy_(values[first : first + len(part) // width].reshape(-1))
 
 
 @torch.no_grad()

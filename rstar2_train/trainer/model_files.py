@@ -1,11 +1,13 @@
 """The safetensors files of a model folder, and their names for the parameters of the model of transformers.
 
 A parameter may have another name in the files (GPT-NeoX: `embed_out.weight` for `lm_head.weight`), which the engines
-and the exported folder keep. Old files have tensors that no model reads, such as rotary frequencies.
+and the exported folder keep. A mixture has one tensor per expert in the files, and one parameter for all. Old
+files have tensors that no model reads, such as rotary frequencies.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -53,11 +55,16 @@ def tensor_files(model_dir: Path) -> dict[str, Path]:
         return dict.fromkeys(file.keys(), single)
 
 
-def file_names(model: Any, parameters: Iterable[str], stored: Iterable[str], *, folder: Path) -> dict[str, str]:
-    """Return the name of each parameter in the files of its folder.
+def file_names(
+    model: Any, parameters: Iterable[str], stored: Iterable[str], *, folder: Path
+) -> dict[str, tuple[str, ...]]:
+    """Return the names of the tensors in the files of a folder that each parameter has, in its order in memory.
+
+    A parameter is the concatenation of its tensors: itself, or with grouped experts the gate and up projections of
+    expert 0, those of expert 1, and so on.
 
     Args:
-        model: the model of transformers, which defines other names and tensors to skip.
+        model: the model of transformers, which defines other names, grouped experts, and tensors to skip.
         parameters: names of its parameters, tied ones once.
         stored: names of the tensors in the files.
         folder: for the message.
@@ -65,14 +72,20 @@ def file_names(model: Any, parameters: Iterable[str], stored: Iterable[str], *, 
     Raises:
         ValueError: if a parameter has no tensor, or a tensor no parameter.
     """
-    rename = _renaming(model)
-    names = {rename(name): name for name in stored}
-    missing = sorted(set(parameters) - set(names))
+    rename = _Renaming(model)
+    places: dict[str, dict[tuple[int, int], str]] = {}
+    for name in stored:
+        parameter, place = rename(name)
+        places.setdefault(parameter, {})[place] = name
+    names = {parameter: tuple(tensors[place] for place in sorted(tensors)) for parameter, tensors in places.items()}
+    parameters = dict.fromkeys(parameters)
+    missing = sorted(parameters.keys() - names.keys()) + rename.gaps(places)
     tied = getattr(model, "_tied_weights_keys", None) or {}
     skipped = [*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), *BUFFERS]
     unknown = sorted(
         stored_name
-        for name, stored_name in names.items()
+        for name, stored_names in names.items()
+        for stored_name in stored_names
         if name not in parameters
         and not (name in tied and model.config.tie_word_embeddings)
         and not any(re.search(pattern, name) for pattern in skipped)
@@ -85,18 +98,46 @@ def file_names(model: Any, parameters: Iterable[str], stored: Iterable[str], *, 
     return {name: names[name] for name in parameters}
 
 
-def _renaming(model: Any) -> Any:
-    """Return the function from the name of a tensor in the files to that of its parameter."""
-    try:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightRenaming
-    except ImportError:  # before transformers 5.3: no other names
-        return lambda name: name
-    renamings = [renaming for renaming in get_model_conversion_mapping(model) if isinstance(renaming, WeightRenaming)]
+class _Renaming:
+    """The parameter of a tensor in the files, and its place in it: expert and part of the expert."""
 
-    def rename(name: str) -> str:
-        for renaming in renamings:
+    def __init__(self, model: Any) -> None:
+        self._renamings: list[Any] = []
+        self._groups: list[tuple[Any, list[re.Pattern[str]]]] = []
+        """Each conversion that groups experts, and the names of its parts with the number of the expert."""
+        try:
+            from transformers.conversion_mapping import get_model_conversion_mapping
+            from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter, WeightRenaming
+        except ImportError:  # before transformers 5.3: no other names
+            return
+        for entry in get_model_conversion_mapping(model):
+            if isinstance(entry, WeightRenaming):
+                self._renamings.append(entry)
+            elif isinstance(entry, WeightConverter) and _groups_experts(entry, MergeModulelist, Concatenate):
+                parts = [re.compile(part.replace("*.", r"(\d+)\.")) for part in entry.source_patterns]
+                self._groups.append((entry, parts))
+
+    def __call__(self, name: str) -> tuple[str, tuple[int, int]]:
+        for renaming in self._renamings:
             name = renaming.rename_source_key(name)[0]
-        return name
+        for entry, parts in self._groups:
+            for number, part in enumerate(parts):
+                if match := part.search(name):
+                    return entry.rename_source_key(name)[0], (int(match[1]), number)
+        return name, (0, 0)
 
-    return rename
+    def gaps(self, places: dict[str, dict[tuple[int, int], str]]) -> list[str]:
+        """Return the first expert or part that each incomplete group lacks."""
+        lacking = []
+        for parameter, tensors in sorted(places.items()):
+            experts, parts = (1 + max(place[axis] for place in tensors) for axis in (0, 1))
+            absent = [place for place in itertools.product(range(experts), range(parts)) if place not in tensors]
+            lacking += [f"{parameter}, part {part} of expert {expert}" for expert, part in absent[:1]]
+        return lacking
+
+
+def _groups_experts(entry: Any, merge: type, concatenate: type) -> bool:
+    """Return whether a conversion stacks the experts, and joins the rows of their parts, if there are several."""
+    kinds = [(type(operation), operation.dim) for operation in entry.operations if hasattr(operation, "dim")]
+    expected = [(merge, 0), (concatenate, 1)][: 1 + (len(entry.source_patterns) > 1)]
+    return len(kinds) == len(entry.operations) and kinds == expected

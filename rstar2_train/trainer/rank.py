@@ -58,6 +58,8 @@ class TrainerRank:
         self.memory: SleepingMemory | None = None
         """Set by the first `sleep`."""
         self.watch = CompilationWatch() if config.compiled else None
+        self.steps = 0
+        """GRPO steps of this process."""
         self.copies: dict[str, torch.Tensor] = {}
         """Host memory that the copies for checkpoints reuse."""
 
@@ -177,6 +179,7 @@ class TrainerRank:
         if len(updates) > 1 or settings.importance_correction.drops_sequences:
             start = step.step_start(policy, updates, self.compute.device, settings=settings)
         tally = MetricTally()
+        measured, self.steps = self.steps % step.OWN_EXPERTS_EVERY == 0, self.steps + 1
         for number, batches in enumerate(updates):
             tally.add(
                 step.grpo_backward(
@@ -186,6 +189,7 @@ class TrainerRank:
                     settings=settings,
                     start=start[number] if start else None,
                     reference=self.reference,
+                    own_experts=measured and number == 0,
                 )
             )
             tally.add(self._update(lr))
@@ -229,7 +233,7 @@ class TrainerRank:
     def write_version(self, folder: Path, base: str | None) -> FileSummary:
         """Write this rank's file of a weight version. No collective: each rank writes its own shards."""
         policy, _ = self._loaded()
-        return self._chain().write(folder, named_shards(policy), base=base)
+        return self._chain().write(folder, named_shards(policy), base=base, tensors=policy.tensor_names)
 
     def write_adapter(self, model_dir: Path, folder: Path) -> list[FileSummary]:
         """Gather the adapter; rank 0 writes it to `folder` and returns its files, the others none."""

@@ -6,9 +6,9 @@ ranks' files and the manifest are in place: a failed publication is followed by 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rstar2_train.trainer.sharding import first_row, shard_position
+from rstar2_train.trainer.sharding import own_pieces, shard_position
 from rstar2_train.weights.shard_file import BITS, DENSE_SHARE, FileSummary, Shard, bit_sum, write_shards
 
 _VIEWS = {2: torch.int16, 4: torch.int32}
@@ -39,13 +39,21 @@ class ShardWriter:
         self._pending: dict[str, tuple[Tensor | None, Tensor]] = {}
         """Positions (None: all) and bit patterns of each shard that the uncommitted version changes."""
 
-    def write(self, folder: Path, shards: dict[str, Any], *, base: str | None) -> FileSummary:
+    def write(
+        self,
+        folder: Path,
+        shards: dict[str, Any],
+        *,
+        base: str | None,
+        tensors: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> FileSummary:
         """Write this rank's file; commit it later.
 
         Args:
             folder: the folder of the version, not yet visible to readers.
             shards: this rank's part of each parameter, a DTensor, by name.
             base: id of the version to which the file has the changes; None: write the whole shards.
+            tensors: names of the tensors of each parameter that is several of them, such as the experts of a mixture.
 
         Raises:
             ValueError: if `base` is not the last committed version.
@@ -56,7 +64,8 @@ class ShardWriter:
                 "publish a snapshot first"
             )
         self._pending = {}
-        return write_shards(folder / f"rank-{self._rank:04d}.shards", self._shards(shards, snapshot=base is None))
+        file = folder / f"rank-{self._rank:04d}.shards"
+        return write_shards(file, self._shards(shards, tensors, snapshot=base is None))
 
     def commit(self, version_id: str) -> None:
         """Take the last written version, with this id, as the base of the next one."""
@@ -73,33 +82,33 @@ class ShardWriter:
         return self._committed.values()
 
     @torch.no_grad()
-    def _shards(self, shards: dict[str, Any], *, snapshot: bool) -> Iterator[Shard]:
+    def _shards(
+        self, shards: dict[str, Any], tensors: Mapping[str, Sequence[str]], *, snapshot: bool
+    ) -> Iterator[Shard]:
         for name, parameter in shards.items():
-            local = parameter.to_local().detach()
-            if not local.numel():
-                continue
-            bits = signed_bits(local.to(self._dtype))
             if shard_position(parameter)[2]:
                 continue  # the ranks of the first copy write the model
-            start = first_row(parameter) * math.prod(parameter.shape[1:])
-            positions = None if snapshot else changed_positions(self._committed[name], bits)
-            if positions is not None and not len(positions):
-                continue
-            if positions is not None and len(positions) > DENSE_SHARE * len(bits):
-                positions = None
-            # A float32 shard is the live parameter itself: without a copy, the base would follow the next update.
-            values = bits.clone() if positions is None else bits[positions]
-            self._pending[name] = (positions, values)
-            yield Shard(
-                name=name,
-                shape=tuple(parameter.shape),
-                dtype=self._name,
-                start=start,
-                count=len(bits),
-                checksum=tensor_bit_sum(bits),
-                positions=None if positions is None else positions.cpu().numpy(),
-                values=_array(values, self._name),
-            )
+            whole = signed_bits(parameter.to_local().detach().to(self._dtype))
+            for piece in own_pieces(parameter, tensors.get(name, (name,))):
+                bits = whole[piece.place]
+                positions = None if snapshot else changed_positions(self._committed[piece.name], bits)
+                if positions is not None and not len(positions):
+                    continue
+                if positions is not None and len(positions) > DENSE_SHARE * len(bits):
+                    positions = None
+                # A float32 shard is the live parameter itself: without a copy, the base would follow the next update.
+                values = bits.clone() if positions is None else bits[positions]
+                self._pending[piece.name] = (positions, values)
+                yield Shard(
+                    name=piece.name,
+                    shape=piece.shape,
+                    dtype=self._name,
+                    start=piece.start,
+                    count=len(bits),
+                    checksum=tensor_bit_sum(bits),
+                    positions=None if positions is None else positions.cpu().numpy(),
+                    values=_array(values, self._name),
+                )
 
 
 def changed_positions(before: Tensor, after: Tensor) -> Tensor:

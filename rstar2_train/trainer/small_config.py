@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from rstar2_train.capacity.model_support import EXPERTS
+
 WINDOW = 8
 """Sliding window of the small model, in tokens."""
 _WIDTH, _INNER, _VOCABULARY = 16, 96, 128
 _MOST_LAYERS = 8
-_INNER_FIELDS = ("intermediate_size", "shared_intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+_INNER_FIELDS = (
+    "intermediate_size",
+    "moe_intermediate_size",
+    "shared_intermediate_size",
+    "ffn_hidden_size",
+    "ffn_dim",
+    "n_inner",
+)
+_EXPERTS, _CHOSEN = 8, 3
 _SPECIAL_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
@@ -40,6 +50,7 @@ def small_config(config: Any) -> Any | None:
         small |= {"mamba_n_heads": 4, "mamba_d_head": _WIDTH * int(values.get("mamba_expand") or 2)}
     if values.get("sliding_window"):
         small["sliding_window"] = WINDOW
+    small |= _small_mixture(values)
     small |= {name: value[:kept] for name, value in values.items() if isinstance(value, list) and len(value) == layers}
     width = values.get("head_dim") or values["hidden_size"] // heads
     for name in ("rope_parameters", "rope_scaling"):
@@ -51,6 +62,18 @@ def small_config(config: Any) -> Any | None:
         return type(config)(**merged)
     except Exception:  # any validation error of the class
         return None
+
+
+def _small_mixture(values: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with few experts. If the model has layers without them, the first layer has none."""
+    small: dict[str, Any] = {name: min(_EXPERTS, values[name]) for name in EXPERTS if values.get(name)}
+    if isinstance(values.get("num_experts_per_tok"), int):
+        small["num_experts_per_tok"] = min(_CHOSEN, values["num_experts_per_tok"])
+    if isinstance(values.get("decoder_sparse_step"), int):
+        small["decoder_sparse_step"] = min(2, values["decoder_sparse_step"])
+    if values.get("mlp_only_layers"):
+        small["mlp_only_layers"] = [0]
+    return small
 
 
 def _layers_of_all_kinds(values: dict[str, Any], layers: int) -> int:

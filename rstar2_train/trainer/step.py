@@ -20,6 +20,7 @@ from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
 from rstar2_train.trainer.lora import BasePolicy
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
+from rstar2_train.trainer.routing import Routing, routing_of
 from rstar2_train.trainer.transfers import DeviceBatch, on_device
 from rstar2_train.trainer.types import MetricTally
 
@@ -37,6 +38,10 @@ class UpdateStart:
     """Whether each token belongs to a rollout whose gap is too large; None: no token."""
     counts: Counts | None = None
     """Denominators of the kept rollouts, if excluded ones are dropped."""
+
+
+OWN_EXPERTS_EVERY = 10
+"""Steps between two measurements of the gap to the engine without the replay of its experts."""
 
 
 def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> MetricTally:
@@ -63,6 +68,7 @@ def grpo_backward(
     settings: GRPOSettings,
     start: UpdateStart | None,
     reference: Policy | BasePolicy | None = None,
+    own_experts: bool = False,
 ) -> MetricTally:
     """Accumulate the gradient of the objective over one update's micro-batches.
 
@@ -74,15 +80,20 @@ def grpo_backward(
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
         reference: frozen policy, if the settings have one: of the KL term, or the teacher.
+        own_experts: measure the gap to the engine also without the replay of its experts, in the first micro-batch.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
         reference_logprobs = None
         if reference is not None:
             with torch.no_grad():
+                # Another model has its own experts.
                 reference_logprobs, _ = _forward(reference, batch, temperature=settings.temperature)
             cast(FSDPModule, reference).reshard()
-        logprobs, entropies = _forward(policy, batch, temperature=settings.temperature)
+        routing = _routing(policy, batch)
+        if own_experts and number == 0 and policy.routes is not None:
+            tally.add(_own_experts(policy, batch, temperature=settings.temperature), {})
+        logprobs, entropies = _forward(policy, batch, temperature=settings.temperature, routing=routing)
         if start is None:
             old, counts = logprobs.detach(), None
             excluded = _excluded(batch, old, limit=settings.importance_correction.max_sequence_gap)
@@ -99,7 +110,10 @@ def grpo_backward(
         )
         _backward(parts.loss)
         entropy = torch.where(tokens.trained, entropies, 0.0).sum()
-        tally.add(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima, parts.gaps)
+        sums = parts.sums | {"loss": parts.loss, "entropy": entropy}
+        if routing is not None:
+            sums |= _replay_metrics(routing, batch, old)
+        tally.add(sums, parts.maxima, parts.gaps)
     return tally.read()
 
 
@@ -157,7 +171,10 @@ def start_logprobs(
     policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
 ) -> list[Tensor]:
     """Return pi_old of each micro-batch: the trainer's own log-probabilities before the first update of the step."""
-    values = [_forward(policy, batch, temperature=temperature)[0] for batch in on_device(batches, device)]
+    values = [
+        _forward(policy, batch, temperature=temperature, routing=_routing(policy, batch))[0]
+        for batch in on_device(batches, device)
+    ]
     # Without a backward pass the root's parameters would stay gathered after the forward pass.
     cast(FSDPModule, policy).reshard()
     return values
@@ -225,13 +242,47 @@ def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.devi
         yield batch
 
 
-def _forward(policy: Policy | BasePolicy, batch: DeviceBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
+def _routing(policy: Policy, batch: DeviceBatch) -> Routing | None:
+    """Return the experts that the engine chose; None if the batch has none."""
+    if batch.routes is None or policy.routes is None:
+        return None
+    return routing_of(batch.routes, policy.routes, batch.ids, batch.lengths)
+
+
+def _replay_metrics(routing: Routing, batch: DeviceBatch, old: Tensor) -> dict[str, Tensor]:
+    """Return the replayed choices, those that the trainer's own routers would not make, and KL(engine || trainer)."""
+    return {
+        "experts": torch.stack([*routing.compared.values()]).sum(),
+        "experts_differing": torch.stack([*routing.differing.values()]).sum(),
+        "engine_kl": _engine_kl(batch, old),
+    }
+
+
+@torch.no_grad()
+def _own_experts(policy: Policy, batch: DeviceBatch, *, temperature: float) -> dict[str, Tensor]:
+    """Return KL(engine || trainer) and tokens of a micro-batch that the trainer computes with its own experts."""
+    values, _ = _forward(policy, batch, temperature=temperature)
+    cast(FSDPModule, policy).reshard()
+    return {"own_experts_kl": _engine_kl(batch, values), "own_experts_tokens": (batch.weights > 0).sum()}
+
+
+def _engine_kl(batch: DeviceBatch, logprobs: Tensor) -> Tensor:
+    """Return the k3 estimate of KL(engine || trainer), summed over the trained tokens, which the engine sampled."""
+    assert batch.engine_logprobs is not None
+    gap = torch.where(batch.weights > 0, logprobs.detach() - batch.engine_logprobs, 0.0)
+    return (torch.expm1(gap) - gap).sum()
+
+
+def _forward(
+    policy: Policy | BasePolicy, batch: DeviceBatch, *, temperature: float, routing: Routing | None = None
+) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = policy(
         ids=batch.ids,
         positions=batch.positions,
         targets=batch.targets,
         temperature=temperature,
         lengths=batch.lengths,
+        routing=routing,
     )
     return result
 

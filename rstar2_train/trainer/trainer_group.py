@@ -13,6 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
+from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.grpo_roc.gap import gap_quantile
@@ -33,6 +36,7 @@ from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental import offer_channel
 from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.experimental.transfer import Offer
+from rstar2_train.weights.route_format import RouteFormat
 from rstar2_train.weights.version_store import VersionManifest
 
 log = logging.getLogger(__name__)
@@ -74,6 +78,8 @@ class TrainerGroup:
         self._libraries: set[str] = set()
         self._layout: Layout | None = None
         self._adapter: AdapterIdentity | None = None
+        self._routes: RouteFormat | None = None
+        """The experts of a token, if the model is a mixture."""
         self._uncompiled = 0.0
         """Functions that torch no longer compiles."""
 
@@ -89,6 +95,7 @@ class TrainerGroup:
         """
         report: LoadReport = self._ranks.call("load", model_dir, optimizer)[0]
         self._model_dir, self._layout, self._adapter = model_dir, report.layout, report.adapter
+        self._routes = RouteFormat.of_folder(model_dir)
         log.info("layout of the training step: %s", report.layout)
         log.info("attention: %s; layers: %s", report.attention, "compiled" if report.compiled else "not compiled")
         small = "no small model of the class" if report.family_difference is None else f"{report.family_difference:.1g}"
@@ -150,6 +157,8 @@ class TrainerGroup:
             update_skipped, lr, seconds, tokens_per_second.
         """
         started = time.perf_counter()
+        if settings.router_replay and self._routes is not None:
+            _check_routes([sequence for group in groups for sequence in group], self._routes)
         updates = grpo_updates(groups, updates=settings.updates_per_step, seed=seed)
         by_update = [self._distribute([row for group in update for row in group]) for update in updates]
         by_rank = [[shares[rank] for shares in by_update] for rank in range(self._ranks.count)]
@@ -172,7 +181,7 @@ class TrainerGroup:
         if "correction" in tally.sums:
             metrics["correction_mean"] = tally.sums["correction"] / tokens
         metrics |= {name: tally.sums[name] / tokens for name in ("reference_kl", "teacher_kl") if name in tally.sums}
-        return metrics | _gap_metrics(tally)
+        return metrics | _gap_metrics(tally) | _replay_metrics(tally)
 
     def snapshot_state(self) -> None:
         """Copy weights, optimiser and generators into host memory, for `write_checkpoint`."""
@@ -388,6 +397,34 @@ def _gap_metrics(tally: MetricTally) -> Metrics:
     if "excluded" in sums:
         metrics["gap_excluded_ratio"] = sums["excluded"] / tokens
     return metrics
+
+
+def _replay_metrics(tally: MetricTally) -> Metrics:
+    """Return the metrics of the replay of a mixture's experts.
+
+    `own_experts_kl` is KL(engine || trainer) if the trainer used its own experts, in the steps that measure it.
+    """
+    sums, metrics = tally.sums, {}
+    if "experts" in sums:
+        metrics["experts_changed_ratio"] = sums["experts_differing"] / max(1.0, sums["experts"])
+        metrics["engine_kl"] = sums["engine_kl"] / sums["tokens"]
+    if sums.get("own_experts_tokens"):
+        metrics["own_experts_kl"] = sums["own_experts_kl"] / sums["own_experts_tokens"]
+    return metrics
+
+
+def _check_routes(sequences: Sequence[TokenSequence], form: RouteFormat) -> None:
+    """Raise StageFailed if the experts of a token are missing that a sampled token depends on."""
+    for sequence in sequences:
+        last = int(np.flatnonzero(sequence.mask)[-1]) if sequence.mask.any() else 0
+        missing = form.missing(sequence.routes, last)
+        if missing:
+            raise StageFailed(
+                "BadData",
+                f"a rollout of {len(sequence.ids)} tokens lacks the experts of {missing} tokens that the engine chose: "
+                "delete the trajectory files of the steps that are not trained yet, or set grpo.routerReplay: false",
+                retryable=False,
+            )
 
 
 def _common(tally: MetricTally, *, lr: float, all_tokens: int, started: float) -> Metrics:

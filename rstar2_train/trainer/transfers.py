@@ -31,6 +31,7 @@ class DeviceBatch:
     engine_logprobs: Tensor | None
     stale: Tensor | None
     lengths: tuple[int, ...] | None
+    routes: tuple[bytes, ...] | None
 
 
 def on_device(batches: Sequence[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:
@@ -75,6 +76,7 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         engine_logprobs=move(batch.engine_logprobs),
         stale=move(batch.stale),
         lengths=batch.lengths,
+        routes=batch.routes,
     )
 
 

@@ -143,6 +143,9 @@ class TokenSequence:
     staleness: NDArray[np.int32] | None = None
     """Number of updates between the weights that sampled each token and those that it trains, 0 for masked tokens.
     None: all are 0."""
+    routes: bytes | None = None
+    """Experts that the engine chose for the first tokens, all but those after the last sampled token (`RouteFormat`);
+    None: no engine reported them."""
 
     def __post_init__(self) -> None:
         for name in ("mask", "engine_logprobs", "staleness"):

@@ -88,6 +88,37 @@ def random_model(folder: Path, *, seed: int) -> Path:
     return folder
 
 
+def mixture_model(folder: Path) -> Path:
+    """Write a tiny mixture of experts with random weights; its second layer has no experts."""
+    import torch
+    from transformers import AutoConfig, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    dense = AutoConfig.from_pretrained(random_model(folder, seed=0))
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=dense.vocab_size,
+        hidden_size=64,
+        intermediate_size=96,
+        moe_intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=dense.max_position_embeddings,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+        initializer_range=0.15,
+        pad_token_id=dense.pad_token_id,
+        eos_token_id=dense.eos_token_id,
+        bos_token_id=dense.bos_token_id,
+    )
+    (folder / "model.safetensors").unlink()
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
 def memorising_model(folder: Path, *, base: Path) -> Path:
     """Train `base` until it repeats the conversation."""
     import torch

@@ -45,6 +45,7 @@ def _config(name: str, **fields: Any) -> Callable[[], Any]:
 
 
 _MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 FAMILIES: Mapping[str, Callable[[], Any]] = {
     "Llama": _config("Llama"),
     "Llama 3": _config("Llama", rope_parameters=_ROPE["llama3"]),
@@ -53,6 +54,10 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
     "Qwen2.5, sliding window": _config("Qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
     "Qwen3": _config("Qwen3", head_dim=8, tie_word_embeddings=True),
     "Qwen3, YaRN": _config("Qwen3", head_dim=8, rope_parameters=_ROPE["yarn"]),
+    "Qwen3-MoE": _config("Qwen3Moe", head_dim=8, norm_topk_prob=True, **_EXPERTS),
+    "Qwen3-MoE, some dense layers": _config(
+        "Qwen3Moe", head_dim=8, num_hidden_layers=3, mlp_only_layers=[1], **_EXPERTS
+    ),
     "SmolLM3": _config("SmolLM3", no_rope_layer_interval=2),
     "Mistral": _config("Mistral", head_dim=8, sliding_window=None),
     "Mistral, sliding window": _config("Mistral", head_dim=8, sliding_window=WINDOW),

@@ -32,12 +32,22 @@ def _scores(patch: Patch, field: str) -> None:
 def _wrong_names(patch: Patch) -> None:
     real = model.file_names
 
-    def swapped(*arguments: Any, **options: Any) -> dict[str, str]:
+    def swapped(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:
         names = real(*arguments, **options)
         first, second = (f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1))
-        return names | {first: second, second: first}
+        return names | {first: names[second], second: names[first]}
 
     patch(model, "file_names", swapped)
+
+
+def _wrong_experts(patch: Patch) -> None:
+    real = model.file_names
+
+    def rotated(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:
+        names = real(*arguments, **options)
+        return {name: tensors[2:] + tensors[:2] for name, tensors in names.items()}
+
+    patch(model, "file_names", rotated)
 
 
 def leak(patch: Patch) -> None:
@@ -71,6 +81,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "cap of the scores ignored": ("Gemma 2", lambda patch: _scores(patch, "softcap")),
     "factor of the scores ignored": ("Granite 3", lambda patch: _scores(patch, "scaling")),
     "wrong names": ("Llama", _wrong_names),
+    "wrong order of the experts": ("Qwen3-MoE", _wrong_experts),
     "packed rows leak": ("Qwen3", leak),
     "wrong positions": ("Qwen3", _wrong_positions),
     "wrong buffers": ("Llama 3", _wrong_buffers),

@@ -16,7 +16,7 @@ import logging
 import time
 from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 from rstar2_train.trainer.types import TokenSequence
+from rstar2_train.weights.route_format import RouteFormat
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +73,17 @@ class Generator:
         problems: Sequence[Problem],
         prompts: Mapping[str, array[int]],
         served: ServedVersion,
+        *,
+        routes: RouteFormat | None = None,
     ) -> None:
-        """`prompts`: the tokens of each problem's prompt, by id."""
+        """`prompts`: the tokens of each problem's prompt, by id. `routes`: of a mixture whose experts are replayed."""
         self._ctx = ctx
         self._settings = settings
         self._rollouts = rollouts
         self._problems = problems
         self._prompts = prompts
         self._served = served
+        self._routes = routes
         self._order = PromptSampler(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
 
     @contextlib.asynccontextmanager
@@ -156,6 +160,9 @@ class Generator:
         groups = regroup_stored(stored, problems=problems, rollouts_per_prompt=self._settings.rollouts_per_prompt)
         if groups is None:
             log.warning("step %d: the stored rollouts have other settings or data; sampling again", step + 1)
+        elif not all(map(self._has_experts, groups)):
+            log.warning("step %d: the stored rollouts lack the engines' experts; sampling again", step + 1)
+            groups = None
         elif not all(self._recent(group, step) for group in groups):
             log.warning("step %d: the stored rollouts exceed maxStaleness; sampling again", step + 1)
             groups = None
@@ -186,7 +193,7 @@ class Generator:
             writes.append(asyncio.create_task(append(group)))
 
         for group in await asyncio.to_thread(group_log.read):
-            if self._usable(group, problems) and self._recent(group, step):
+            if self._usable(group, problems) and self._has_experts(group) and self._recent(group, step):
                 add(group)
         stored = set(groups)
         if groups:
@@ -201,6 +208,7 @@ class Generator:
                     seed=ctx.step_seed(step),
                     on_group=accept,
                     later_versions=settings.max_staleness > 0,
+                    records_experts=self._routes is not None,
                 )
         finally:
             await asyncio.gather(*writes)
@@ -233,12 +241,22 @@ class Generator:
     def _select(self, group: Group, step: int) -> list[TokenSequence] | None:
         settings = self._settings
         staleness = partial(self._staleness, step) if settings.max_staleness else None
-        return select_group(group, settings=settings, seed=self._ctx.step_seed(step), staleness=staleness)
+        selected = select_group(group, settings=settings, seed=self._ctx.step_seed(step), staleness=staleness)
+        if selected is None or self._routes is not None:
+            return selected
+        return [replace(sequence, routes=None) for sequence in selected]
 
     def _staleness(self, step: int, version: str) -> int:
         """Return how many steps older than those of `step` the weights of a version are; 0 for an unknown version."""
         sampled = version_step(self._ctx.stage, version)
         return 0 if sampled is None else step - sampled
+
+    def _has_experts(self, group: Group) -> bool:
+        """Return whether a stored group has the experts of its sampled tokens, if they are replayed."""
+        if self._routes is None:
+            return True
+        sampled = [segment for trajectory in group for segment in trajectory.segments if segment.versions]
+        return all(segment.routes for segment in sampled)
 
     def _recent(self, group: Group, step: int) -> bool:
         """Return whether every token of a stored group is within maxStaleness at `step`."""

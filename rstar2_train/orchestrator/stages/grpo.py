@@ -37,6 +37,7 @@ from rstar2_train.orchestrator.validation import needs_validation, run_validatio
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import tokenise_prompts
 from rstar2_train.trainer.types import OptimizerConfig
+from rstar2_train.weights.route_format import RouteFormat
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         problems, prompts = await usable_problems(ctx, settings, chat_format)
         rollouts = await stack.enter_async_context(sessions.rollouts(ctx, chat_format))
         served = ServedVersion()
-        generator = Generator(ctx, settings, rollouts, problems, prompts, served)
+        routes = RouteFormat.of_folder(source.model) if settings.router_replay else None
+        generator = Generator(ctx, settings, rollouts, problems, prompts, served, routes=routes)
         steps = StepTrainer(ctx, settings, trainer, chat_format)
         publisher = Publisher(ctx, trainer, rollouts, served, in_flight=lag > 0)
 

@@ -38,6 +38,17 @@ class Turn:
             turn = turn.parent
         return path[::-1]
 
+    def routes(self, start: int) -> bytes:
+        """Return the reported experts of the tokens from `start` to the last but one of this turn."""
+        turn, row = self.generation, self.generation.route_bytes
+        if not turn.routes or turn.first_route is None:
+            return b""
+        before = b""
+        if start < turn.first_route:
+            assert self.parent is not None
+            before = self.parent.routes(start)[: (turn.first_route - start) * row]
+        return before + bytes(turn.routes[max(0, start - turn.first_route) * row :])
+
     def token_ids(self) -> array[int]:
         """Return all tokens up to the end of this turn."""
         ids = array("i")
@@ -79,6 +90,7 @@ class TokenTree:
             path = leaf.path()
             first = next(at for at, turn in enumerate(path) if id(turn) not in done)
             before = path[first - 1].token_ids() if first else array("i")
+            known = 0
             for turn in path[first:]:
                 if turn is path[first]:
                     segments.append(Segment("prompt", before + turn.gap_ids))
@@ -88,7 +100,9 @@ class TokenTree:
                     call.turn = len(done)
                 calls += turn.calls
                 done.add(id(turn))
-                segments.append(Segment.sampled(turn.generation, seconds=turn.seconds))
+                routes = turn.routes(known)
+                segments.append(Segment.sampled(turn.generation, seconds=turn.seconds, routes=routes))
+                known = len(turn.token_ids()) - 1
         return segments, calls
 
     def _leaves(self) -> list[Turn]:

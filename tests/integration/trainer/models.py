@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
@@ -42,6 +42,30 @@ def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32", seed
         initializer_range=0.15,
     )
     Qwen3ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def write_mixture(folder: Path) -> Path:
+    """Write a random Qwen3-MoE of three layers, one of them without experts; no number of ranks divides its experts."""
+    torch.manual_seed(7)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=24,
+        num_experts=5,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        initializer_range=0.15,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
@@ -95,10 +119,14 @@ class RanksHere:
     count = 1
     pids: ClassVar[list[int]] = [os.getpid()]
 
-    def __init__(self, *, ranks: int, config: TrainConfig, **_: object) -> None:
+    def __init__(
+        self, *, ranks: int = 1, config: TrainConfig = CONFIG, rank: TrainerRank | None = None, **_: object
+    ) -> None:
+        """`rank`: a connected rank to use; default: a new one."""
         assert ranks == 1
-        self._rank = TrainerRank(rank=0, ranks=1, config=config)
-        self._rank.connect(LOOPBACK, self._rank.listen(LOOPBACK), 1)
+        self._rank = rank or TrainerRank(rank=0, ranks=1, config=config)
+        if rank is None:
+            self._rank.connect(LOOPBACK, self._rank.listen(LOOPBACK), 1)
 
     def call(self, method: str, *args: Any) -> list[Any]:
         return [getattr(self._rank, method)(*args)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import CONFIG, OPTIMIZER, RanksHere, conversations, save
+from models import CONFIG, OPTIMIZER, RanksHere, conversations, save, write_mixture
 from rank_processes import run_ranks
 from safetensors.torch import load_file
 
@@ -54,8 +54,11 @@ def run_rank(rank: int, ranks: int, port: int, model: Path, source: Path | None,
     return loss
 
 
-def test_checkpoint_moves_between_ranks_and_meshes(model_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mixture", [False, True])
+def test_checkpoint_moves_between_ranks_and_meshes(mixture: bool, model_dir: Path, tmp_path: Path) -> None:
     """2 ranks, 4 ranks as 2 x 2, 1 rank: each writes the same weights and moments, and has the same loss."""
+    if mixture:
+        model_dir = write_mixture(tmp_path / "mixture")
     source: Path | None = None
     losses, weights = [], []
     for ranks, per_host in ((2, 2), (4, 2), (1, 1)):

@@ -47,7 +47,19 @@ def test_shape_config_without_layers_is_rejected(tmp_path: Path) -> None:
         read_shape("anything", folder=tmp_path)
 
 
-def test_shape_mixture_of_experts_is_rejected() -> None:
-    """A mixture of experts has other parameters per token: no wrong figure, but an error."""
-    with pytest.raises(ValueError, match="mixtures of experts"):
-        shape_of(KNOWN["Qwen3-8B"] | {"num_experts": 128}, name="moe")
+def test_shape_mixture_has_all_and_active_parameters() -> None:
+    """A mixture has the parameters of all experts; a token is multiplied with those of the chosen ones."""
+    mixture = read_shape("Qwen3-30B-A3B")
+    # 3.3 billion in the model card; the embedding is no matrix that multiplies.
+    assert mixture.active_parameters / 1e9 == pytest.approx(3.3 - 151936 * 2048 / 1e9, abs=0.07)
+    assert mixture.forward_flops(1, 0) == 2 * mixture.active_parameters
+    assert mixture.matrix_parameters == mixture.parameters - mixture.embedding_parameters - mixture.hidden
+    config = KNOWN["Qwen3-30B-A3B"]
+    some_dense = shape_of(config | {"mlp_only_layers": [0], "decoder_sparse_step": 2}, name="")
+    assert some_dense.dense_layers == 24
+
+
+def test_shape_unknown_mixture_is_rejected() -> None:
+    """The MLPs of another class may have other parameters: no wrong figure, but an error."""
+    with pytest.raises(ValueError, match="mixtures of experts of model_type 'other'"):
+        shape_of(KNOWN["Qwen3-30B-A3B"] | {"model_type": "other"}, name="moe")

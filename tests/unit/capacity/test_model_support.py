@@ -37,6 +37,7 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
     ("config", "message"),
     [
         ({"num_local_experts": 8}, "num_local_experts: mixtures of experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 8, "quantization_config": {"bits": 4}}, "quantised weights"),
         ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
@@ -63,4 +64,7 @@ def test_find_obstacles_accepts_what_is_exact() -> None:
     assert not list(find_obstacles(hybrid, packed=False))
     long = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 64}}
     assert not list(find_obstacles(long, packed=True, longest=64))
+    mixture = {"model_type": "qwen3_moe", "num_experts": 8}
+    assert not list(find_obstacles(mixture, packed=True))
+    assert any("not supported with LoRA" in obstacle for obstacle in find_obstacles(mixture, packed=True, adapter=True))
     assert not list(find_obstacles({"num_local_experts": 0, "model_type": "granitemoehybrid"}, packed=True))

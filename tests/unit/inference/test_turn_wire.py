@@ -1,6 +1,7 @@
 """The binary bodies of the engine's route, and the turn that grows with each part."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,8 @@ def test_request_and_part_keep_their_values() -> None:
     assert encode_request({}, token_array(ids), [4]) == encode_request({}, [*ids, 4])
     part = TurnPart(token_array([1, 2]), logprob_array([-0.1, -9999.0]), (("v", 0), ("ü", 1)), "stop")
     assert PartReader().feed(encode_part(part)) == [part]
+    routed = replace(part, routes=bytes(range(6)), route_bytes=2)
+    assert PartReader().feed(encode_part(routed)) == [routed]
     for body in (b"", b"{}", encode_request({}, [1])[:-1], encode_request({}, [1]) + b"x"):
         with pytest.raises(ValueError, match="body"):
             decode_request(body)
@@ -35,7 +38,8 @@ def test_request_and_part_keep_their_values() -> None:
 def test_parts_arrive_in_any_pieces(size: int) -> None:
     """The network may split and join frames anywhere."""
     parts = [TurnPart(token_array([at] * at), logprob_array([-1.0] * at), (("v", 0),)) for at in range(5)]
-    parts.append(TurnPart(token_array([]), logprob_array([]), (), error="x"))
+    parts.append(TurnPart(token_array([]), logprob_array([]), (), error="x", routes=b"12", route_bytes=2))
+    parts.append(parts[1])
     data = b"".join(map(encode_part, parts))
     reader = PartReader()
     assert [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])] == parts
@@ -54,6 +58,23 @@ def test_sampled_turn_continues_with_its_versions() -> None:
     assert generation.logprobs == logprob_array([-1.0, -2.0, -3.0, -4.0, -5.0])
     assert generation.versions == [("a", 0), ("b", 2), ("d", 4)]
     assert generation.finish_reason == "stop"
+
+
+def test_sampled_turn_knows_its_next_experts() -> None:
+    """A request for the rest of a turn asks for the experts that are missing; a finished turn has all but the last."""
+    turn = SampledTurn(first_route=3)
+    assert turn.next_route == 3
+    turn.add(TurnPart([1, 2], [-1.0, -2.0], [("a", 0)], routes=bytes(8), route_bytes=2), url="one")
+    assert turn.next_route == 7
+    turn.resume()
+    turn.add(TurnPart([3], [-3.0], [("a", 0)], "stop"), url="two")
+    with pytest.raises(EngineRejected, match=r"two reports the experts of 7 of 9 tokens.*routerReplay"):
+        turn.check_routes(6, url="two")
+    turn.add(TurnPart([], [], [("a", 0)], "stop", routes=bytes(2), route_bytes=2), url="two")
+    turn.check_routes(6, url="two")
+    unwished = SampledTurn()
+    assert unwished.next_route is None
+    unwished.check_routes(6, url="two")
 
 
 @pytest.mark.parametrize(

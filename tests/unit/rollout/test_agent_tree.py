@@ -27,6 +27,11 @@ def sequences(tree: TokenTree) -> list[tuple[list[int], list[int], list[int]]]:
     ]
 
 
+def rows(token_ids: list[int]) -> bytes:
+    """Return experts, two bytes for each token but the last, that name the token and its position."""
+    return b"".join(bytes([token % 256, at]) for at, token in enumerate(token_ids[:-1]))
+
+
 def test_tree_extended_history_is_one_sequence() -> None:
     """Prompts that extend an earlier turn, and only append to it, give one sequence with masked replies."""
     tree = TokenTree()
@@ -86,7 +91,10 @@ def test_tree_keeps_logprobs_versions_and_calls() -> None:
 
 
 def test_tree_random_histories_train_each_token_once() -> None:
-    """For any edits of the history: each sampled token is trained once, after exactly the tokens of its request."""
+    """For any edits of the history: each sampled token is trained once, after exactly the tokens of its request.
+
+    Each sequence has the experts of all its tokens but the last, also if the engine reported only those of new tokens.
+    """
     for seed in range(50):
         draw = random.Random(seed)
         tree, requests, histories, token = TokenTree(), {}, [[1]], 10
@@ -95,10 +103,18 @@ def test_tree_random_histories_train_each_token_once() -> None:
             prompt = history[: draw.randint(1, len(history))] + [draw.randint(2, 4) for _ in range(draw.randint(0, 2))]
             sampled = list(range(token, token + draw.randint(1, 3)))
             token = sampled[-1] + 1
-            tree.add(prompt, generation(*sampled))
+            whole = [*prompt, *sampled]
+            last = histories[-1] if len(histories) > 1 else []
+            first = len(last) - 1 if last and prompt[: len(last)] == last else 0
+            turn = generation(*sampled)
+            turn.first_route, turn.routes, turn.route_bytes = first, bytearray(rows(whole)[2 * first :]), 2
+            tree.add(prompt, turn)
             requests[sampled[0]] = (prompt, sampled)
             histories.append(prompt + sampled)
         trained = []
+        segments, _ = tree.segments()
+        for part in Trajectory("p", 0, prompt_ids=token_array([1000]), segments=segments).sequences():
+            assert part.routes == rows(part.ids.tolist())
         for prompt_ids, response, mask in sequences(tree):
             whole, masks = prompt_ids + response, [0] * len(prompt_ids) + mask
             for at, bit in enumerate(masks):
