@@ -15,6 +15,7 @@ from typing import Any
 from rstar2_train.api.base import API_VERSION, COMPUTE, LABEL_KEY
 from rstar2_train.api.cel import with_lora
 from rstar2_train.api.loader import dump_yaml
+from rstar2_train.api.lora_layers import ATTENTION, LAYER, MLP
 from rstar2_train.api.lora_rules import ENGINE_ARGS, ONE_REPLICA
 from rstar2_train.api.roles import (
     BUILTIN_TOOLS,
@@ -75,10 +76,18 @@ VARIABLES = {
     " + variables.objectives.filter(o, has(o.source)).map(o, o.source)"
     " + variables.objectives.filter(o, has(o.teacher)).map(o, o.teacher.source)"
     " + (has(object.spec.model.chatTemplate) ? [object.spec.model.chatTemplate] : [])",
+    "learning": "object.spec.stages.filter(s, s.type in ['SFT', 'GRPO'])",
+    "learners": "variables.learning.map(s, s.name)",
     "benchmarks": "object.spec.stages.filter(s, has(s.evaluate)).map(s, s.evaluate.benchmarks)",
 }
 """Name -> CEL expression; later ones may use earlier ones."""
 _KEYS = "p.?{field}.orValue({{}}).all(k, {condition})"
+_LORA = "{0}.?trainer.lora.or(object.spec.?trainer.lora)"
+_MODULES = (
+    f"{_texts(LAYER)}.filter(l, {_LORA}.?targetModules.orValue([]).exists(t, t in ['All', l] ||"
+    f" t == 'Attention' && l in {_texts(ATTENTION)} || t == 'Mlp' && l in {_texts(MLP)}))"
+)
+_FORM = f"[{_LORA}.?rank.orValue(0), {_LORA}.?alpha.orValue(0), dyn({_MODULES})]"
 _SAME_ROLE = (
     "variables.patches.all(p, variables.patches.all(q, p.manager == q.manager || !p.roles.exists(r, r in q.roles)"
 )
@@ -250,6 +259,13 @@ TASKS = (
         f"!({with_lora(['GRPO'], 'object.spec')}) || object.spec.rollout.?engineArgs.orValue({{}}).all(k,"
         f" !k.replace('_', '-').matches('^-*({'|'.join(sorted(ENGINE_ARGS))})$'))",
         "rollout.engineArgs: an argument follows from lora and cannot be set",
+    ),
+    AdmissionRule(
+        f"variables.learning.all(s, {_LORA.format('s')}.?start.orValue('New') == 'New' || variables.learning.all(p,"
+        " variables.learners.indexOf(p.name) != variables.learners.indexOf(s.name) - 1 ||"
+        f" {_FORM.format('p')} == {_FORM.format('s')}))",
+        "trainer.lora.start: Continue needs an adapter of the same rank, alpha and targetModules in the training stage "
+        "before",
     ),
     AdmissionRule(
         f"!({with_lora(['GRPO'], 'object.spec')}) || object.spec.rollout.?engineArgs.orValue({{}}).all(k,"
