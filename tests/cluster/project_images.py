@@ -95,6 +95,7 @@ def _sources() -> list[Path]:
 
 
 def _build(name: str, tag: str, target: Path) -> None:
+    _buildah("rm", "--all")  # containers of builds that were interrupted, which keep their layers from being deleted
     _ensure_bases()
     settings = [item for key in os.environ if key.startswith(PIP_VARIABLES) for item in ("--build-arg", key)]
     folders = [CERTIFICATES, *(Path(entry) for entry in os.environ.get("PIP_FIND_LINKS", "").split())]
