@@ -143,13 +143,11 @@ def test_apply_invalid_manifest_lists_every_error(operated: Cluster, namespace: 
     assert operated.kubectl("get", "arl", "-n", namespace) == ""
 
 
-def test_condition_missing_data_file_names_the_fix(operated: Cluster, namespace: str) -> None:
-    """A fault that only the operator can detect becomes a condition."""
+def test_apply_local_data_file_is_rejected_with_the_fix(operated: Cluster, namespace: str) -> None:
+    """The chart's policy rejects what only rules of Python knew: no file of this machine is in the cluster."""
     job = jobs.example_job(operated, namespace, "smoke.yaml")
     job["spec"]["validation"]["data"] = "report.jsonl"
-    operated.apply([job])
-    stalled = wait_for_condition(operated, namespace, "Stalled", "spec.validation.data")
-    assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
-    status = operated.get("arl", "smoke", "-n", namespace)["status"]
-    assert "spec.validation.data is 'report.jsonl'" in status["message"]
-    assert "copy the file to a claim and use pvc:" in status["message"]
+    done = operated.run("kubectl", "apply", "-f", "-", stdin=json.dumps(job), check=False)
+    assert done.returncode != 0
+    assert "a source must be pvc://CLAIM/PATH" in done.stderr and "a relative path has no meaning" in done.stderr
+    assert operated.kubectl("get", "arl", "-n", namespace) == ""
