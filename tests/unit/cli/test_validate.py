@@ -38,7 +38,7 @@ def test_command_refuses_a_model_by_its_config(
     assert main([command, str(file)]) != 0
     printed = capsys.readouterr()
     assert "spec.model.source" in printed.err + printed.out
-    assert "num_local_experts: mixtures of experts are not supported" in printed.err + printed.out
+    assert "num_local_experts: mixtures of experts of model_type" in printed.err + printed.out
 
 
 def test_preflight_refuses_a_model_by_its_config(tmp_path: Path) -> None:
