@@ -301,11 +301,12 @@ class AgenticRLJob(ApiModel):
     def continued(self, stage: Stage) -> Stage | None:
         """Return the stage whose adapter a stage continues; None: it starts a new one, or trains the whole model."""
         lora = self.lora(stage)
-        if lora is None or lora.start == "New":
-            return None
-        stages = self.spec.stages[: self.spec.stages.index(stage)]
-        earlier = [candidate for candidate in stages if candidate.learns]
-        return earlier[-1] if earlier else None
+        return None if lora is None or lora.start == "New" else self.trained_before(stage)
+
+    def trained_before(self, stage: Stage) -> Stage | None:
+        """Return the last training stage before a stage, from whose model it starts; None: the job's model source."""
+        earlier = self.spec.stages[: self.spec.stages.index(stage)]
+        return next((candidate for candidate in reversed(earlier) if candidate.learns), None)
 
     def replicas(self, stage: Stage) -> int:
         """Return the number of pods of one attempt of a stage."""

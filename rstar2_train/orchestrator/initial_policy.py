@@ -35,8 +35,7 @@ class InitialPolicy:
 
 def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialPolicy:
     """Return the policy that `stage` starts from. Raises StageFailed if the training stage before it is unfinished."""
-    earlier = job.spec.stages[: job.spec.stages.index(stage)]
-    source = next((candidate for candidate in reversed(earlier) if candidate.learns), None)
+    source = job.trained_before(stage)
     if source is None:
         model = Path(job.spec.model.source)
         return InitialPolicy(model, model, "source", None, None)
