@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.capacity.model_support import EXPERTS, MIXTURES
+from rstar2_train.capacity.model_support import MIXTURES, expert_count
 
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
 SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
@@ -203,7 +203,7 @@ def _known_models() -> dict[str, dict[str, Any]]:
 
 def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
     """Return the shape in a config.json. Raises ValueError for a missing field or an unknown mixture of experts."""
-    is_mixture = any(config.get(key) for key in EXPERTS)
+    is_mixture = expert_count(config) > 0
     keys = [*SHAPE_KEYS, *(MIXTURE_KEYS if is_mixture else ())]
     missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
@@ -238,7 +238,7 @@ def _mixture(config: Mapping[str, Any]) -> dict[str, int]:
     every, dense = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
     layers = range(int(config["num_hidden_layers"]))
     return {
-        "experts": next(int(config[key]) for key in EXPERTS if config.get(key)),
+        "experts": expert_count(config),
         "chosen_experts": int(config["num_experts_per_tok"]),
         "expert_intermediate": int(config["moe_intermediate_size"]),
         "dense_layers": sum(layer in dense or (layer + 1) % every != 0 for layer in layers),

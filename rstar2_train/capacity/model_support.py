@@ -68,6 +68,11 @@ def is_proven(folder: Path) -> bool:
     return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type") in PROVEN
 
 
+def expert_count(config: Mapping[str, Any]) -> int:
+    """Return the experts of a layer of a mixture; 0: the model is none."""
+    return next((int(config[name]) for name in EXPERTS if config.get(name)), 0)
+
+
 def output_layer(config: Mapping[str, Any]) -> OutputLayer:
     """Return the output layer of a model. Raises UnsupportedModel for an unknown field that changes the logits."""
     kind, scale = str(config.get("model_type", "")), 1.0

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rstar2_train.capacity.model_support import EXPERTS
+from rstar2_train.capacity.model_support import expert_count
 from rstar2_train.weights.model_config import model_config
 
 _BYTE = 256
@@ -33,7 +33,7 @@ class RouteFormat:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self | None:
         """Return the format of a model by its config.json; None if it is no mixture."""
-        count = next((int(config[name]) for name in EXPERTS if config.get(name)), 0)
+        count = expert_count(config)
         if not count:
             return None
         layers, chosen = int(config["num_hidden_layers"]), int(config["num_experts_per_tok"])
