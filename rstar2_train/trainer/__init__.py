@@ -15,5 +15,5 @@
                               '-- export               the policy as a Hugging Face folder
 
 Modules without torch, also used by the orchestrator: `types`, `checkpoint` (checkpoint folders), `lr_schedule`,
-`batching`.
+`batching`, `update_metrics`.
 """

@@ -18,7 +18,6 @@ import numpy as np
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
-from rstar2_train.grpo_roc.gap import gap_quantile
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
@@ -31,6 +30,7 @@ from rstar2_train.trainer.types import (
     TrainConfig,
     TrainState,
 )
+from rstar2_train.trainer.update_metrics import Metrics, common_metrics, grpo_metrics
 from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental import offer_channel
@@ -40,8 +40,6 @@ from rstar2_train.weights.route_format import RouteFormat
 from rstar2_train.weights.version_store import VersionManifest
 
 log = logging.getLogger(__name__)
-
-Metrics = dict[str, float]
 
 
 class TrainerGroup:
@@ -131,7 +129,7 @@ class TrainerGroup:
         rows = sft_rows(sequences)
         shares = self._distribute(rows)
         tally = self._merge(self._ranks.call_each("sft", [(share, lr) for share in shares]))
-        metrics = _common(tally, lr=lr, all_tokens=sum(len(row) for row in rows), started=started)
+        metrics = common_metrics(tally, lr=lr, all_tokens=sum(map(len, rows)), seconds=time.perf_counter() - started)
         return metrics | {"sequences": float(len(rows))}
 
     def sft_loss(self, sequences: Sequence[TokenSequence]) -> float:
@@ -151,10 +149,7 @@ class TrainerGroup:
             seed: determines the update of each group.
 
         Returns:
-            loss, grad_norm (largest), clip_fraction, ratio_mean, ratio_max, approx_kl, entropy, mismatch_mean and
-            mismatch_max (|log p_trainer - log p_engine| at the start of the step), correction_mean, reference_kl and
-            teacher_kl if they are enabled, the metrics of `_gap_metrics`, tokens (trained), sequences, groups, updates,
-            update_skipped, lr, seconds, tokens_per_second.
+            The metrics of `common_metrics` and `grpo_metrics`, with sequences, groups and updates.
         """
         started = time.perf_counter()
         if settings.router_replay and self._routes is not None:
@@ -165,23 +160,9 @@ class TrainerGroup:
         tally = self._merge(self._ranks.call_each("grpo", [(share, lr, settings) for share in by_rank]))
         tally.sums["loss"] /= len(updates)
         rows = [row for update in updates for group in update for row in group]
-        metrics = _common(tally, lr=lr, all_tokens=sum(len(row) for row in rows), started=started)
-        tokens = tally.sums["tokens"]
-        metrics |= {
-            "clip_fraction": tally.sums["clipped"] / tokens,
-            "ratio_mean": tally.sums["ratio"] / tokens,
-            "ratio_max": tally.maxima["ratio_max"],
-            "approx_kl": tally.sums["kl"] / tokens,
-            "mismatch_mean": tally.sums["mismatch"] / tokens,
-            "mismatch_max": tally.maxima["mismatch_max"],
-            "sequences": float(len(rows)),
-            "groups": float(len(groups)),
-            "updates": float(len(updates)),
-        }
-        if "correction" in tally.sums:
-            metrics["correction_mean"] = tally.sums["correction"] / tokens
-        metrics |= {name: tally.sums[name] / tokens for name in ("reference_kl", "teacher_kl") if name in tally.sums}
-        return metrics | _gap_metrics(tally) | _replay_metrics(tally)
+        metrics = common_metrics(tally, lr=lr, all_tokens=sum(map(len, rows)), seconds=time.perf_counter() - started)
+        counts = {"sequences": float(len(rows)), "groups": float(len(groups)), "updates": float(len(updates))}
+        return metrics | grpo_metrics(tally) | counts
 
     def snapshot_state(self) -> None:
         """Copy weights, optimiser and generators into host memory, for `write_checkpoint`."""
@@ -376,43 +357,6 @@ class TrainerGroup:
         return merged
 
 
-def _gap_metrics(tally: MetricTally) -> Metrics:
-    """Return the metrics of the gap between trainer and engine over the trained tokens of the step.
-
-    `engine_error_mean` is its mean over the tokens that the trainer's own version sampled, `drift_mean` over those that
-    older versions sampled; the one without tokens is omitted.
-    """
-    sums, tokens = tally.sums, tally.sums["tokens"]
-    stale, drift = sums.get("stale", 0.0), sums.get("drift", 0.0)
-    metrics = {
-        "gap_p50": gap_quantile(tally.gaps, 0.5),
-        "gap_p99": gap_quantile(tally.gaps, 0.99),
-        "gap_outside_ratio": sums["outside"] / tokens,
-        "effective_sample_size": sums["weight"] ** 2 / (tokens * sums["weight_squared"]),
-    }
-    if stale < tokens:
-        metrics["engine_error_mean"] = (sums["mismatch"] - drift) / (tokens - stale)
-    if stale:
-        metrics["drift_mean"] = drift / stale
-    if "excluded" in sums:
-        metrics["gap_excluded_ratio"] = sums["excluded"] / tokens
-    return metrics
-
-
-def _replay_metrics(tally: MetricTally) -> Metrics:
-    """Return the metrics of the replay of a mixture's experts.
-
-    `own_experts_kl` is KL(engine || trainer) if the trainer used its own experts, in the steps that measure it.
-    """
-    sums, metrics = tally.sums, {}
-    if "experts" in sums:
-        metrics["experts_changed_ratio"] = sums["experts_differing"] / max(1.0, sums["experts"])
-        metrics["engine_kl"] = sums["engine_kl"] / sums["tokens"]
-    if sums.get("own_experts_tokens"):
-        metrics["own_experts_kl"] = sums["own_experts_kl"] / sums["own_experts_tokens"]
-    return metrics
-
-
 def _check_routes(sequences: Sequence[TokenSequence], form: RouteFormat) -> None:
     """Raise StageFailed if the experts of a token are missing that a sampled token depends on."""
     for sequence in sequences:
@@ -425,18 +369,3 @@ def _check_routes(sequences: Sequence[TokenSequence], form: RouteFormat) -> None
                 "delete the trajectory files of the steps that are not trained yet, or set grpo.routerReplay: false",
                 retryable=False,
             )
-
-
-def _common(tally: MetricTally, *, lr: float, all_tokens: int, started: float) -> Metrics:
-    seconds = time.perf_counter() - started
-    return {
-        "loss": tally.sums["loss"],
-        "grad_norm": tally.maxima["grad_norm"],
-        "entropy": tally.sums["entropy"] / tally.sums["tokens"],
-        "tokens": tally.sums["tokens"],
-        "update_skipped": tally.maxima["skipped"],
-        "lr": lr,
-        "seconds": seconds,
-        "tokens_per_second": all_tokens / seconds,
-        **{name: tally.maxima[name] for name in ("graphs", "uncompiled") if name in tally.maxima},
-    }
