@@ -96,11 +96,10 @@ def folder_hashes(folder: Path) -> dict[str, str]:
 def _grouped_experts(parts: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
     """Take the experts out of the tensors of a folder, and return them as vLLM's parameters of all experts."""
     experts: dict[str, dict[int, list[Tensor]]] = {}
-    for name in [name for name in parts if _EXPERT.fullmatch(name)]:
-        match = _EXPERT.fullmatch(name)
-        assert match is not None
-        kind = "w2_weight" if match[3] == "down_proj" else "w13_weight"
-        experts.setdefault(f"{match[1]}.{kind}", {})[int(match[2])] = parts.pop(name)
+    for name in list(parts):
+        if match := _EXPERT.fullmatch(name):
+            kind = "w2_weight" if match[3] == "down_proj" else "w13_weight"
+            experts.setdefault(f"{match[1]}.{kind}", {})[int(match[2])] = parts.pop(name)
     return {
         name: [tensor for number in sorted(numbers) for tensor in numbers[number]] for name, numbers in experts.items()
     }

@@ -70,7 +70,7 @@ class RouteCapture:
         self._slots = np.zeros((0, form.layers, form.experts), np.uint16)
         """Experts of each slot of the KV cache."""
         self._rows: dict[str, _Rows] = {}
-        """Rows of each running request, by its id."""
+        """Rows of each running request, by its name outside of the engine."""
         self._ended: OrderedDict[str, _Rows] = OrderedDict()
         for module in runner.get_model().modules():
             if isinstance(module, MoERunner):
@@ -96,17 +96,17 @@ class RouteCapture:
             self._slots[places] = own
             if not self._is_wished(request_id):
                 continue
-            kept = self._rows.setdefault(request_id, _Rows(self._slots[:0]))
+            kept = self._rows.setdefault(_outer_name(request_id), _Rows(self._slots[:0]))
             if kept.count < start:  # the cache had a prefix
                 kept.append(self._slots[self._places(table, number, kept.count, start)])
             kept.append(own[kept.count - start :])  # a request that was preempted computes tokens again
 
     def end(self, request_ids: set[str]) -> None:
         """Keep the rows of requests that have ended until they are fetched."""
-        for request_id in request_ids:
-            rows = self._rows.pop(request_id, None)
+        for name in map(_outer_name, request_ids):
+            rows = self._rows.pop(name, None)
             if rows is not None:
-                self._ended[request_id] = rows
+                self._ended[name] = rows
         while len(self._ended) > ENDED:
             self._ended.popitem(last=False)
 
@@ -115,15 +115,11 @@ class RouteCapture:
 
         `name`: of the request outside of the engine. `final`: forget the request.
         """
-        for requests in (self._rows, self._ended):
-            key = next((key for key in requests if key.rpartition("-")[0] == name), None)
-            if key is None:
-                continue
-            rows = requests.pop(key) if final else requests[key]
-            if rows.count < last:
-                return None
-            return self._form.row_bytes, self._form.encode(rows.values[first:last])
-        return None
+        requests = self._rows if name in self._rows else self._ended
+        rows = requests.pop(name, None) if final else requests.get(name)
+        if rows is None or rows.count < last:
+            return None
+        return self._form.row_bytes, self._form.encode(rows.values[first:last])
 
     def _is_wished(self, request_id: str) -> bool:
         parameters = self._runner.requests[request_id].sampling_params
@@ -149,6 +145,11 @@ class _Rows:
         self.values = _with_rows(self.values, self.count + len(rows))
         self.values[self.count : self.count + len(rows)] = rows
         self.count += len(rows)
+
+
+def _outer_name(request_id: str) -> str:
+    """Return the name of a request outside of the engine, which adds a suffix to it."""
+    return request_id.rpartition("-")[0]
 
 
 def _with_rows(values: NDArray[Any], rows: int) -> NDArray[Any]:
