@@ -21,6 +21,7 @@ from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origi
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import AccessDenied, StorageError
+from rstar2_train.trainer.checkpoint import list_checkpoints
 from rstar2_train.utils.supervisor import ChildFailed, stop_leftovers
 
 
@@ -174,8 +175,7 @@ class StateUpload:
         """Return the files that a restarted stage resumes from, with their versions."""
         points = []
         for stage in self._stages:
-            checkpoints = sorted(stage.checkpoints.glob("step-*")) if stage.checkpoints.is_dir() else []
-            points += [(str(path), 0) for path in checkpoints]
+            points += [(str(path), 0) for _, path in list_checkpoints(stage.checkpoints)]
             for file in (stage.attempt_file, stage.outcome_file, stage.evaluation_file, stage.kept_file):
                 points += [(str(file), file.stat().st_mtime_ns)] if file.exists() else []
         return points
