@@ -86,9 +86,7 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
 
 
 def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:
-    """Return why sources in buckets cannot be read: field -> reason. Prints a note for each that is not tried."""
-    import os
-
+    """Return why buckets cannot be used: field -> reason. Prints a note for each that is not tried."""
     from rstar2_train.api.sources import BUCKETS, sources, split_bucket
 
     errors = {}
@@ -97,16 +95,12 @@ def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:
     for source in sources(job):
         if not source.value.startswith(BUCKETS):
             continue
-        try:
-            from rstar2_train.storage.source import CREDENTIALS, find_objects, open_source
-            from rstar2_train.storage.store import StorageError, StorageUnavailable
-        except ImportError as error:
-            print(f"note: {source.field}: the bucket was not tried, because {error.name} is not installed")
-            continue
         bucket = split_bucket(source.value)
-        if not any(os.environ.get(name) for name in CREDENTIALS[bucket.scheme]):
-            print(f"note: {source.field}: the bucket was not tried: the environment has no credentials for it")
+        if not _can_try(source.field, bucket.scheme):
             continue
+        from rstar2_train.storage.source import find_objects, open_source
+        from rstar2_train.storage.store import StorageError, StorageUnavailable
+
         try:
             find_objects(open_source(bucket, job.spec.storage, patience=PATIENCE_SECONDS), bucket.key)
         except StorageUnavailable as error:
@@ -118,27 +112,36 @@ def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:
 
 def _try_store(job: AgenticRLJob) -> str:
     """Return the first operation that fails in the bucket of the job's state; an empty text if none fails."""
-    import os
-
     from rstar2_train.api.sources import split_store
 
     field, settings = "spec.storage.url", job.spec.storage
     if settings.url is None:
         return ""
     print(f"note: {field}: only `rstar2 run` keeps the state of a job there; in a cluster the job is refused")
-    try:
-        from rstar2_train.storage.probe import probe
-        from rstar2_train.storage.source import CREDENTIALS, open_store
-        from rstar2_train.storage.store import StorageError
-    except ImportError as error:
-        print(f"note: {field}: the bucket was not tried, because {error.name} is not installed")
+    if not _can_try(field, split_store(settings.url).scheme):
         return ""
-    names = CREDENTIALS.get(split_store(settings.url).scheme)
-    if names is not None and not any(os.environ.get(name) for name in names):
-        print(f"note: {field}: the bucket was not tried: the environment has no credentials for it")
-        return ""
+    from rstar2_train.storage.probe import probe
+    from rstar2_train.storage.source import open_store
+    from rstar2_train.storage.store import StorageError
+
     try:
         results = probe(open_store(settings, job.metadata.name, patience=PATIENCE_SECONDS))
     except (StorageError, OSError) as error:
         return str(error)
     return next((f"{operation}: {error}" for operation, error in results if error), "")
+
+
+def _can_try(field: str, scheme: str) -> bool:
+    """Return whether this installation and environment can reach a bucket; print why not. A folder needs no key."""
+    import os
+
+    try:
+        from rstar2_train.storage.source import CREDENTIALS
+    except ImportError as error:
+        print(f"note: {field}: the bucket was not tried, because {error.name} is not installed")
+        return False
+    names = CREDENTIALS.get(scheme)
+    if names is not None and not any(os.environ.get(name) for name in names):
+        print(f"note: {field}: the bucket was not tried: the environment has no credentials for it")
+        return False
+    return True
