@@ -52,6 +52,12 @@ def base_of(adapter: Path, base: Path | None) -> Path:
     return folder.resolve()
 
 
+def reject_base(folder: Path, base: Path | None) -> None:
+    """Raise PreflightError if a base was named for a whole model."""
+    if base is not None:
+        raise PreflightError(f"--base has no effect: {folder} is not an adapter. Remove it.")
+
+
 def merge_into(adapter: Path, base: Path | None, target: Path) -> None:
     """Write the whole model of an adapter; `base`: as of `base_of`. Raises PreflightError."""
     from rstar2_train.trainer.merge import merge
@@ -75,8 +81,7 @@ def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable
         PreflightError: without a base, for a base of another adapter, and for an adapter of another kind.
     """
     if not is_adapter(folder):
-        if base is not None:
-            raise PreflightError(f"--base has no effect: {folder} is not an adapter. Remove it.")
+        reject_base(folder, base)
         return folder
     model_dir = base_of(folder, base)
     try:

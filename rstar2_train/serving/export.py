@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.launch.adapter_model import base_of, find_adapter, is_adapter, merge_into
+from rstar2_train.launch.adapter_model import base_of, find_adapter, is_adapter, merge_into, reject_base
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.serving.model import find_folder
 from rstar2_train.trainer import checkpoint
@@ -57,8 +57,7 @@ def export_model(model: str, target: Path, *, jobs: Path, base: Path | None) -> 
         _check_absent(target)
         merge_into(folder, base, target)
         return
-    if base is not None:
-        raise PreflightError(f"--base has no effect: {folder} is not an adapter. Remove it.")
+    reject_base(folder, base)
     with _new_folder(target) as new:
         shutil.copytree(folder, new, ignore=shutil.ignore_patterns(ADAPTER), dirs_exist_ok=True)
 
