@@ -53,7 +53,7 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
             for name in files[file]:
                 value = whole.value(name, wanted=dist.get_rank() == writer)
                 if value is not None:
-                    gathered |= _tensors(value.to(device="cpu", dtype=dtype), policy.tensor_names.get(name, (name,)))
+                    gathered |= _tensors(value.to(device="cpu", dtype=dtype), policy.tensors_of(name))
         # The ranks write at the same time, each its own file.
         if dist.get_rank() < len(in_progress):
             save_file(gathered, target / in_progress[dist.get_rank()], metadata={"format": "pt"})
@@ -61,10 +61,7 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         index = {
             "metadata": {"total_size": sum(shard.numel() * dtype.itemsize for shard in shards.values())},
             "weight_map": {
-                tensor: file
-                for file, names in files.items()
-                for name in names
-                for tensor in policy.tensor_names.get(name, (name,))
+                tensor: file for file, names in files.items() for name in names for tensor in policy.tensors_of(name)
             },
         }
         (target / INDEX).write_text(json.dumps(index, indent=1))

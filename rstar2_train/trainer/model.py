@@ -66,6 +66,10 @@ class Policy(nn.Module):
         self.tensor_names: dict[str, tuple[str, ...]] = {}
         """Names of the tensors of each parameter that is several of them in the model folder: grouped experts."""
 
+    def tensors_of(self, name: str) -> tuple[str, ...]:
+        """Return the names of the tensors of a parameter in the model folder, in its order in memory."""
+        return self.tensor_names.get(name, (name,))
+
     def forward(
         self,
         *,
@@ -282,8 +286,7 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
         raise UnsupportedModel(f"{model_dir}: its files have other names than the model of transformers: remove lora")
     by_file: dict[Path, list[tuple[Piece, Tensor]]] = {}
     for name, parameter in shards.items():
-        tensors = policy.tensor_names.get(name, (name,))
-        for piece in own_pieces(parameter, tensors):
+        for piece in own_pieces(parameter, policy.tensors_of(name)):
             by_file.setdefault(files[piece.name], []).append((piece, parameter.to_local().view(-1)))
     for path, pieces in by_file.items():
         with safe_open(path, framework="pt") as file:
