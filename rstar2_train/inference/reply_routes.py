@@ -49,7 +49,7 @@ class ReplyRoutes:
             return part
         row_bytes, routes = result
         self._next = last
-        return replace(part, routes=routes, route_bytes=row_bytes)
+        return replace(part, routes=routes, row_bytes=row_bytes)
 
     def _native(self, request_id: str, output: Any, last: int) -> tuple[int, bytes] | None:
         """Return bytes per row and rows of vLLM's own record."""

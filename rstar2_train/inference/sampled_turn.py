@@ -37,7 +37,7 @@ class SampledTurn:
     """First token of prompt and turn whose experts the engine reports; None: those of no token."""
     routes: bytearray = field(default_factory=bytearray)
     """Experts of the tokens from `first_route` to the last but one (`RouteFormat`): no engine computes the last one."""
-    route_bytes: int = 0
+    row_bytes: int = 0
     """Bytes of `routes` per token."""
     _start: int = 0
     """Tokens at the start of the present request."""
@@ -68,7 +68,7 @@ class SampledTurn:
                 )
         self.token_ids.extend(part.token_ids)
         self.routes += part.routes
-        self.route_bytes = part.route_bytes or self.route_bytes
+        self.row_bytes = part.row_bytes or self.row_bytes
         self.logprobs.extend(part.logprobs)
         known = [span for span in self.versions if span[1] < self._start]
         for version, at in part.versions:
@@ -85,7 +85,7 @@ class SampledTurn:
         """First token whose experts are not known yet; None if they are not wished."""
         if self.first_route is None:
             return None
-        return self.first_route + (len(self.routes) // self.route_bytes if self.routes else 0)
+        return self.first_route + (len(self.routes) // self.row_bytes if self.routes else 0)
 
     def check_routes(self, prompt_tokens: int, *, url: str) -> None:
         """Raise EngineRejected if a finished turn lacks experts that the request wished."""

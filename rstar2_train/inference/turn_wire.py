@@ -50,7 +50,7 @@ class TurnPart:
     """Why the engine failed in the middle of the turn."""
     routes: bytes = b""
     """Experts of further tokens of the prompt and the turn (`RouteFormat`), if the request wishes them."""
-    route_bytes: int = 0
+    row_bytes: int = 0
     """Bytes of `routes` per token."""
 
 
@@ -82,7 +82,7 @@ def encode_part(part: TurnPart) -> bytes:
     if part.error:
         head["error"] = part.error
     if part.routes:
-        head["routes"] = (len(part.routes), part.route_bytes)
+        head["routes"] = (len(part.routes), part.row_bytes)
     text = _json(head)
     sizes = SIZES.pack(len(text), len(part.token_ids))
     return b"".join((sizes, text, _bytes("i", part.token_ids), _bytes("f", part.logprobs), part.routes))

@@ -40,7 +40,7 @@ class Turn:
 
     def routes(self, start: int) -> bytes:
         """Return the reported experts of the tokens from `start` to the last but one of this turn."""
-        turn, row = self.generation, self.generation.route_bytes
+        turn, row = self.generation, self.generation.row_bytes
         if not turn.routes or turn.first_route is None:
             return b""
         before = b""

@@ -25,7 +25,7 @@ def test_request_and_part_keep_their_values() -> None:
     assert encode_request({}, token_array(ids), [4]) == encode_request({}, [*ids, 4])
     part = TurnPart(token_array([1, 2]), logprob_array([-0.1, -9999.0]), (("v", 0), ("ü", 1)), "stop")
     assert PartReader().feed(encode_part(part)) == [part]
-    routed = replace(part, routes=bytes(range(6)), route_bytes=2)
+    routed = replace(part, routes=bytes(range(6)), row_bytes=2)
     assert PartReader().feed(encode_part(routed)) == [routed]
     for body in (b"", b"{}", encode_request({}, [1])[:-1], encode_request({}, [1]) + b"x"):
         with pytest.raises(ValueError, match="body"):
@@ -38,7 +38,7 @@ def test_request_and_part_keep_their_values() -> None:
 def test_parts_arrive_in_any_pieces(size: int) -> None:
     """The network may split and join frames anywhere."""
     parts = [TurnPart(token_array([at] * at), logprob_array([-1.0] * at), (("v", 0),)) for at in range(5)]
-    parts.append(TurnPart(token_array([]), logprob_array([]), (), error="x", routes=b"12", route_bytes=2))
+    parts.append(TurnPart(token_array([]), logprob_array([]), (), error="x", routes=b"12", row_bytes=2))
     parts.append(parts[1])
     data = b"".join(map(encode_part, parts))
     reader = PartReader()
@@ -64,13 +64,13 @@ def test_sampled_turn_knows_its_next_experts() -> None:
     """A request for the rest of a turn asks for the experts that are missing; a finished turn has all but the last."""
     turn = SampledTurn(first_route=3)
     assert turn.next_route == 3
-    turn.add(TurnPart([1, 2], [-1.0, -2.0], [("a", 0)], routes=bytes(8), route_bytes=2), url="one")
+    turn.add(TurnPart([1, 2], [-1.0, -2.0], [("a", 0)], routes=bytes(8), row_bytes=2), url="one")
     assert turn.next_route == 7
     turn.resume()
     turn.add(TurnPart([3], [-3.0], [("a", 0)], "stop"), url="two")
     with pytest.raises(EngineRejected, match=r"two reports the experts of 7 of 9 tokens.*routerReplay"):
         turn.check_routes(6, url="two")
-    turn.add(TurnPart([], [], [("a", 0)], "stop", routes=bytes(2), route_bytes=2), url="two")
+    turn.add(TurnPart([], [], [("a", 0)], "stop", routes=bytes(2), row_bytes=2), url="two")
     turn.check_routes(6, url="two")
     unwished = SampledTurn()
     assert unwished.next_route is None

@@ -107,7 +107,7 @@ def test_tree_random_histories_train_each_token_once() -> None:
             last = histories[-1] if len(histories) > 1 else []
             first = len(last) - 1 if last and prompt[: len(last)] == last else 0
             turn = generation(*sampled)
-            turn.first_route, turn.routes, turn.route_bytes = first, bytearray(rows(whole)[2 * first :]), 2
+            turn.first_route, turn.routes, turn.row_bytes = first, bytearray(rows(whole)[2 * first :]), 2
             tree.add(prompt, turn)
             requests[sampled[0]] = (prompt, sampled)
             histories.append(prompt + sampled)
