@@ -50,6 +50,7 @@ from rstar2_train.judge.types import (
     Verb,
 )
 from rstar2_train.utils.auth import JUDGE_TOKEN, BearerAuth, check_bind, read_secret
+from rstar2_train.utils.event_loop import shorten_collections
 from rstar2_train.utils.listening import bind
 from rstar2_train.utils.loop_watch import watch_loop
 
@@ -217,4 +218,6 @@ def serve(settings: ApiSettings) -> None:
         timeout_keep_alive=600,  # longer than clients keep a connection: closing one during a request is a failure
         backlog=4096,
     )
+    config.load()
+    shorten_collections()
     _JudgeServer(config).run(sockets=[listener])
