@@ -18,7 +18,7 @@ LOCAL = "one machine only"
 LEGEND = {
     NOW: "The operator acts on the change when it sees it. No pod is replaced.",
     "immediately, replaces PODS": "The pods of the named roles are replaced, a few at a time. "
-    "Calls and rollouts in flight are repeated.",
+    "Calls and rollouts in flight are repeated. `trainer: next attempt`: the trainer's pods get it then.",
     ENGINE: "Suspend and resume the job, or run `kubectl rollout restart deployment/NAME-rollout`.",
     ATTEMPT: "With the next stage, after a restart, or after you suspend and resume the job.",
     STAGE: "A stage that has not started uses the new value. The running stage uses it from its next attempt. "

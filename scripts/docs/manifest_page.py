@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,8 @@ The fields of `spec.grpo` are defaults for all GRPO stages; a stage overrides th
 
 ## When a change takes effect
 
-You may edit a job at any time, with `kubectl edit`, `apply` or `scale`. The column *Change* shows when the new value is
-used. [Changing a running job](kubernetes.md#changing-a-running-job) explains the cost.
+You may edit a job at any time, with `kubectl edit`, `apply` or `scale`. The column *Change*, or the line *Change* above
+a table, shows when the new value is used. [Changing a running job](kubernetes.md#changing-a-running-job) has the cost.
 
 | Change | Meaning |
 |---|---|
@@ -119,8 +120,11 @@ def _usual(root: Schema) -> str:
     return "".join(lines) + "\n"
 
 
-def rows(path: str, node: Schema) -> Iterator[FieldRow]:
-    """The rows of an object's own section: its fields, and those of objects in it that have no section. Pure."""
+def rows(path: str, node: Schema, *, inner_objects: bool = False) -> Iterator[FieldRow]:
+    """The rows of an object's own section: its fields, and those of objects in it that have no section. Pure.
+
+    `inner_objects`: whether an object directly in the section has a row with its own description too.
+    """
     required = node.get("required", ())
     for name, child in node["properties"].items():
         here = f"{path}.{name}"
@@ -131,6 +135,11 @@ def rows(path: str, node: Schema) -> Iterator[FieldRow]:
         elif entry not in SECTIONS:
             if "items" in child:
                 yield FieldRow(here, _kind(child), _default(here, child, name in required), child["description"])
+            elif inner_objects and child.get("description"):
+                default = (
+                    "required" if name in required else "unset" if child.get("default") is None else "see its fields"
+                )
+                yield FieldRow(here, "object", default, child["description"])
             yield from (_with_default_of(name, child, row) for row in rows(entry, inner))
 
 
@@ -158,12 +167,26 @@ def _section(path: str, node: Schema, heading: str) -> str:
             "Objects in it: " + ", ".join(f"[{name.rpartition('.')[2]}](#{anchor(name)})" for name in below) + ".",
             "",
         ]
-    lines += ["| Field | Description | Type and bounds | Default | Change |", "|---|---|---|---|---|"]
-    for row in rows(path, node):
+    fields = list(rows(path, node, inner_objects=True))
+    change = _one_change(path, fields)
+    lines += [f"[Change](#when-a-change-takes-effect): {change}", ""] if change else []
+    heads = ["Field", "Description", "Type and bounds", "Default", *(() if change else ["Change"])]
+    lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in fields:
         short = row.path.removeprefix(f"{path}.")
-        cells = (_code(short), _text(_DEFAULT.sub("", row.description)), row.kind, row.default, effect(row.path))
+        cells = [_code(short), _text(_DEFAULT.sub("", row.description)), row.kind, row.default]
+        cells += [] if change else [effect(row.path)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _one_change(path: str, fields: Sequence[FieldRow]) -> str | None:
+    """When a change of a section's fields takes effect, if all of them but at most one agree."""
+    ((usual, count), *_) = Counter(effect(row.path) for row in fields).most_common()
+    if len(fields) - count > 1:
+        return None
+    others = (row.path for row in fields if effect(row.path) != usual)
+    return f"{usual}." + "".join(f" Of {_code(other.removeprefix(f'{path}.'))}: {effect(other)}." for other in others)
 
 
 def _rules() -> str:
