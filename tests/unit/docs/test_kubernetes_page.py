@@ -1,0 +1,27 @@
+"""docs/kubernetes.md has the requests and limits of the pods that the operator builds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rstar2_operator.builders.judge import EXECUTOR_BASE_MIB, JUDGE_RESOURCES, PACKAGES_MIB
+from rstar2_operator.builders.storage import DEFAULT_SIZE
+from rstar2_operator.builders.trainer import CPU_RESOURCES
+from rstar2_train.api.roles import RedisSpec
+
+PAGE = (Path(__file__).parents[3] / "docs" / "kubernetes.md").read_text("utf-8")
+
+
+def test_kubernetes_page_has_the_requests_of_each_pod() -> None:
+    """The table for a ResourceQuota, and the size of the claim."""
+    table = dict(re.findall(r"^\| (prepare, report|judge|executor|Redis)[^|]* \| (.*) \|$", PAGE, re.MULTILINE))
+    redis = RedisSpec()
+    helper, judge = CPU_RESOURCES["requests"], JUDGE_RESOURCES["requests"]
+    assert table["prepare, report"] == f"{helper['cpu']}, {helper['memory']} | none"
+    assert table["judge"] == f"{judge['cpu']}, {judge['memory']} each | {JUDGE_RESOURCES['limits']['memory']} each"
+    assert f"+ {EXECUTOR_BASE_MIB}Mi" in table["executor"] and f" {PACKAGES_MIB}Mi more" in table["executor"]
+    requests, limits = redis.resources.requests, redis.resources.limits
+    claim = f"and a claim of {redis.storage}"
+    assert table["Redis"] == f"{requests['cpu']}, {requests['memory']}, {claim} | {limits['memory']}"
+    assert f"{DEFAULT_SIZE} by default" in PAGE
