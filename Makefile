@@ -112,6 +112,7 @@ docs: setup ## Build the documentation site into build/site; fails on a broken l
 
 docs-record: setup ## Run the demo again, and record its output and picture in docs/pictures
 	@rm -rf build/record && $(BIN)/python -m scripts.docs.demo_picture build/record
+	@$(BIN)/python -m scripts.docs.reward_curve
 
 docs-serve: setup ## Serve the documentation site at http://127.0.0.1:8000 and rebuild it after each change
 	@$(BIN)/python -m mkdocs serve

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rstar2_train.inference.turn_wire import PART_TOKENS
-from scripts.docs import demo_picture, outputs
+from scripts.docs import demo_picture, outputs, reward_curve
 from scripts.docs.repository import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -20,6 +20,16 @@ EXAMPLE = ROOT / "examples" / "environment"
 def test_demo_picture_is_that_of_the_record() -> None:
     """`python -m scripts.docs.demo_picture` draws it again."""
     assert demo_picture.PICTURE.read_text("utf-8") == demo_picture.draw(RECORD)
+
+
+def test_reward_curve_is_that_of_the_recorded_runs() -> None:
+    """`python -m scripts.docs.reward_curve` draws it again; the page has the first and last rewards."""
+    curves = reward_curve.rewards()
+    assert reward_curve.PICTURE.read_text("utf-8") == reward_curve.draw(curves)
+    last = sorted(curve[-1] for curve in curves)
+    page = (ROOT / "docs" / "environments.md").read_text("utf-8")
+    assert f"in three seeds: from about 0.35 to {last[0]:.2f} to {last[2]:.2f}]" in page
+    assert all(abs(curve[0] - 0.35) < 0.025 for curve in curves)
 
 
 def test_demo_record_is_of_the_present_example() -> None:
