@@ -4,7 +4,8 @@
 operator's own code runs: its watches, cache, queue, policy, builders and writes. Not here: kopf's watch of the jobs and
 the Lease, which live in real time, and Kueue. The rest of the cluster is played (bench/week_cluster.py). Keys:
 
-- jobs, hours: of the simulation, and of each phase at the end in `phases`; faults: how many of each kind;
+- jobs, hours: of the simulation (up to `--limit`), and of each phase at the end in `phases`;
+- faults: how many of each kind;
 - stuck_without_reason: periods in which a job did not work for longer than its deadlines allow, and its conditions
   named no problem;
 - held_without_running_s: seconds for which a job had GPUs although it was suspended, waiting or finished (beyond
@@ -70,9 +71,12 @@ class Week:
         jobs: int,
         hours: float,
         seed: int,
+        limit: float,
     ) -> None:
-        """`apis`: connections of the operator and of the played cluster."""
+        """`apis`: connections of the operator and of the played cluster; `limit`: seconds of real time."""
         self._server, self._clock, self._hours, self._jobs = server, clock, hours, jobs
+        self._real_seconds = limit
+        self._submitted = 0
         self._apis = apis
         self._faults = Faults(seed)
         times, self._delivery = Times(), Delivery()
@@ -122,7 +126,7 @@ class Week:
             self._cluster.spawn(self._cluster.watch(kind))
         await asyncio.sleep(0.5)
         await self._restart()
-        start = time.time()
+        start, real_start = time.time(), time.time() - self._clock.ahead
         until = self._hours * HOUR
         for kind, every, length in (
             ("node loss", 6.0, (0.5 * HOUR, 8 * HOUR)),
@@ -144,6 +148,9 @@ class Week:
                 printed = now
                 phases = Counter((job.get("status") or {}).get("phase", "none") for job in self._cluster.jobs.values())
                 print(f"hour {now / HOUR:.0f}: {dict(phases)}", file=sys.stderr, flush=True)
+            if time.time() - self._clock.ahead - real_start > self._real_seconds:
+                self._hours, self._jobs = round(now / HOUR, 1), self._submitted
+                break
             if self._cluster.errors:
                 raise RuntimeError("\n".join(self._cluster.errors))
             try:
@@ -166,6 +173,7 @@ class Week:
         body["spec"]["rollout"] = {"replicas": self._faults.choose([1, 2]), "tensorParallel": 2}
         body["metadata"] = {"name": f"job-{number}", "namespace": self._faults.choose(self._namespaces)}
         await self._player.create(body)
+        self._submitted += 1
 
     async def _fault(self, kind: str, at: float, seconds: float) -> None:
         await asyncio.sleep(at)
@@ -236,11 +244,11 @@ class Week:
         return result | {"writes_per_job": round(self._writes / self._jobs, 1)}
 
 
-async def _play(server: KubeApiserver, clock: FakeClock, *, jobs: int, hours: float, seed: int) -> Week:
+async def _play(server: KubeApiserver, clock: FakeClock, *, jobs: int, hours: float, seed: int, limit: float) -> Week:
     configuration = aio.Configuration()
     await aio_config.load_kube_config(str(server.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
     async with connection(configuration) as first, connection(configuration) as second:
-        week = Week(server, clock, (first, second), jobs=jobs, hours=hours, seed=seed)
+        week = Week(server, clock, (first, second), jobs=jobs, hours=hours, seed=seed, limit=limit)
         await week.run()
     return week
 
@@ -252,15 +260,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20 if quick else 200)
     parser.add_argument("--hours", type=float, default=24 if quick else 168)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=float("inf"), help="stop after these seconds of real time")
     options = parser.parse_args()
     started = time.monotonic()
     logging.getLogger("rstar2_operator").setLevel(logging.ERROR)  # outages and rejections are intended
+    sizes = {"jobs": options.jobs, "hours": options.hours, "seed": options.seed, "limit": options.limit}
     with (
         KubeApiserver() as server,
         FakeClock() as clock,
         asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner,
     ):
-        week = runner.run(_play(server, clock, jobs=options.jobs, hours=options.hours, seed=options.seed))
+        week = runner.run(_play(server, clock, **sizes))
     result = week.result() | {
         "seed": options.seed,
         "seconds": round(time.monotonic() - started),

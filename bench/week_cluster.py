@@ -163,7 +163,7 @@ class WeekCluster(PlayedPods):
         if fault in ("init", "silent"):
             await self._stay_pending(pods, fault)
         for pod in pods:
-            await self.run_pod(pod, extra=extra)
+            await self.run_pod(pod, extra=extra, gated=fault == "gate")
         await self._write_job(job, active=len(pods), ready=len(pods))
         if fault == "unreported":
             await asyncio.Event().wait()

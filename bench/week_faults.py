@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 Key = tuple[str, str]
 F = TypeVar("F", bound=str)
 T = TypeVar("T")
-StartFault = Literal["rejection", "sidecar", "init", "silent", "unreported"]
+StartFault = Literal["rejection", "sidecar", "init", "silent", "gate", "unreported"]
 RunFault = Literal["crash", "hang", "preemption", "deletion", "configuration"]
 START_SHARE = 0.15
 """Share of the batch Jobs that do not start as they should."""
@@ -45,7 +45,7 @@ class Faults:
         """Return what goes wrong when the pods of a batch Job start."""
         if self._random.random() > START_SHARE:
             return None
-        kinds: list[StartFault] = ["rejection", "sidecar", "init", "silent"]
+        kinds: list[StartFault] = ["rejection", "sidecar", "init", "silent", "gate"]
         if not is_attempt:
             kinds.remove("rejection")  # the Job controller would replace the pod
         if is_attempt and self._counted[job] < MAX_COUNTED:

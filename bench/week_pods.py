@@ -160,10 +160,11 @@ class PlayedPods:
         nodes = [node for node in self.nodes if node.answers and node.free >= pod.gpus]
         return min(nodes, key=lambda node: node.free) if nodes else None
 
-    async def run_pod(self, pod: Pod, *, extra: tuple[Body, ...] = ()) -> None:
-        """Set a pod running. `extra`: statuses of injected containers."""
+    async def run_pod(self, pod: Pod, *, extra: tuple[Body, ...] = (), gated: bool = False) -> None:
+        """Set a pod running. `extra`: statuses of injected containers; `gated`: a readiness gate stays closed."""
         own = [running(each["name"]) for each in pod.body["spec"]["containers"]]
-        await self.set_status("Pod", pod.body, {"phase": "Running", "conditions": [scheduled(), ready(True)],
+        state = {**ready(False), "reason": "ReadinessGatesNotReady"} if gated else ready(True)
+        await self.set_status("Pod", pod.body, {"phase": "Running", "conditions": [scheduled(), state],
                                                 "containerStatuses": [*extra, *own]})  # fmt: skip
 
     async def exit_pod(
