@@ -254,7 +254,7 @@ async def _create(client: KubeClient, body: dict[str, Any]) -> Object | None:
     try:
         return await client.create(body)
     except ApiException as error:
-        if error.status != 409:
+        if error.status != 409 or is_transient(error):
             raise
         return None
 

@@ -56,6 +56,8 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 """Exceptions of a request, besides ApiException, if the API server is unreachable."""
 OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
+MODIFIED = "the object has been modified"
+"""The API server's words about a write that met another one, such as that of the usage of a ResourceQuota."""
 FAILING_WEBHOOK = "failed calling webhook"
 UNDECLARED = "field not declared in schema"
 LONGEST_RETRY_AFTER = 30.0
@@ -79,7 +81,10 @@ def is_transient(error: Exception) -> bool:
     """
     if not isinstance(error, ApiException):
         return isinstance(error, UNREACHABLE)
-    return error.status in OVERLOADED and not any(text in (error.body or "") for text in (FAILING_WEBHOOK, UNDECLARED))
+    text = error.body or ""
+    if error.status == 409:
+        return MODIFIED in text
+    return error.status in OVERLOADED and not any(cause in text for cause in (FAILING_WEBHOOK, UNDECLARED))
 
 
 def retry_after(error: Exception) -> float:
