@@ -67,6 +67,8 @@ class Informer:
         self._listing = listing or asyncio.Semaphore(LISTS)
         own = {"labelSelector": names.SELECTOR}
         self._selectors = {WARNING: {"fieldSelector": "type=Warning"}, NODE: {}}.get(kind, own)
+        self._absent = False
+        """Whether the cluster does not have the kind, which another component defines."""
         self._failed: set[str] = set()
         """UIDs of the failed pods and Jobs."""
         self.synced = asyncio.Event()
@@ -90,13 +92,27 @@ class Informer:
                 if isinstance(error, ApiException) and error.status == 410:
                     version = ""
                 failures += 1
+                if isinstance(error, ApiException) and error.status == 404 and self.kind in QUOTA:
+                    version = ""
+                    self._record_absence()
                 wait = max(
                     retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random())
                 )
-                new = self._health.failed(self.namespace, self.kind, cause_of(error))
+                new = not self._absent and self._health.failed(self.namespace, self.kind, cause_of(error))
                 which = described(self.kind, self.namespace)
                 log.log(logging.WARNING if new else logging.DEBUG, "watch of %s: %s; repeated", which, cause_of(error))
             await asyncio.sleep(wait)
+
+    def _record_absence(self) -> None:
+        """Record that the cluster has no objects of the kind, and that its definition is not installed."""
+        if not self._absent:
+            log.warning("the cluster does not define %s; jobs that need it wait", self.kind)
+            self._absent = True
+            self._works()
+        for uid in self._cache.uids(self.kind, self.namespace):
+            if (dropped := self._cache.drop(self.kind, uid)) is not None:
+                self._queue.add(dropped[0])
+        self.synced.set()
 
     def _works(self) -> None:
         self._health.works(self.namespace, self.kind)
@@ -116,6 +132,7 @@ class Informer:
             if (dropped := self._cache.drop(self.kind, uid)) is not None:
                 self._queue.add(dropped[0])
         self.synced.set()
+        self._absent = False
         return version
 
     async def _watch(self, version: str) -> str:

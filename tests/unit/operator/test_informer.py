@@ -32,12 +32,13 @@ class Api:
         self.watches = list(watches)
         self.versions: list[str] = []
         """Version from which each watch started."""
+        self.kind = "Pod"
         self.lists = 0
         self.errors: list[Exception] = []
         """Errors of the next lists."""
 
     async def pages(self, kind: str, namespace: str, *, selectors: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
-        assert (kind, namespace, selectors) == ("Pod", "", {"labelSelector": names.SELECTOR})
+        assert (kind, namespace, selectors) == (self.kind, "", {"labelSelector": names.SELECTOR})
         self.lists += 1
         if self.errors:
             raise self.errors.pop(0)
@@ -121,6 +122,27 @@ async def test_informer_lost_position_finds_deletions(lost: Any, monkeypatch: py
     monkeypatch.setattr(api, "watch", watch)
     assert await watched(api, watches=3) == {"b", "c"}
     assert api.lists == 2 and api.versions[-1] == "10"
+
+
+async def test_informer_serves_jobs_without_kueue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster without the definition of Workload has none: jobs without a queue are served."""
+    unserved: list[int] = []
+    api, health = Api(), WatchHealth(lambda namespace, failing: unserved.append(failing))
+    api.kind, api.errors = "Workload", [api_error(404, "NotFound", "the server could not find the requested resource")]
+    cache, queue = cache_with_job(), WorkQueue[tuple[str, str]]()
+    body = {"metadata": pod("w")["metadata"], "spec": {}}
+    cache.record_child("Workload", body, gone=False)
+    monkeypatch.setattr(informer, "LONGEST_WAIT", 0.01)
+    workloads = Informer("Workload", "", client=api, cache=cache, queue=queue, health=health)  # type: ignore[arg-type]
+    task = asyncio.create_task(workloads.run())
+    async with asyncio.timeout(60):
+        await workloads.synced.wait()
+        assert cache.uids("Workload", "") == set() and len(queue) == 1
+        while not api.versions:  # Kueue is installed again
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert cache.uids("Workload", "") == {"a", "b"} and not any(unserved)
 
 
 async def test_informer_silent_watch_is_repeated() -> None:
