@@ -95,7 +95,12 @@ def _queue(facts: Facts, workload: Object | None) -> Decision:
     queue = facts.job.spec.queue_name
     name = names.workload(facts.job.metadata.name, facts.stage_name or "")
     wake_at = None
-    if workload is None:
+    if workload is None and any(facts.observed.of_kind("Workload")):
+        message = (
+            f"Waiting until Kueue completes the deletion of Workload {name}. If Kueue is uninstalled, remove the "
+            "finalizers of the Workload."
+        )
+    elif workload is None:
         message = f"Waiting for Kueue to admit Workload {name} to LocalQueue {queue}."
     elif not workload["spec"].get("active", True):
         name = workload["metadata"]["name"]
@@ -153,6 +158,8 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
     """Return a digest of all that decides which quota a stage needs."""
     spec = job.spec.model_dump(mode="json", include=set(QUOTA_FIELDS))
     needs: dict[str, Any] = {"replicas": job.replicas(stage), "learns": stage.learns, "engines": stage.needs_engines}
+    if label := job.metadata.labels.get(PRIORITY_LABEL):
+        needs["priority"] = label
     if job.spec.environments:
         needs["environments"] = [environment.model_dump(mode="json") for environment in job.spec.environments]
     if not job.spec.needs_judge:

@@ -225,6 +225,27 @@ def test_kueue_label_names_the_priority_in_the_queue() -> None:
         assert spec["priorityClassRef"] == {"group": group, "kind": kind, "name": label or "urgent"}
 
 
+def test_kueue_changed_priority_queues_again() -> None:
+    """A changed label of a job that waits reaches the queue; that of a running job counts from the next admission."""
+    cluster = queued()
+    first = workload(cluster)["metadata"]["uid"]
+    cluster.children["WorkloadPriorityClass", "batch"] = {"metadata": {"name": "batch"}, "value": 7}
+    cluster.job["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "batch"}
+    cluster.round(4)
+    assert workload(cluster)["metadata"]["uid"] != first and workload(cluster)["spec"]["priority"] == 7
+    admit(cluster)
+    cluster.job["metadata"]["labels"] = {}
+    assert cluster.round().reason == "Running" and workload(cluster)["spec"]["priority"] == 7
+
+
+def test_kueue_that_is_uninstalled_is_named() -> None:
+    """Without Kueue nothing removes the finalizer of the old Workload, so no new one can be created."""
+    cluster = queued()
+    workload(cluster)["metadata"] |= {"deletionTimestamp": timestamp(cluster.now), "finalizers": ["kueue"]}
+    decision = cluster.round()
+    assert decision.reason == "Queued" and "remove the finalizers of the Workload" in decision.message
+
+
 def test_kueue_deactivated_workload_is_kept() -> None:
     """A Workload that a person or Kueue deactivated stays, and the message names the way back."""
     cluster = queued()
