@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from pydantic import ValidationError
+
+from rstar2_train.api.contracts import PROGRESS_KEY, Progress, outcome_key
 
 Object = Mapping[str, Any]
 ROLE_LABEL, STAGE_LABEL = "rstar2.dev/role", "rstar2.dev/stage"
@@ -81,8 +87,25 @@ class Timeline:
         return asdict(self)
 
 
-def timeline(job: Object, pods: Iterable[Object] | None = None) -> Timeline:
-    """Return the timeline of a job. `pods`: its pods; None if they are unknown."""
+LATE_SECONDS = 300.0
+"""Time after which a running operator has reacted to an event; its status is at most a minute late."""
+
+
+def timeline(
+    job: Object,
+    pods: Iterable[Object] | None = None,
+    *,
+    reports: Mapping[str, str] | None = None,
+    now: float | None = None,
+) -> Timeline:
+    """Return the timeline of a job.
+
+    Args:
+        job: the AgenticRLJob.
+        pods: its pods; None if they are unknown.
+        reports: the data of its progress ConfigMap, which the orchestrator writes without the operator.
+        now: seconds since the epoch; default: the present.
+    """
     meta, status, own = job["metadata"], job.get("status") or {}, None if pods is None else list(pods)
     phase = str(status.get("phase") or "Unknown")
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
@@ -100,7 +123,8 @@ def timeline(job: Object, pods: Iterable[Object] | None = None) -> Timeline:
         restarts=int(status.get("restarts") or 0),
         waits_for=waits,
         problems=problems,
-        next=_outdated(job, own) or _next(meta["name"], phase, problems, conditions, waits, suspended=suspended),
+        next=_outdated(job, own, reports or {}, now=time.time() if now is None else now)
+        or _next(meta["name"], phase, problems, conditions, waits, suspended=suspended),
         stages=tuple(_stage(row) for row in status.get("stages") or ()),
         roles=tuple(_roles(status.get("roles") or (), own or ())),
     )
@@ -114,19 +138,64 @@ def _waits(conditions: Mapping[str, Object]) -> Iterable[str]:
             yield f"{kind}: {part['reason']}" + (f": {message[0]}" if message else "")
 
 
-def _outdated(job: Object, pods: Sequence[Object] | None) -> str:
+def _outdated(job: Object, pods: Sequence[Object] | None, reports: Mapping[str, str], *, now: float) -> str:
     """Return what to do if the operator does not keep the status up to date; empty if nothing shows that."""
-    status = job.get("status") or {}
+    cause = _inaction(job, pods, reports, now=now)
+    return CHECK_OPERATOR.format(cause=cause) if cause else ""
+
+
+def _inaction(job: Object, pods: Sequence[Object] | None, reports: Mapping[str, str], *, now: float) -> str:
+    """Return an event to which no operator has reacted; empty without one."""
+    status, deleted = job.get("status") or {}, job["metadata"].get("deletionTimestamp")
     if not status:
-        return CHECK_OPERATOR.format(cause="The operator has not seen this job.")
+        return "The operator has not seen this job."
     if int(status.get("observedGeneration") or 0) < int(job["metadata"].get("generation") or 0):
-        return CHECK_OPERATOR.format(cause="The operator has not seen the last change of the job.")
-    if pods is None or status.get("phase") != "Running":
+        return "The operator has not seen the last change of the job."
+    if deleted and _is_past(deleted, now) and (status.get("phase") != "Deleting" or pods == []):
+        return (
+            f"The job was deleted at {deleted}, and the operator has not ended it. Without an operator: `kubectl patch "
+            f'arl {job["metadata"]["name"]} --type=merge -p \'{{"metadata":{{"finalizers":null}}}}\'`.'
+        )
+    if (retry := status.get("nextRetryTime")) and _is_past(retry, now):
+        return f"The next attempt was due at {retry}."
+    if status.get("phase") != "Running":
         return ""
-    running = [(pod["metadata"].get("labels") or {}).get(ROLE_LABEL) for pod in pods]
+    running = {(pod["metadata"].get("labels") or {}).get(ROLE_LABEL) for pod in pods or () if not _has_ended(pod, now)}
     for row in status.get("roles") or ():
-        if row.get("ready") and row["name"] not in running:
-            return CHECK_OPERATOR.format(cause=f"The status has {row['ready']} {row['name']} pods, which do not exist.")
+        if pods is not None and row.get("ready") and row["name"] not in running:
+            return f"The status has {row['ready']} {row['name']} pods, which do not run."
+    return _unseen_report(status, reports, now)
+
+
+def _is_past(timestamp: str, now: float) -> bool:
+    """Return whether a time is so long ago that an operator must have reacted."""
+    return datetime.datetime.fromisoformat(timestamp).timestamp() + LATE_SECONDS < now
+
+
+def _has_ended(pod: Object, now: float) -> bool:
+    """Return whether all containers of a pod have exited, so long ago that an operator must have reacted."""
+    status = pod.get("status") or {}
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
+    ends = [state["terminated"].get("finishedAt") for state in states if state.get("terminated")]
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    return ended and all(end is not None and _is_past(end, now) for end in ends)
+
+
+def _unseen_report(status: Object, reports: Mapping[str, str], now: float) -> str:
+    """Return a report of the orchestrator that the status should have; empty without one."""
+    try:
+        progress = Progress.model_validate_json(reports.get(PROGRESS_KEY, ""))
+    except ValidationError:
+        return ""
+    row: Object = next((each for each in status.get("stages") or () if each["name"] == progress.stage), {})
+    silent, steps = now - progress.updated_at, progress.step - int(row.get("step") or 0)
+    ended = progress.phase == "Finished" or outcome_key(progress.stage) in reports
+    if ended and row.get("phase") == "Running" and progress.attempt >= int(row.get("attempts") or 0):
+        return f"Stage {progress.stage} has ended, which the status does not show." if silent > LATE_SECONDS else ""
+    if progress.total_steps is not None and steps > 0:
+        late = max(silent, (steps - 1) * float(row.get("stepSeconds") or 0))
+        if late > LATE_SECONDS:
+            return f"The orchestrator reports step {progress.step}, and the status has {row.get('step') or 0}."
     return ""
 
 

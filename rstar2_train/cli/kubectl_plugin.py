@@ -218,7 +218,17 @@ def _timelines(kubectl: Kubectl, name: str | None, *, everywhere: bool) -> list[
         raise KubectlFailed("a job has one namespace: use -n NAMESPACE with its name, or -A without a name")
     if name is None:
         return [timeline(job) for job in kubectl.get(KIND, *(["--all-namespaces"] if everywhere else []))]
-    return [timeline(kubectl.get(KIND, name), kubectl.get("pods", "-l", f"{JOB_LABEL}={name}"))]
+    job, pods = kubectl.get(KIND, name), kubectl.get("pods", "-l", f"{JOB_LABEL}={name}")
+    return [timeline(job, pods, reports=_reports(kubectl, name))]
+
+
+def _reports(kubectl: Kubectl, name: str) -> dict[str, str]:
+    """Return the reports of a job's orchestrator; none if the job has none yet, or the user may not read them."""
+    try:
+        data: dict[str, str] = kubectl.get("configmaps", f"{name}-progress").get("data") or {}
+    except KubectlFailed:
+        return {}
+    return data
 
 
 def print_timelines(console: Console, timelines: Sequence[Timeline], *, details: bool) -> None:

@@ -88,6 +88,52 @@ def test_timeline_outdated_status_is_no_progress() -> None:
     assert timeline(job("Running", starting), [pod("a")]).next.startswith("Nothing runs that the job waits for")
 
 
+NOW = 1_000_000.0
+LATER = "1970-01-12T13:40:00Z"
+"""NOW and 400 s before, as text: an operator reacts in this time."""
+
+
+def progress(step: int, *, age: float = 0.0, phase: str = "Training") -> dict[str, str]:
+    report = {"stage": "rl", "attempt": 2, "phase": phase, "step": step, "total_steps": 40, "updated_at": NOW - age}
+    return {"progress.json": json.dumps(report)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reports", "cause"),
+    [
+        ({}, progress(4), ""),
+        ({}, progress(4, age=400), "step 4"),
+        ({"stepSeconds": 200}, progress(5), ""),
+        ({"stepSeconds": 200}, progress(6), "step 6"),
+        ({}, progress(3, age=400, phase="Finished"), "Stage rl has ended"),
+        ({}, progress(3, age=400) | {"outcome-rl.json": "{}"}, "Stage rl has ended"),
+        ({}, progress(3, phase="Finished"), ""),
+        ({}, {"progress.json": "{"}, ""),
+    ],
+)
+def test_timeline_report_without_reaction_is_no_progress(
+    fields: dict[str, Any], reports: dict[str, str], cause: str
+) -> None:
+    """The pods of a job without an operator run until their stage ends; then nothing proceeds."""
+    live = job()
+    live["status"]["stages"][0] |= fields
+    action = timeline(live, [pod("a")], reports=reports, now=NOW).next
+    assert (cause in action and "Check that the operator runs" in action) if cause else action.startswith("Nothing")
+
+
+def test_timeline_event_without_reaction_is_no_progress() -> None:
+    """A deletion, a due restart and the end of all pods, to which no operator reacts, are named."""
+    deleted, waiting, ended = job(), job("Pending"), pod("a")
+    deleted["metadata"]["deletionTimestamp"] = LATER
+    waiting["status"]["nextRetryTime"] = LATER
+    ended["status"] = {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"finishedAt": LATER}}}]}
+    for live, pods in ((deleted, [pod("a")]), (waiting, []), (job(), [ended])):
+        assert "Check that the operator runs" in timeline(live, pods, now=NOW).next
+        assert "Check that the operator runs" not in timeline(live, [*pods, pod("b")], now=NOW - 390).next
+    deleted["status"]["phase"] = "Deleting"
+    assert timeline(deleted, [pod("a")], now=NOW).next.startswith("Wait: its pods terminate")
+
+
 def test_duration_is_short() -> None:
     """A duration has two units at most."""
     assert [duration(each) for each in (None, 59, 61, 3_600, 90_000)] == ["", "<1m", "1m", "1h00m", "1d1h"]
@@ -125,12 +171,14 @@ def test_plugin_sends_requests_by_kubectl(tmp_path: Path, monkeypatch: pytest.Mo
     live = read_manifest(EXAMPLE)
     live["metadata"] |= {"uid": "u", "resourceVersion": "7", "managedFields": [{"manager": "kubectl"}]}
     (tmp_path / "live.json").write_text(json.dumps({**live, "status": {"phase": "Running"}}))
+    (tmp_path / "reports.json").write_text(json.dumps({"data": progress(9)}))
     fake = tmp_path / "kubectl"
     fake.write_text(
         f"""#!/bin/sh
 echo "$@" >> {tmp_path}/calls
 case "$1 $2" in
-"get pods") echo '{{"items": []}}' ;;
+"get pods") echo '{{"items": [{{"metadata": {{"labels": {{"rstar2.dev/role": "rollout"}}}}, "spec": {{}}}}]}}' ;;
+"get configmaps") cat {tmp_path}/reports.json ;;
 "get agenticrljobs.rstar2.dev") cat {tmp_path}/$([ "$3" = live ] && echo live || echo job).json ;;
 "patch agenticrljobs.rstar2.dev") echo 'Error: not seen' >&2; exit 1 ;;
 esac
@@ -139,7 +187,8 @@ esac
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert kubectl_plugin.main(["status", "demo", "-n", "lab", "--context", "c"]) == 0
-    assert json.loads(capfd.readouterr().out)["stages"][0]["step"] == "3/40"
+    printed = json.loads(capfd.readouterr().out)
+    assert printed["stages"][0]["step"] == "3/40" and "reports step 9, and the status has 3" in printed["next"]
     assert kubectl_plugin.main(["suspend", "demo"]) == 1
     assert "kubectl rstar2: Error: not seen" in capfd.readouterr().err
     assert kubectl_plugin.main(["logs", "demo", "--role", "trainer", "--stage", "rl", "-f"]) == 0
