@@ -40,6 +40,10 @@ OWN_CONTAINERS = {
     "agent": ("agent",),
 }
 """Role -> containers of its pods in builders/. Admission webhooks may inject others, such as a proxy."""
+REASONS_OF_KUBELET = frozenset(
+    {"ContainersNotReady", "ReadinessGatesNotReady", "UnknownContainerStatuses", "PodCompleted", "PodFailed"}
+)
+"""Reasons of the condition Ready that a kubelet writes: its node reports."""
 T = TypeVar("T", bound=Contract)
 
 
@@ -287,7 +291,7 @@ def lost_since(pod: Object, observed: ObservedJob) -> float | None:
     """Return when the node of a pod was found not to report; None while it reports.
 
     Without rights on nodes the pod shows it: only the node controller sets Ready to False while all containers are
-    ready, except for a readiness gate, which the kubelet names as the reason.
+    ready, except for a readiness gate or a native sidecar, for which the kubelet gives a reason of its own.
     """
     if observed.lost_nodes is not None:
         return observed.lost_nodes.get(pod["spec"].get("nodeName", "")) if is_alive(pod) else None
@@ -295,7 +299,7 @@ def lost_since(pod: Object, observed: ObservedJob) -> float | None:
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
     if not is_alive(pod) or ready is None or ready["status"] == "True" or not containers:
         return None
-    if ready.get("reason") == "ReadinessGatesNotReady":
+    if ready.get("reason") in REASONS_OF_KUBELET:
         return None
     if not all(container.get("ready") for container in containers):
         return None
@@ -343,6 +347,16 @@ def exit_code(pod: Object) -> int | None:
     return None
 
 
+def failed_init_container(pod: Object) -> str:
+    """Return name, exit code and reason of an init container that failed and is not retried; empty without one."""
+    for status in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        ended = (status.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            text = f"init container {status.get('name', '')} exited with code {ended['exitCode']}"
+            return f"{text} ({ended.get('reason') or 'Error'})"
+    return ""
+
+
 def held_exit_code(pod: Object | None) -> int | None:
     """Return the exit code of a pod that only injected containers keep running; None if there is no such pod.
 
@@ -361,13 +375,18 @@ def exited_at(pod: Object) -> float | None:
 
 
 def running_since(pod: Object) -> float | None:
-    """Return when the container of a batch Job's pod started; None if it does not run, or the pod is terminating."""
+    """Return when the container of a batch Job's pod started; None if it does not run, or the pod is terminating.
+
+    No earlier than the scheduler has chosen a node: the clock of that node may be wrong.
+    """
     if pod["metadata"].get("deletionTimestamp"):
         return None
     for status in own_statuses(pod):
         running = (status.get("state") or {}).get("running")
         if running is not None:
-            return seconds(running["startedAt"])
+            scheduled = condition_time(condition(pod, "PodScheduled") or {})
+            created = seconds(pod["metadata"].get("creationTimestamp") or running["startedAt"])
+            return max(seconds(running["startedAt"]), created, scheduled)
     return None
 
 

@@ -21,6 +21,7 @@ from rstar2_operator.observed import (
     annotations_of,
     deletion_requested_at,
     exit_code,
+    failed_init_container,
     is_of,
     is_true,
     job_failing_since,
@@ -31,6 +32,8 @@ from rstar2_operator.observed import (
 MAX_CONSECUTIVE = 10
 """Disruptions in a row without a new checkpoint that do not count towards maxRestarts."""
 EVICTED = "Evicted"
+NODE_PRESSURE = "The node had condition:"
+"""The kubelet's words about a pod that it rejects because the node lacks a resource already."""
 REJECTED = "PodRejected"
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 DELETED = "PodLost: a pod of the attempt was deleted"
@@ -61,24 +64,32 @@ def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:
     """Return the kubelet's message if it evicted a pod of the Job because its node lacked a resource; else empty."""
     for pod in observed.pods:
         status = pod.get("status") or {}
-        if is_of(pod, job) and status.get("reason") == EVICTED:
+        if is_of(pod, job) and status.get("reason") == EVICTED and not _cause_of_rejection(pod):
             return f"{EVICTED}: Pod/{pod['metadata']['name']}: {status.get('message', '')}"
     return ""
 
 
 def rejection(job: Object, observed: ObservedJob) -> str:
-    """Return the kubelet's words if it rejected a pod of the Job, of which no container started; else empty.
+    """Return the kubelet's words if a pod of the Job failed before its own container started; else empty.
 
-    Devices that are not up after a reboot, a changed node label or a shutdown of the node are such causes.
+    Devices that are not up after a reboot, a changed node label, a shutdown or a full disk of the node, and an
+    injected init container that fails, are such causes.
     """
     for pod in observed.pods:
-        status = pod.get("status") or {}
-        reason = status.get("reason")
-        if status.get("phase") != "Failed" or not reason or reason == EVICTED or not is_of(pod, job):
-            continue
-        if exit_code(pod) is None:
-            return f"{REJECTED}: Pod/{pod['metadata']['name']}: {reason}: {status.get('message', '')}"
+        if is_of(pod, job) and (cause := _cause_of_rejection(pod)):
+            return f"{REJECTED}: Pod/{pod['metadata']['name']}: {cause}"
     return ""
+
+
+def _cause_of_rejection(pod: Object) -> str:
+    """Return why a pod failed before its own container started; empty if the container started, or the pod works."""
+    status = pod.get("status") or {}
+    reason, message = status.get("reason"), str(status.get("message", ""))
+    if status.get("phase") != "Failed" or exit_code(pod) is not None:
+        return ""
+    if reason and (reason != EVICTED or NODE_PRESSURE in message):
+        return f"{reason}: {message}"
+    return "" if pod["metadata"].get("deletionTimestamp") else failed_init_container(pod)
 
 
 def consecutive(job: Object, stage: str, number: int, observed: ObservedJob) -> int:

@@ -20,6 +20,7 @@ from rstar2_operator.observed import (
     annotations_of,
     as_json,
     condition,
+    failed_init_container,
     held_exit_code,
     labels,
     own_statuses,
@@ -110,6 +111,8 @@ def _cause_of_pods(observed: ObservedJob) -> str:
                 reason, text = ended.get("reason") or "Error", str(ended.get("message", "")).strip()
                 code = f"exit code {ended['exitCode']}"
                 return f"{reason}: Pod/{pod['metadata']['name']}: {f'{text} ({code})' if text else code}"
+        if failed := failed_init_container(pod):
+            return f"InitContainerFailed: Pod/{pod['metadata']['name']}: {failed}"
         if (status := pod.get("status") or {}).get("reason"):
             return f"{status['reason']}: Pod/{pod['metadata']['name']}: {status.get('message', '')}"
     return ""

@@ -18,26 +18,64 @@ COMPLETE = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01
 REJECTION = "Pod was rejected: Allocate failed due to no healthy devices present, which is unexpected"
 
 
-def reject(cluster: SimulatedCluster, job: str) -> None:
-    """Act as a kubelet that rejects the pods of a Job."""
+PRESSURE = "Pod was rejected: The node had condition: [DiskPressure]. "
+WAITING_FOR_INIT = {"name": "trainer", "ready": False, "state": {"waiting": {"reason": "PodInitializing"}}}
+FAILED_INIT = {"name": "vault-agent-init", "state": {"terminated": {"exitCode": 2, "reason": "Error"}}}
+BEFORE_START = [
+    (
+        {"reason": "UnexpectedAdmissionError", "message": REJECTION},
+        f"UnexpectedAdmissionError: {REJECTION}",
+    ),
+    ({"reason": "Evicted", "message": PRESSURE}, f"Evicted: {PRESSURE.strip()}"),
+    (
+        {"initContainerStatuses": [FAILED_INIT], "containerStatuses": [WAITING_FOR_INIT]},
+        "init container vault-agent-init exited with code 2 (Error)",
+    ),
+]
+"""Status of a pod that fails before its own container starts, and the words about it."""
+
+
+def reject(cluster: SimulatedCluster, job: str, status: dict[str, Any] = BEFORE_START[0][0]) -> None:
+    """Act as a kubelet that rejects the pods of a Job, or cannot start their containers."""
     for name, pod in cluster.pods.items():
         if name.startswith(f"{job}-"):
-            pod["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": REJECTION}
+            pod["status"] = {"phase": "Failed", **status}
     failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
     cluster.children["Job", job]["status"] = {"conditions": [failed | {"lastTransitionTime": timestamp(cluster.now)}]}
 
 
-def test_rejected_pod_is_a_disruption_in_the_kubelets_words() -> None:
-    """A GPU node after a reboot: the restarts do not count, and the message is that of the kubelet."""
+@pytest.mark.parametrize(("status", "message"), BEFORE_START)
+def test_pod_that_fails_before_its_start_is_a_disruption(status: dict[str, Any], message: str) -> None:
+    """A GPU node after a reboot, a full disk, a sealed vault: no orchestrator ran, so none is named or counted."""
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 1})
     for attempt in (1, 2, 3):
-        reject(cluster, f"demo-g0-{attempt}")
+        reject(cluster, f"demo-g0-{attempt}", status)
         decision = cluster.round()
         assert decision.reason == "BackOff"
-        assert f"PodRejected: Pod/demo-g0-{attempt}-0: UnexpectedAdmissionError: {REJECTION}" in decision.message
+        assert f"PodRejected: Pod/demo-g0-{attempt}-0: {message}" in decision.message
         cluster.now += 600
         cluster.round()
     assert cluster.running() == ["demo-g0-4"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_crash_is_not_the_init_container_of_another_pod() -> None:
+    """A pod that was still starting when the orchestrator crashed is deleted; its init container is not the cause."""
+    cluster = at_first_stage("g")
+    cluster.finish_job("demo-g0-1", 1)
+    other = cluster.pods["demo-g0-1-1"]
+    other["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
+    other["status"] = {"phase": "Failed", **BEFORE_START[2][0]}
+    assert "Crashed" in cluster.reconcile().message
+
+
+def test_evicted_pod_that_ran_counts() -> None:
+    """The kubelet evicted a pod that used more than it requested: that is no rejection."""
+    cluster = at_first_stage("g")
+    reject(cluster, "demo-g0-1", {"reason": "Evicted", "message": "The node was low on resource: memory."})
+    assert cluster.reconcile().message.count("Evicted: Pod/demo-g0-1-0: The node was low on resource") == 1
+    cluster.now += 600
+    cluster.round()
+    assert cluster.job["status"]["restartsCountedTowardsMax"] == 1
 
 
 def test_rejected_pod_matches_a_rule() -> None:
@@ -213,6 +251,23 @@ async def test_invalid_job_without_pods_returns_its_quota() -> None:
     await operator.until(lambda: operator.status["reason"] == "InvalidSpec", seconds=30)
     assert operator.names("Workload") == []
     assert "Running pods" not in operator.status["message"]
+
+
+def test_conflict_with_another_write_is_transient() -> None:
+    """The usage of a ResourceQuota that two writes change rejects one of them: the object does not exist yet."""
+    quota = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
+    assert is_transient(api_error(409, "Conflict", quota))
+    assert not is_transient(api_error(409, "AlreadyExists", 'jobs.batch "x" already exists'))
+
+
+async def test_conflict_with_a_quota_creates_the_job_later() -> None:
+    """A creation that met another write is repeated; it is not taken for an existing object."""
+    operator = Operator(manifest("g"))
+    quota = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
+    operator.api.rejected_kinds = {"Job": api_error(409, "Conflict", quota)}
+    await operator.run()
+    operator.api.rejected_kinds = {}
+    await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
 
 
 def test_undeclared_field_of_an_older_crd_is_not_transient() -> None:

@@ -85,13 +85,14 @@ def test_cache_node_fault_reaches_the_jobs_of_its_pods() -> None:
     assert cache.drop(NODE, "uid-gpu-7") is None and cache.uids(NODE, "") == set()
 
 
-def test_cache_lost_node_is_that_of_its_condition() -> None:
+@pytest.mark.parametrize("reason", ["ReadinessGatesNotReady", "ContainersNotReady"])
+def test_cache_lost_node_is_that_of_its_condition(reason: str) -> None:
     """With rights on nodes, a pod that is not ready yet is lost with its node, and a readiness gate is no loss."""
     cache = WatchCache()
     meta = {"namespace": "team", "name": "a", "uid": "a", "resourceVersion": "1"}
     cache.record_job({"kind": "AgenticRLJob", "metadata": meta}, gone=False)
     own = {"name": "a-0", "uid": "a-0", "labels": names.labels("a", "trainer")}
-    gate = {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "lastTransitionTime": timestamp(5)}
+    gate = {"type": "Ready", "status": "False", "reason": reason, "lastTransitionTime": timestamp(5)}
     containers = [{"name": "trainer", "ready": True}]
     status = {"phase": "Running", "conditions": [gate], "containerStatuses": containers}
     cache.record_child("Pod", {"metadata": meta | own, "spec": {"nodeName": "gpu-7"}, "status": status}, gone=False)
