@@ -46,6 +46,10 @@ ADVICE = {
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
     "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
     "the volumes of the pod: kubectl describe pod {pod}",
+    "PodNotScheduled": "The controller that sets a gate removes it; for kueue.x-k8s.io/topology check Kueue's log. "
+    "Without a gate, check that the scheduler of spec.runtimePatches[].schedulerName runs.",
+    "JobSuspended": "Set spec.suspend of this Job to false. If Kueue has set it, give Kueue the right to read "
+    "AgenticRLJobs (kueue.enabled in the chart).",
     "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }

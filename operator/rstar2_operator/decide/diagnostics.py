@@ -17,6 +17,7 @@ from rstar2_operator.observed import (
     ObservedJob,
     condition,
     is_alive,
+    is_true,
     job_finished_at,
     labels,
     lacks_pods,
@@ -57,9 +58,13 @@ SAME = {"ErrImagePull": "ImagePullBackOff"}
 """The kubelet alternates between the two reasons while it retries: one problem, reported once."""
 OUT_OF_MEMORY = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
+SCHEDULING_GATED = "SchedulingGated"
+"""Reason of the condition PodScheduled of a pod with scheduling gates."""
 NAME_CONFLICT = "NameConflict"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
 NOT_STARTED = "PodNotStarted"
+NOT_SCHEDULED = "PodNotScheduled"
+JOB_SUSPENDED = "JobSuspended"
 NOT_REPORTING = "OrchestratorNotReporting"
 OF_STARTING_PODS = WAITING | OF_PENDING_PODS | {OUT_OF_MEMORY, NOT_STARTED}
 """Reasons of a pod that has a node and cannot start."""
@@ -76,6 +81,7 @@ MAY_RESOLVE = frozenset(
         JUDGE_UNREACHABLE,
         REFERENCE_NOT_FOUND,
         "PodNotStarted",
+        "PodNotScheduled",
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",
         "FailedMount",
@@ -143,7 +149,8 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     deletions = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
     times = [seconds(deletion) + STUCK_SECONDS for deletion in deletions if deletion]
     times += [since + SILENT_SECONDS for _, since in unreported_attempts(observed)]
-    times += [since + START_SECONDS for pod in observed.pods if (since := starting_since(pod)) is not None]
+    for since_of in (starting_since, _unscheduled_since):
+        times += [since + START_SECONDS for pod in observed.pods if (since := since_of(pod)) is not None]
     return min((when for when in times if when > now), default=None)
 
 
@@ -196,7 +203,9 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
     if scheduled is not None and scheduled["status"] == "False":
         if scheduled.get("reason") == UNSCHEDULABLE:  # the scheduler retries the others, such as SchedulerError
             yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
+        yield from _unscheduled(pod, name, role, now)
         return
+    yield from _unscheduled(pod, name, role, now)
     for container in _all_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in WAITING:
@@ -213,6 +222,28 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
             message = f"on node {pod['spec'].get('nodeName', '')} since {timestamp(since)}: {_unstarted(pod)}"
             reported = [Diagnosis(role, f"Pod/{name}", NOT_STARTED, message)]
         yield from reported
+
+
+def _unscheduled_since(pod: Object) -> float | None:
+    """Return when a pod was created that no scheduler has looked at, or that a scheduling gate holds; else None."""
+    status, scheduled = pod.get("status") or {}, condition(pod, "PodScheduled")
+    if status.get("phase") not in (None, "Pending") or (pod.get("spec") or {}).get("nodeName"):
+        return None
+    if scheduled is not None and scheduled.get("reason") != SCHEDULING_GATED:
+        return None
+    created = pod["metadata"].get("creationTimestamp")
+    return None if created is None else seconds(created)
+
+
+def _unscheduled(pod: Object, name: str, role: str, now: float) -> Iterator[Diagnosis]:
+    """Return the problem of a pod that waits for a scheduling gate, or that no scheduler looks at."""
+    since = _unscheduled_since(pod)
+    if since is None or now < since + START_SECONDS:
+        return
+    gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates") or ())
+    scheduler = pod["spec"].get("schedulerName") or "default-scheduler"
+    cause = f"scheduling gate {gates} is set" if gates else f"scheduler {scheduler} has reported nothing"
+    yield Diagnosis(role, f"Pod/{name}", NOT_SCHEDULED, f"{cause} since {timestamp(since)}")
 
 
 def _all_statuses(pod: Object) -> list[Object]:
@@ -289,6 +320,8 @@ def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob) 
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
     if failure is not None and failure["status"] == "True":
         yield Diagnosis(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
+    elif kind == "Job" and is_true(child, "Suspended") and job_finished_at(child) is None:
+        yield Diagnosis(role, f"{kind}/{name}", JOB_SUSPENDED, "another client has set spec.suspend, so no pod runs")
     elif lacks_pods(kind, child):
         yield from _events(kind, name, role, OF_CONTROLLERS, observed, subject=child)
     elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":

@@ -13,7 +13,7 @@ from rstar2_operator.decide.attempt import current, start
 from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
 from rstar2_operator.decide.disruption import failures_before
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.decide.failure_policy import backoff_seconds
+from rstar2_operator.decide.failure_policy import retry_at
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.observed import seconds, timestamp
@@ -88,8 +88,8 @@ def restart_ended(facts: Facts) -> Verdict:
     if not record:
         return None
     message, failures = str(record.get("message", "")), int(record.get("failures", 0))
-    retry = seconds(record["time"]) + backoff_seconds(failures) if "time" in record else facts.now
-    if facts.now < retry:
+    ended_at = seconds(record["time"]) if "time" in record else 0.0
+    if (retry := retry_at(ended_at, failures, now=facts.now)) is not None:
         return Decision(
             facts.stage_name,
             facts.restarts,

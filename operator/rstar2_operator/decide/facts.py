@@ -81,12 +81,10 @@ class Facts:
         if self.stage is None or job is None or is_true(job, "FailureTarget"):
             return None
         pod, outcome = stage_progress.first_pod(job, self.observed), self.observed.outcome(self.stage.name)
-        if pod is not None and (exited := exited_at(pod)) is not None:
-            return exited
         reported = self.observed.stage_status(self.stage.name).get("outcomeTime")
-        if reported is None or outcome is None or outcome.attempt != self.attempt:
-            return None
-        return seconds(reported)
+        if reported is not None and outcome is not None and outcome.attempt == self.attempt:
+            return seconds(reported)  # by the operator's clock: that of the node may be wrong
+        return None if pod is None else exited_at(pod)
 
     @property
     def ended(self) -> Object:

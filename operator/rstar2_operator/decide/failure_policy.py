@@ -68,8 +68,7 @@ def failure_policy(facts: Facts) -> Verdict:
         return None
     failures = disruption.failures_before(last, stage.name, facts.attempt, facts.observed)
     failed_at = job_finished_at(last) or 0.0
-    retry = failed_at + backoff_seconds(failures)
-    if facts.now < retry:
+    if (retry := retry_at(failed_at, failures, now=facts.now)) is not None:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
         return Decision(
             facts.stage_name,
@@ -88,6 +87,15 @@ def failure_policy(facts: Facts) -> Verdict:
 def backoff_seconds(failures: int) -> float:
     """Return the wait before the next attempt. `failures`: in a row before the last one, without a new checkpoint."""
     return min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
+
+
+def retry_at(failed_at: float, failures: int, *, now: float) -> float | None:
+    """Return when the next attempt starts after a failure; None if it is due. `failures`: as for `backoff_seconds`.
+
+    A failure in the future by more than any backoff has the time of a wrong clock: then nothing waits for it.
+    """
+    retry = failed_at + backoff_seconds(failures)
+    return retry if now < retry <= now + 2 * MAX_BACKOFF_SECONDS else None
 
 
 def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:

@@ -60,7 +60,7 @@ def _is_unscheduled(pod: Object) -> bool:
 
 def pending_deadline(facts: Facts) -> Verdict:
     """Release all pods if some are pending past the deadline, and keep them released until the next try."""
-    until = _released_until(facts.observed)
+    until = _released_until(facts.observed, facts.now)
     if until is not None and facts.now < until:
         scheduled = condition(facts.observed.job, "PodsScheduled") or {}
         return _released(facts, scheduled.get("message", ""), until)
@@ -88,10 +88,15 @@ def _waiting(facts: Facts) -> list[str]:
     return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
 
 
-def _released_until(observed: ObservedJob) -> float | None:
-    """Return when to retry after a release; None if the pods of the job are not released."""
+def _released_until(observed: ObservedJob, now: float) -> float | None:
+    """Return when to retry after a release; None if the pods of the job are not released.
+
+    A time that no release can have is ignored: the clock of another replica, or an edit, has set it.
+    """
     retry = observed.status.get("nextRetryTime")
-    return None if retry is None or observed.status.get("reason") != SCHEDULING_TIMEOUT else seconds(retry)
+    if retry is None or observed.status.get("reason") != SCHEDULING_TIMEOUT:
+        return None
+    return seconds(retry) if seconds(retry) <= now + 2 * RETRY_SECONDS[1] else None
 
 
 def _released(facts: Facts, message: str, until: float) -> Decision:

@@ -11,9 +11,9 @@ from rstar2_operator.cached_object import strip_fields
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import seconds, timestamp
 from rstar2_operator.status_writer import is_urgent
-from rstar2_train.api.contracts import PROGRESS_KEY, Progress
+from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from tests.support.fake_kube_api import Operator
-from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, in_situation, kinds, manifest
 
 ENGINE = {"rstar2.dev/job": "demo", "rstar2.dev/role": "rollout", "batch.kubernetes.io/job-name": ""}
 
@@ -74,6 +74,44 @@ def test_stuck_uses_the_clock_of_the_api_server() -> None:
     assert seconds(cluster.job["status"]["stages"][0]["lastStepTime"]) == cluster.now - 60
     cluster.now += 7200
     assert cluster.reconcile().reason == "Stuck"
+
+
+@pytest.mark.parametrize("ahead", [-10_800, 10_800])
+def test_stuck_ignores_the_clock_of_a_node_without_report(ahead: float) -> None:
+    """The start of a container on a node with a wrong clock does not end an attempt that has just started."""
+    cluster = at_first_stage("g", stuck={"action": "Restart"}, pendingDeadlineSeconds=86400)
+    for pod in cluster.pods.values():
+        started = {"running": {"startedAt": timestamp(cluster.now + ahead)}}
+        pod["status"]["containerStatuses"] = [{"name": "trainer", "ready": True, "state": started}]
+    cluster.now += 60
+    assert cluster.reconcile().reason == "Running"
+
+
+def test_waits_end_though_clocks_differ() -> None:
+    """A replica whose clock is hours ahead wrote the time of the next try: this one does not wait for hours."""
+    released = in_situation("released")
+    released.job["status"]["nextRetryTime"] = timestamp(released.now + 10_800)
+    assert released.reconcile().reason != "SchedulingTimeout"
+    failed = at_first_stage("g")
+    failed.finish_job("demo-g0-1", 137)
+    final = failed.children["Job", "demo-g0-1"]["status"]["conditions"][0]
+    assert failed.reconcile().reason == "BackOff"
+    final["lastTransitionTime"] = timestamp(failed.now + 10_800)
+    assert failed.reconcile().reason == "Restarted"
+
+
+def test_failed_attempt_ends_by_the_operators_clock() -> None:
+    """A container that exited on a node whose clock is ahead does not hold its accelerators until that time."""
+    cluster = at_first_stage("g")
+    outcome = Outcome(stage="g0", attempt=1, outcome="failed", reason="RanksLost")
+    cluster.patch_progress(outcome_key("g0"), outcome.model_dump(mode="json", exclude_none=True))
+    ended = {"terminated": {"exitCode": 76, "finishedAt": timestamp(cluster.now + 10_800)}}
+    for pod in cluster.pods.values():
+        proxy = {"name": "a-proxy", "ready": True, "state": {"running": {"startedAt": timestamp(cluster.now)}}}
+        pod["status"]["containerStatuses"] = [proxy, {"name": "trainer", "ready": False, "state": ended}]
+    cluster.reconcile()
+    cluster.now += 121
+    assert cluster.reconcile().reason == "OrchestratorExited"
 
 
 def test_kueue_deleted_workload_queues_after_the_checkpoint() -> None:
@@ -185,6 +223,19 @@ def test_remaining_time_is_that_of_the_running_attempt() -> None:
     cluster.finish_stage("s0")
     cluster.round()
     assert cluster.running() == ["demo-s1-1"] and "estimatedRemainingSeconds" not in cluster.job["status"]
+
+
+def test_preparation_failure_names_an_init_container() -> None:
+    """An injected init container that fails ends each pod of the preparation before its own container starts."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    cluster.finish_job("demo-prepare", 1)
+    (pod,) = cluster.pods.values()
+    ended = {"name": "istio-validation", "state": {"terminated": {"exitCode": 126, "reason": "Error"}}}
+    pod["status"] |= {"initContainerStatuses": [ended], "containerStatuses": []}
+    decision = cluster.round()
+    assert decision.reason == "PrepareFailed"
+    assert "Pod/demo-prepare-0: init container istio-validation exited with code 126 (Error)" in decision.message
 
 
 def test_preparation_failure_has_the_cause_of_its_pods() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rstar2_operator.decide.diagnostics import next_overdue_at
 from rstar2_operator.observed import timestamp
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
 
@@ -50,6 +51,50 @@ def test_pod_that_never_starts_is_diagnosed_then_released(
     decision = cluster.round(1)
     assert decision.reason == "SchedulingTimeout" and reason in decision.message
     assert ("Job", "demo-g0-1") not in cluster.children
+
+
+HELD = [
+    (
+        {"schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]},
+        [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}],
+        "PodNotScheduled: scheduling gate kueue.x-k8s.io/topology is set",
+    ),
+    ({"schedulerName": "volcano"}, [], "PodNotScheduled: scheduler volcano has reported nothing"),
+]
+"""Spec and conditions of a pod without a node, and the problem."""
+
+
+@pytest.mark.parametrize(("spec", "conditions", "problem"), HELD)
+def test_pod_without_scheduler_is_diagnosed_then_released(
+    spec: dict[str, Any], conditions: list[dict[str, Any]], problem: str
+) -> None:
+    """A gate that stays, and a scheduler that does not run, are named within a minute."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    created = cluster.now
+    for pod in cluster.pods.values():
+        pod["spec"], pod["status"] = spec, {"phase": "Pending", "conditions": conditions}
+    cluster.round(1)
+    assert problem not in degraded(cluster)
+    wake_at = next_overdue_at(cluster.observed(), now=cluster.now)
+    assert wake_at is not None and wake_at <= created + 60
+    cluster.now += 61
+    cluster.round(1)
+    assert problem in degraded(cluster)
+    cluster.now += 600
+    assert cluster.round(1).reason == "SchedulingTimeout"
+    assert ("Job", "demo-g0-1") not in cluster.children
+
+
+def test_job_that_others_suspend_is_diagnosed() -> None:
+    """Kueue without the right to read the owner, or a person, suspends a batch Job: no pod would ever run."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    cluster.pods.clear()
+    suspended = {"type": "Suspended", "status": "True", "lastTransitionTime": timestamp(cluster.now)}
+    cluster.children["Job", "demo-g0-1"]["status"] = {"conditions": [suspended], "active": 0}
+    cluster.round(1)
+    assert "Job/demo-g0-1: JobSuspended: another client has set spec.suspend" in degraded(cluster)
+    cluster.now += 601
+    assert cluster.round(1).reason == "SchedulingTimeout"
 
 
 def run_silently(cluster: SimulatedCluster) -> None:
