@@ -6,6 +6,9 @@ is necessary.
 
 from __future__ import annotations
 
+import email.utils
+import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -70,7 +73,11 @@ SILENCE_SECONDS = 180.0
 METADATA_FIELDS = ("uid", "namespace", "name", "creationTimestamp")
 """Fields that `list_metadata` returns, and the labels."""
 
+CLOCK_TOLERANCE_SECONDS = 30.0
+"""Difference between the clocks of this machine and of the API server that is none: of a slow response."""
+
 Body = dict[str, Any]
+log = logging.getLogger(__name__)
 
 
 def is_transient(error: Exception) -> bool:
@@ -110,6 +117,22 @@ class KubeClient:
         """`count` is called with verb, kind and HTTP status of each response."""
         self._api = api
         self._count = count or (lambda verb, kind, status: None)
+        self._ahead = 0.0
+        """Seconds by which the API server's clock is ahead; 0 within the tolerance."""
+
+    def clock(self) -> float:
+        """Return the time of the API server, whose timestamps the objects have; in seconds since the epoch."""
+        return time.time() + self._ahead
+
+    def _compare_clocks(self, date: str | None) -> None:
+        """Set the clock by the header `Date` of a response."""
+        if date is None:
+            return
+        ahead = email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+        if abs(ahead - self._ahead) <= CLOCK_TOLERANCE_SECONDS:
+            return
+        self._ahead = ahead if abs(ahead) > CLOCK_TOLERANCE_SECONDS else 0.0
+        log.warning("the clock of the API server is %.0f s ahead of that of this node; its time counts", ahead)
 
     async def apply(self, body: Body, *, subresource: str = "", manager: str = names.FIELD_MANAGER) -> Body:
         """Apply on the server; it takes fields over from other field managers than `manager`."""
@@ -260,6 +283,7 @@ class KubeClient:
         url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         response = await self._api.call_api(method, url, headers, body, _request_timeout=limit)
         self._count(verb, _kind(path), response.status)
+        self._compare_clocks(response.response.headers.get("Date"))
         if not 200 <= response.status < 300:
             text = (await response.read()).decode(errors="replace")  # type: ignore[no-untyped-call]
             raise ApiException.from_response(http_resp=response, body=text, data=None)

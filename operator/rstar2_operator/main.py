@@ -111,7 +111,12 @@ class Operator:
         log.info("%s is the leader", self._settings.identity)
         self._metrics.set_leading(True)
         reconciler = Reconciler(
-            cache=self._cache, queue=self._queue, client=self._client, settings=self._settings, metrics=self._metrics
+            cache=self._cache,
+            queue=self._queue,
+            client=self._client,
+            settings=self._settings,
+            metrics=self._metrics,
+            clock=self._client.clock,
         )
         work = asyncio.create_task(self._work(reconciler))
         stopping = asyncio.create_task(self._stop.wait())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +26,8 @@ class Server:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.status = 200
+        self.ahead = 0.0
+        """Seconds by which its clock is ahead."""
         self.address = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -37,7 +41,8 @@ class Server:
                 await asyncio.sleep(0.01)
             return stream
         answer = {"reason": "Conflict", "message": "no"} if self.status >= 400 else json.loads(body or "{}")
-        return web.json_response(answer, status=self.status)
+        date = email.utils.formatdate(time.time() + self.ahead, usegmt=True)
+        return web.json_response(answer, status=self.status, headers={"Date": date})
 
 
 @pytest.fixture
@@ -86,6 +91,14 @@ async def test_client_error_has_status_and_text(server: Server, client: KubeClie
     with pytest.raises(ApiException) as error:
         await client.create(OBJECT)
     assert error.value.status == 409 and json.loads(error.value.body)["message"] == "no"
+
+
+async def test_client_clock_is_that_of_the_api_server(server: Server, client: KubeClient) -> None:
+    """On a node whose clock is hours wrong, no deadline ends too early or too late; a slow response changes nothing."""
+    for ahead, expected in ((10_800, 10_800), (10_790, 10_800), (-7_200, -7_200), (20, 0), (0, 0)):
+        server.ahead = ahead
+        await client.read("ConfigMap", "lab", "a")
+        assert abs(client.clock() - time.time() - expected) < 3
 
 
 async def test_client_request_starts_no_thread(
