@@ -13,6 +13,7 @@ _OTHER_CLAIM = (
     "spec.storage cannot change: delete the job, which deletes the claim {pod} too while it has no volume, and "
     "create it again with another spec.storage."
 )
+NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
 REFERENCE_NOT_FOUND = "ReferenceNotFound"
 _REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
@@ -46,6 +47,8 @@ ADVICE = {
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
     "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
     "the volumes of the pod: kubectl describe pod {pod}",
+    "PodRejected": "The kubelet of the node rejects the pod, or an init container fails: check the node's device "
+    "plugin and free disk, and cordon it if this repeats.",
     "PodNotScheduled": "The controller that sets a gate removes it; for kueue.x-k8s.io/topology check Kueue's log. "
     "Without a gate, check that the scheduler of spec.runtimePatches[].schedulerName runs.",
     "JobSuspended": "Set spec.suspend of this Job to false. If Kueue has set it, give Kueue the right to read "
@@ -108,6 +111,8 @@ def advice_about(reason: str, kind: str, message: str, role: str) -> str:
 
 def _message_advice(message: str, role: str) -> str:
     """Return what to do about a message that names its cause more exactly than the reason."""
+    if NO_POD in message:
+        return "Check that kube-controller-manager runs, and that no policy has set spec.managedBy of the object."
     if LIMIT_RANGE.search(message):
         field = RESOURCE_FIELDS.get(role, "spec.runtimePatches[].resources")
         return f"A LimitRange of the namespace forbids these amounts: change {field}, or the LimitRange."

@@ -10,18 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, REFERENCE_NOT_FOUND, advice_about
+from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, NO_POD, REFERENCE_NOT_FOUND, advice_about
+from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
 from rstar2_operator.observed import (
     OWN_CONTAINERS,
+    READY_ROLES,
     Object,
     ObservedJob,
     condition,
+    condition_time,
+    created_at,
     is_alive,
     is_true,
     job_finished_at,
     labels,
     lacks_pods,
     lost_since,
+    own_statuses,
     ready_of,
     running_since,
     seconds,
@@ -35,6 +40,8 @@ STUCK_SECONDS = 30.0
 """Seconds after its grace period until a terminating pod counts as stuck: its node does not answer."""
 START_SECONDS = 60.0
 """Seconds on its node after which a pod that does not start is a problem, also if its kubelet reports none."""
+RECENT_SECONDS = 600.0
+"""Age of a rejected pod up to which it is a problem: its controller creates others while they are rejected."""
 SILENT_SECONDS = 600.0
 """Seconds that an orchestrator may run without a progress report; it reports before it loads anything."""
 
@@ -68,7 +75,8 @@ JOB_SUSPENDED = "JobSuspended"
 NOT_REPORTING = "OrchestratorNotReporting"
 OF_STARTING_PODS = WAITING | OF_PENDING_PODS | {OUT_OF_MEMORY, NOT_STARTED}
 """Reasons of a pod that has a node and cannot start."""
-OF_CONTROLLERS = frozenset({"FailedCreate"})
+FAILED_CREATE = "FailedCreate"
+OF_CONTROLLERS = frozenset({FAILED_CREATE})
 OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
 REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT, OUT_OF_MEMORY})
 """Closed list of the reasons of problems."""
@@ -82,6 +90,7 @@ MAY_RESOLVE = frozenset(
         REFERENCE_NOT_FOUND,
         "PodNotStarted",
         "PodNotScheduled",
+        REJECTED,
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",
         "FailedMount",
@@ -132,7 +141,7 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
         problems = [problem for problem in problems if problem.reason != UNSCHEDULABLE]
     problems += _node_problems(observed)
     for (kind, name), child in observed.children.items():
-        problems += _child_problems(kind, name, child, observed)
+        problems += _child_problems(kind, name, child, observed, now)
     for key, error in observed.invalid_reports().items():
         role, subject = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
         problems.append(Diagnosis(role, subject, "InvalidProgressReport", f"key {key} cannot be read: {error}"))
@@ -149,7 +158,9 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     deletions = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
     times = [seconds(deletion) + STUCK_SECONDS for deletion in deletions if deletion]
     times += [since + SILENT_SECONDS for _, since in unreported_attempts(observed)]
-    for since_of in (starting_since, _unscheduled_since):
+    without_pods = (created_at(child, now) for (kind, _), child in observed.children.items() if lacks_pods(kind, child))
+    times += [since + START_SECONDS for since in without_pods]
+    for since_of in (starting_since, _unscheduled_since, _unready_since):
         times += [since + START_SECONDS for pod in observed.pods if (since := since_of(pod)) is not None]
     return min((when for when in times if when > now), default=None)
 
@@ -197,7 +208,7 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
         yield _not_ready(pod, role, since)
         return
     if status.get("phase") == "Failed":
-        yield from _never_started(pod, name, role, observed)
+        yield from _never_started(pod, name, role, observed, now)
         return
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
@@ -222,6 +233,11 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
             message = f"on node {pod['spec'].get('nodeName', '')} since {timestamp(since)}: {_unstarted(pod)}"
             reported = [Diagnosis(role, f"Pod/{name}", NOT_STARTED, message)]
         yield from reported
+    elif (since := _unready_since(pod)) is not None and now >= since + START_SECONDS:
+        waits = ", ".join(_unready_injected(pod))
+        yield Diagnosis(
+            role, f"Pod/{name}", NOT_STARTED, f"injected container {waits} is not ready since {timestamp(since)}"
+        )
 
 
 def _unscheduled_since(pod: Object) -> float | None:
@@ -250,6 +266,23 @@ def _all_statuses(pod: Object) -> list[Object]:
     """Return the statuses of a pod's init containers and containers, in the order in which they start."""
     status = pod.get("status") or {}
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _unready_since(pod: Object) -> float | None:
+    """Return since when an injected container keeps a pod of a Service from being ready; None if none does."""
+    ready = condition(pod, "Ready")
+    if ready is None or ready["status"] == "True" or labels(pod).get(names.ROLE_LABEL) not in READY_ROLES:
+        return None
+    if not all(status.get("ready") for status in own_statuses(pod)) or not _unready_injected(pod):
+        return None
+    return condition_time(ready)
+
+
+def _unready_injected(pod: Object) -> list[str]:
+    """Return the names of a running pod's injected containers that are not ready, native sidecars included."""
+    own = OWN_CONTAINERS.get(labels(pod).get(names.ROLE_LABEL, ""), ())
+    running = (status for status in _all_statuses(pod) if "running" in (status.get("state") or {}))
+    return sorted(status["name"] for status in running if not status.get("ready") and status["name"] not in own)
 
 
 def _unstarted(pod: Object) -> str:
@@ -283,10 +316,21 @@ def _not_ready(pod: Object, role: str, since: float) -> Diagnosis:
     return Diagnosis(role, f"Pod/{pod['metadata']['name']}", "NodeNotReady", message, node)
 
 
-def _never_started(pod: Object, name: str, role: str, observed: ObservedJob) -> Iterator[Diagnosis]:
-    """Return the failed pod of a Job that still retries, if its container could not start."""
-    job = observed.child("Job", labels(pod).get(names.BATCH_JOB_LABEL, ""))
-    if job is None or job_finished_at(job) is not None:
+def _is_ready(role: str, observed: ObservedJob) -> bool:
+    ready, desired = ready_of(observed, role)
+    return ready >= desired
+
+
+def _never_started(pod: Object, name: str, role: str, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
+    """Return the failed pod of a controller that still retries, if its container could not start."""
+    owner = labels(pod).get(names.BATCH_JOB_LABEL)
+    job = observed.child("Job", owner) if owner else None
+    if owner and (job is None or job_finished_at(job) is not None):
+        return
+    if not owner and (role not in READY_ROLES or _is_ready(role, observed)):
+        return
+    if (cause := cause_of_rejection(pod)) and now < created_at(pod, 0.0) + RECENT_SECONDS:
+        yield Diagnosis(role, f"Pod/{name}", REJECTED, cause)
         return
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         terminated = (container.get("state") or {}).get("terminated") or {}
@@ -314,7 +358,7 @@ def _kubelet_message(container: Object, waiting: Object) -> str:
     return message if last is None else f"{message}; last exit code {last['exitCode']} ({last.get('reason', '')})"
 
 
-def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob) -> Iterator[Diagnosis]:
+def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
     role = labels(child).get(names.ROLE_LABEL, "")
     status = child.get("status") or {}
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
@@ -323,7 +367,11 @@ def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob) 
     elif kind == "Job" and is_true(child, "Suspended") and job_finished_at(child) is None:
         yield Diagnosis(role, f"{kind}/{name}", JOB_SUSPENDED, "another client has set spec.suspend, so no pod runs")
     elif lacks_pods(kind, child):
-        yield from _events(kind, name, role, OF_CONTROLLERS, observed, subject=child)
+        reported = list(_events(kind, name, role, OF_CONTROLLERS, observed, subject=child))
+        created = created_at(child, now)
+        if not reported and not (child.get("status") or {}) and now >= created + START_SECONDS:
+            reported = [Diagnosis(role, f"{kind}/{name}", FAILED_CREATE, f"{NO_POD} since {timestamp(created)}")]
+        yield from reported
     elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":
         yield from _events(kind, name, role, OF_CLAIMS, observed, subject=child)
 

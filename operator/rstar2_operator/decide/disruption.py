@@ -64,7 +64,7 @@ def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:
     """Return the kubelet's message if it evicted a pod of the Job because its node lacked a resource; else empty."""
     for pod in observed.pods:
         status = pod.get("status") or {}
-        if is_of(pod, job) and status.get("reason") == EVICTED and not _cause_of_rejection(pod):
+        if is_of(pod, job) and status.get("reason") == EVICTED and not cause_of_rejection(pod):
             return f"{EVICTED}: Pod/{pod['metadata']['name']}: {status.get('message', '')}"
     return ""
 
@@ -76,12 +76,12 @@ def rejection(job: Object, observed: ObservedJob) -> str:
     injected init container that fails, are such causes.
     """
     for pod in observed.pods:
-        if is_of(pod, job) and (cause := _cause_of_rejection(pod)):
+        if is_of(pod, job) and (cause := cause_of_rejection(pod)):
             return f"{REJECTED}: Pod/{pod['metadata']['name']}: {cause}"
     return ""
 
 
-def _cause_of_rejection(pod: Object) -> str:
+def cause_of_rejection(pod: Object) -> str:
     """Return why a pod failed before its own container started; empty if the container started, or the pod works."""
     status = pod.get("status") or {}
     reason, message = status.get("reason"), str(status.get("message", ""))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rstar2_operator.decide.diagnostics import next_overdue_at
+from rstar2_operator.names import BATCH_JOB_LABEL
 from rstar2_operator.observed import timestamp
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
 
@@ -95,6 +96,52 @@ def test_job_that_others_suspend_is_diagnosed() -> None:
     assert "Job/demo-g0-1: JobSuspended: another client has set spec.suspend" in degraded(cluster)
     cluster.now += 601
     assert cluster.round(1).reason == "SchedulingTimeout"
+
+
+ENGINE = {"rstar2.dev/job": "demo", "rstar2.dev/role": "rollout"}
+READY = {"name": "engine", "ready": True, "state": {"running": {"startedAt": "1970-01-01T00:00:00Z"}}}
+PROXY = {"name": "istio-proxy", "ready": False, "state": {"running": {"startedAt": "1970-01-01T00:00:00Z"}}}
+OF_ENGINES = [
+    (
+        {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"},
+        "Pod/demo-rollout-x: PodRejected: UnexpectedAdmissionError: no healthy devices",
+    ),
+    ({"phase": "Running", "containerStatuses": [READY, PROXY]}, "PodNotStarted: injected container istio-proxy"),
+    (
+        {"phase": "Running", "containerStatuses": [READY], "initContainerStatuses": [PROXY]},
+        "PodNotStarted: injected container istio-proxy",
+    ),
+]
+"""Status of an engine's pod, and the problem: a rejection, a proxy that is not ready, the same as a native sidecar."""
+
+
+@pytest.mark.parametrize(("status", "problem"), OF_ENGINES)
+def test_engine_that_others_keep_from_starting_is_diagnosed(status: dict[str, Any], problem: str) -> None:
+    """While a role is not ready, its rejected pods and unready proxies are named; afterwards they are no problem."""
+    cluster = at_first_stage("g")
+    engines, reason = cluster.children["Deployment", "demo-rollout"], "ContainersNotReady"
+    ready = {"type": "Ready", "status": "False", "reason": reason, "lastTransitionTime": timestamp(cluster.now)}
+    metadata = {"name": "demo-rollout-x", "uid": "x", "labels": ENGINE | {BATCH_JOB_LABEL: ""}}
+    metadata["creationTimestamp"] = timestamp(cluster.now)
+    pod = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {**status, "conditions": [ready]}}
+    cluster.pods["demo-rollout-x"], engines["status"] = pod, {"readyReplicas": 0, "replicas": 1}
+    cluster.now += 61
+    cluster.reconcile()
+    assert problem in degraded(cluster)
+    ready["status"] = "True"
+    cluster.round(1)  # the engines are ready
+    assert problem not in degraded(cluster)
+
+
+def test_job_without_its_controller_is_diagnosed() -> None:
+    """A batch Job that no controller handles gets neither a status nor an event."""
+    cluster = at_first_stage("g")
+    cluster.pods.clear()
+    cluster.children["Job", "demo-g0-1"]["status"] = {}
+    cluster.now += 61
+    cluster.reconcile()
+    assert "Job/demo-g0-1: FailedCreate: its controller has created no pod since" in degraded(cluster)
+    assert "kube-controller-manager" in degraded(cluster)
 
 
 def run_silently(cluster: SimulatedCluster) -> None:
