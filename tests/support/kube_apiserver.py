@@ -34,6 +34,9 @@ from tests.kube_node import binaries, requirements
 
 TOKEN = "loopback"
 START_SECONDS = 300.0
+_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Without the machine's certificates, whose load takes longer than a request."""
+_CONTEXT.check_hostname, _CONTEXT.verify_mode = False, ssl.CERT_NONE
 
 
 class KubeApiserver:
@@ -137,14 +140,20 @@ class KubeApiserver:
 
         Raises urllib.error.HTTPError.
         """
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": media}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)
-        with urllib.request.urlopen(request, context=context, timeout=120) as response:
+        with urllib.request.urlopen(request, context=_CONTEXT, timeout=120) as response:
             answer: bytes = response.read()
         return answer if raw else json.loads(answer)
+
+    def rejection(self, method: str, path: str, body: Any) -> str:
+        """Send a request. Return the server's message if it rejects the body; empty if it accepts it."""
+        try:
+            self.request(method, path, body)
+        except urllib.error.HTTPError as error:
+            return str(json.loads(error.read())["message"])
+        return ""
 
     def _stop(self) -> None:
         for process in reversed(self._processes):
