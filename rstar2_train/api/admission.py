@@ -3,7 +3,7 @@
 Rules in a schema have a cost limit, no variables and no access to other entries of a list, so the CRD lacks the rules
 about contradictions between patches, keys of maps, amounts and tasks. A policy has them without a webhook, so that
 `kubectl apply` rejects such a job. Where it is not installed, the operator reports InvalidSpec. `make crds` writes it
-into the chart; tests/cluster/test_admission_policy.py compares it with rules.py on a real API server.
+into the chart; tests/apiserver/test_admission_policy.py compares it with rules.py on a real API server.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each rule belongs to a path of the schema (`[]` is an entry of a list) and becomes an entry of its
 x-kubernetes-validations. In addition, transition rules make fields immutable. The API server applies defaults before it
-evaluates rules, so rules test only fields without a default with has() or `.?`. tests/cluster/test_crd.py compares
+evaluates rules, so rules test only fields without a default with has() or `.?`. tests/apiserver/test_crd.py compares
 every rule with its twin in rules.py on a real API server.
 """
 

@@ -1,6 +1,6 @@
 """The chart on a real API server: install, upgrade, rollback, uninstall, and the rights of the operator's account.
 
-No pod has to run here; test_operator_e2e.py tests the operator.
+No pod has to run here; tests/cluster/test_operator_e2e.py tests the operator.
 """
 
 from __future__ import annotations
@@ -31,73 +31,68 @@ def sets(*values: str) -> list[str]:
 
 
 @pytest.fixture
-def release(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """Provide a name for a release; the CRD, which an uninstall keeps, is deleted if the test created it."""
-    existed = cluster.run("kubectl", "get", DEFINITION, check=False).returncode == 0
+def release(served: Cluster, namespace: str) -> Iterator[str]:
+    """Provide a name for a release, which is uninstalled; the CRD, which an uninstall keeps, stays."""
     yield namespace.replace("t-", "r-")
-    cluster.run("helm", "uninstall", namespace.replace("t-", "r-"), "--namespace", namespace, check=False)
-    if not existed:
-        cluster.kubectl("delete", DEFINITION, "--ignore-not-found")
+    served.run("helm", "uninstall", namespace.replace("t-", "r-"), "--namespace", namespace, check=False)
 
 
-def exists(cluster: Cluster, namespace: str, resource: str) -> bool:
-    return cluster.run("kubectl", "get", resource, "-n", namespace, check=False).returncode == 0
+def exists(served: Cluster, namespace: str, resource: str) -> bool:
+    return served.run("kubectl", "get", resource, "-n", namespace, check=False).returncode == 0
 
 
-def test_chart_install_upgrade_rollback_uninstall(cluster: Cluster, namespace: str, release: str) -> None:
+def test_chart_install_upgrade_rollback_uninstall(served: Cluster, namespace: str, release: str) -> None:
     """Values follow each operation; MLflow's password, its claim and the CRD survive all of them."""
     full = f"{release}-rstar2"
     values = sets(*SWITCHES, f"runtimeClass.name={release}", "operator.workers=3")
-    notes = helm(cluster, "install", release, namespace, CHART, "--take-ownership", *values)
+    notes = helm(served, "install", release, namespace, CHART, "--take-ownership", *values)
     assert f"kubectl rollout status -n {namespace} deployment/{full}-operator" in notes
-    cluster.kubectl("wait", DEFINITION, "--for=condition=Established", "--timeout=180s")
+    served.kubectl("wait", DEFINITION, "--for=condition=Established", "--timeout=180s")
 
     def workers() -> str:
-        pod = cluster.get("deployment", f"{full}-operator", "-n", namespace)["spec"]["template"]["spec"]
+        pod = served.get("deployment", f"{full}-operator", "-n", namespace)["spec"]["template"]["spec"]
         return next(env["value"] for env in pod["containers"][0]["env"] if env["name"] == "RSTAR2_WORKERS")
 
     def password() -> str:
-        data = cluster.get("secret", f"{full}-mlflow", "-n", namespace)["data"]
+        data = served.get("secret", f"{full}-mlflow", "-n", namespace)["data"]
         return base64.b64decode(data["MLFLOW_TRACKING_PASSWORD"]).decode()
 
     original = password()
     assert workers() == "3"
-    helm(
-        cluster, "upgrade", release, namespace, CHART, "--reuse-values", "--take-ownership", "--set=operator.workers=9"
-    )
+    helm(served, "upgrade", release, namespace, CHART, "--reuse-values", "--take-ownership", "--set=operator.workers=9")
     assert workers() == "9"
     assert password() == original, "MLflow reads its password once: after a change no client could log in"
-    helm(cluster, "rollback", release, namespace)
+    helm(served, "rollback", release, namespace)
     assert workers() == "3"
     assert password() == original
 
-    helm(cluster, "uninstall", release, namespace)
-    assert exists(cluster, namespace, DEFINITION), "without the CRD every job of the cluster would be deleted"
+    helm(served, "uninstall", release, namespace)
+    assert exists(served, namespace, DEFINITION), "without the CRD every job of the cluster would be deleted"
     for kept in (f"pvc/{full}-mlflow", f"secret/{full}-mlflow"):
-        assert exists(cluster, namespace, kept)
+        assert exists(served, namespace, kept)
     for gone in (f"deployment/{full}-operator", f"serviceaccount/{full}-operator", f"runtimeclass/{release}"):
-        assert not exists(cluster, namespace, gone)
+        assert not exists(served, namespace, gone)
 
-    helm(cluster, "install", release, namespace, CHART, "--take-ownership", *values)
+    helm(served, "install", release, namespace, CHART, "--take-ownership", *values)
     assert password() == original
 
 
-def test_chart_monitoring_objects_are_accepted(cluster: Cluster, namespace: str, release: str) -> None:
+def test_chart_monitoring_objects_are_accepted(served: Cluster, namespace: str, release: str) -> None:
     """With the CRDs of Prometheus Operator, the chart installs its ServiceMonitor and PrometheusRule."""
     definitions = [definition(plural, kind) for plural, kind in MONITORING.items()]
-    missing = [crd for crd in definitions if not exists(cluster, namespace, f"crd/{crd['metadata']['name']}")]
-    cluster.apply(missing)
+    missing = [crd for crd in definitions if not exists(served, namespace, f"crd/{crd['metadata']['name']}")]
+    served.apply(missing)
     try:
         for crd in definitions:
-            cluster.kubectl("wait", f"crd/{crd['metadata']['name']}", "--for=condition=Established", "--timeout=180s")
+            served.kubectl("wait", f"crd/{crd['metadata']['name']}", "--for=condition=Established", "--timeout=180s")
         on = sets(*(f"monitoring.{name}.enabled=true" for name in ("serviceMonitor", "prometheusRule")))
-        helm(cluster, "install", release, namespace, CHART, "--set=crds.install=false", *on)
-        groups = cluster.get("prometheusrule", f"{release}-rstar2-operator", "-n", namespace)["spec"]["groups"]
+        helm(served, "install", release, namespace, CHART, "--set=crds.install=false", *on)
+        groups = served.get("prometheusrule", f"{release}-rstar2-operator", "-n", namespace)["spec"]["groups"]
         assert {rule["alert"] for group in groups for rule in group["rules"]} >= {"RStar2OperatorNoLeader"}
-        helm(cluster, "uninstall", release, namespace)
+        helm(served, "uninstall", release, namespace)
     finally:
         for crd in missing:
-            cluster.kubectl("delete", f"crd/{crd['metadata']['name']}")
+            served.kubectl("delete", f"crd/{crd['metadata']['name']}")
 
 
 def definition(plural: str, kind: str) -> dict[str, Any]:
@@ -115,16 +110,16 @@ def definition(plural: str, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["cluster", "namespace"])
-def test_chart_operator_rights_are_minimal(cluster: Cluster, namespace: str, release: str, everywhere: bool) -> None:
+def test_chart_operator_rights_are_minimal(served: Cluster, namespace: str, release: str, everywhere: bool) -> None:
     """The account has the rights that the operator uses, in the watched namespaces, and no others."""
     scope = [] if everywhere else sets(f"watchNamespaces={{{namespace}}}")
-    helm(cluster, "install", release, namespace, CHART, "--take-ownership", *scope)
+    helm(served, "install", release, namespace, CHART, "--take-ownership", *scope)
     account = f"system:serviceaccount:{namespace}:{release}-rstar2-operator"
 
     def may(verb: str, target: str, scope: str = namespace) -> bool:
         resource, _, part = target.partition("/")
         arguments = [verb, resource, f"--subresource={part}", "-n", scope, "--as", account]
-        done = cluster.run("kubectl", "auth", "can-i", *arguments, check=False)
+        done = served.run("kubectl", "auth", "can-i", *arguments, check=False)
         return done.stdout.strip() == "yes"
 
     # The authoriser reads each new binding after a short delay. Pods of lost nodes are deleted, with spec.nodeLoss.
@@ -143,12 +138,12 @@ def test_chart_operator_rights_are_minimal(cluster: Cluster, namespace: str, rel
     for verb, target in (("create", "clusterroles"), ("get", "nodes"), ("delete", "namespaces")):
         assert not may(verb, target, "")
 
-    grant(cluster, namespace, account, {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]})
+    grant(served, namespace, account, {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]})
     with pytest.raises(CommandFailed, match="attempting to grant RBAC permissions not currently held"):
-        grant(cluster, namespace, account, {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})
+        grant(served, namespace, account, {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})
 
 
-def grant(cluster: Cluster, namespace: str, account: str, rule: dict[str, list[str]]) -> None:
+def grant(served: Cluster, namespace: str, account: str, rule: dict[str, list[str]]) -> None:
     """Create a Role as the operator does for the trainer's account."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -156,27 +151,27 @@ def grant(cluster: Cluster, namespace: str, account: str, rule: dict[str, list[s
         "metadata": {"name": "granted", "namespace": namespace},
         "rules": [rule],
     }
-    cluster.kubectl("apply", "--server-side", "--as", account, "-f", "-", stdin=json.dumps(role))
+    served.kubectl("apply", "--server-side", "--as", account, "-f", "-", stdin=json.dumps(role))
 
 
-def test_chart_lets_kueue_read_jobs(cluster: Cluster, namespace: str, release: str) -> None:
+def test_chart_lets_kueue_read_jobs(served: Cluster, namespace: str, release: str) -> None:
     """With kueue.enabled Kueue's account may read jobs, which its externalFrameworks needs, and nothing more."""
-    helm(cluster, "install", release, namespace, CHART, "--take-ownership", *sets("kueue.enabled=true"))
+    helm(served, "install", release, namespace, CHART, "--take-ownership", *sets("kueue.enabled=true"))
     account = "system:serviceaccount:kueue-system:kueue-controller-manager"
 
     def may(verb: str) -> bool:
         arguments = [verb, "agenticrljobs.rstar2.dev", "-n", namespace, "--as", account]
-        return cluster.run("kubectl", "auth", "can-i", *arguments, check=False).stdout.strip() == "yes"
+        return served.run("kubectl", "auth", "can-i", *arguments, check=False).stdout.strip() == "yes"
 
     for verb in ("get", "list", "watch"):
         wait_for(f"the right to {verb} jobs", lambda: may(verb), 120)  # noqa: B023
     assert not any(may(verb) for verb in ("create", "patch", "delete"))
 
 
-def test_chart_job_rights_aggregate_to_default_roles(cluster: Cluster, namespace: str, release: str) -> None:
+def test_chart_job_rights_aggregate_to_default_roles(served: Cluster, namespace: str, release: str) -> None:
     """The roles view, edit and admin include the matching rights on jobs."""
-    helm(cluster, "install", release, namespace, CHART, "--take-ownership")
+    helm(served, "install", release, namespace, CHART, "--take-ownership")
     for role, verb in (("view", "get"), ("edit", "create"), ("admin", "delete")):
-        rule = cluster.get("clusterrole", f"{namespace}-{release}-rstar2-{'view' if role == 'view' else 'edit'}")
+        rule = served.get("clusterrole", f"{namespace}-{release}-rstar2-{'view' if role == 'view' else 'edit'}")
         assert rule["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{role}"] == "true"
         assert any(verb in item["verbs"] and "agenticrljobs" in item["resources"] for item in rule["rules"])

@@ -18,7 +18,6 @@ import yaml
 
 from rstar2_operator import names
 from tests.kube_node import binaries
-from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.controller_manager import controller_manager
 from tests.support.job_controller import JOBS, PODS
 from tests.support.kube_apiserver import KubeApiserver
@@ -86,11 +85,10 @@ def bound(lab: Kubelets) -> Counter[str]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Kubelets]:
+def lab(api: KubeApiserver, tmp_path: Path) -> Iterator[Kubelets]:
     """Provide six nodes, the scheduler, the Job controller and the operator."""
-    ensure_control_plane()
     log = tmp_path / "operator.log"
-    with KubeApiserver() as api, OperatorProcess(api.kubeconfig, log=log) as operator:
+    with OperatorProcess(api.kubeconfig, log=log) as operator:
         for number in range(NODES):
             create_node(api, f"node-{number}")
         with scheduler(api, tmp_path), controller_manager(api, tmp_path, "job-controller"):

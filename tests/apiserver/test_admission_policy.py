@@ -1,0 +1,67 @@
+"""The chart's ValidatingAdmissionPolicy on a real API server: it rejects what only rules.py knew, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from rstar2_train.api.admission import RULES, build_policy
+from rstar2_train.api.issue import InvalidJob
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.sources import resolved_sources
+from rstar2_train.api.validation import check
+from tests.support.example_manifests import MANIFESTS
+from tests.support.kube_apiserver import KubeApiserver
+from tests.support.manifests import FAULTS, FINE, GOOD, LOCAL, changed
+from tests.support.waiting import until
+
+JOBS = "/apis/rstar2.dev/v1alpha1/namespaces/default/agenticrljobs"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def answer(api: KubeApiserver, job: dict[str, Any], method: str = "POST", path: str = f"{JOBS}?dryRun=All") -> str:
+    """Return the API server's error message; empty if it accepts the job."""
+    body = {**job, "metadata": {key: value for key, value in job["metadata"].items() if key != "namespace"}}
+    return api.rejection(method, path, body)
+
+
+def test_admission_policy_rejects_what_only_python_knew(api: KubeApiserver) -> None:
+    """Each fault that the schema accepts is denied with a message; valid jobs and examples are accepted."""
+    offline = [(path, value) for path, value, _, expected in FAULTS if expected is None]
+    assert len(offline) >= 25
+    until(lambda: answer(api, GOOD) == "", "the definition is served")
+    invalid = changed(*offline[0])
+    stored = copy.deepcopy(invalid) | {"metadata": {"name": "stored"}}
+    api.request("POST", JOBS, stored)
+    policy, binding = build_policy("rstar2-operator")
+    api.request("POST", f"{REGISTRATION}/validatingadmissionpolicies", policy)
+    api.request("POST", f"{REGISTRATION}/validatingadmissionpolicybindings", binding)
+    until(lambda: "denied request" in answer(api, invalid), "the policy takes effect")
+    messages = {f"{path} = {value}": answer(api, changed(path, value)) for path, value in offline}
+    accepted = {fault: text for fault, text in messages.items() if "denied request" not in text}
+    assert not accepted
+    assert all(any(rule.message in text for rule in RULES) for text in messages.values()), messages
+    valid = [GOOD, *(changed(path, value) for path, value in (*FINE, *LOCAL)), *map(read_manifest, MANIFESTS)]
+    denied = [job for job in valid if "denied request" in answer(api, job)]
+    assert denied == [job for job in valid if not fits_cluster(job)] != []
+    assert [text for job in valid if fits_cluster(job) and (text := answer(api, job))] == []
+    # The operator can add its finalizer to a job that was stored before the policy, and so delete it.
+    live = api.request("GET", f"{JOBS}/stored")
+    live["metadata"]["finalizers"] = ["rstar2.dev/staged-deletion"]
+    assert answer(api, live, "PUT", f"{JOBS}/stored?dryRun=All") == ""
+    live["spec"]["seed"] = 0
+    live["spec"]["suspend"] = True
+    assert "denied request" in answer(api, live, "PUT", f"{JOBS}/stored?dryRun=All")
+    status = api.request("GET", f"{REGISTRATION}/validatingadmissionpolicies/rstar2-operator").get("status", {})
+    assert not (status.get("typeChecking") or {}).get("expressionWarnings")
+
+
+def fits_cluster(body: dict[str, Any]) -> bool:
+    """Return whether the operator accepts a valid job, which may be one for a single machine."""
+    job, _ = check(body)
+    assert job is not None
+    try:
+        resolved_sources(job, "/state")
+    except InvalidJob:
+        return False
+    return True
