@@ -59,11 +59,11 @@ explore: setup ## Visit every state that faults can lead the operator's policy t
 
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 # The longest first. Most parts wait more than they compute, so several run at a time: as many as keep two cores busy.
-# The numbers are gigabytes.
-JOBS ?= 3
-test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=3 parts at a time)
-	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-services:3 integration-launch:4 \
-	  integration-trainer:3 integration-rollout:3 check chart explore docs
+# The others compute: they run next to them at a low priority, one by one. The numbers are gigabytes.
+JOBS ?= 4
+test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=4 parts at a time)
+	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 integration-services:3 \
+	  integration-rollout:3 integration-trainer:3 $(E2E_LAST) --background check:2 explore chart docs
 
 integration: ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray, two parts at a time
 	@$(BIN)/python tests/parts.py --jobs 2 integration-launch integration-trainer integration-rollout integration-services
@@ -84,9 +84,10 @@ chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm a
 # Two parts boot a node each, the second one also next to the node of `make cluster-up`: both install the CRD. The cluster
 # of RSTAR2_KUBECONFIG is one, so there one part runs all tests.
 E2E_JOBS = $(patsubst %,tests/cluster/test_operator_%.py,conditions e2e idle judge)
-E2E_PARTS = $(if $(RSTAR2_KUBECONFIG),e2e,e2e-jobs:5 e2e-apiserver:2 e2e-node:3)
+E2E_PARTS = $(if $(RSTAR2_KUBECONFIG),e2e,e2e-jobs:5 e2e-node:3)
+E2E_LAST = $(if $(RSTAR2_KUBECONFIG),,e2e-apiserver:2)
 e2e: setup ## Run the tests on real Kubernetes nodes that they boot (root), or on the one of RSTAR2_KUBECONFIG
-	@$(if $(RSTAR2_KUBECONFIG),$(BIN)/pytest tests/apiserver tests/cluster,$(BIN)/python tests/parts.py --jobs 3 $(E2E_PARTS))
+	@$(if $(RSTAR2_KUBECONFIG),$(BIN)/pytest tests/apiserver tests/cluster,$(BIN)/python tests/parts.py --jobs 3 $(E2E_PARTS) $(E2E_LAST))
 e2e-jobs: setup
 	@$(BIN)/pytest $(E2E_JOBS)
 e2e-node: setup

@@ -1,9 +1,10 @@
 """Runs targets of the Makefile and prints the time that each took: `make check` and `make test`.
 
 The parts start in the given order, at most --jobs at a time, each as soon as the machine has the memory that it needs;
-all of them run even if one fails. Their outputs are printed in the same order, so that two outputs never mix: that of
-the first running part as it comes. The last lines have the elapsed and the processor time of each part, the longest
-first, and name the failed parts and tests.
+all of them run even if one fails. Parts of --background run next to them, one by one and at a lower priority: they
+compute, and take the processor time that waiting parts leave. The outputs are printed in the order of the parts, so
+that two outputs never mix: that of the first running part as it comes. The last lines have the elapsed and the
+processor time of each part, the longest first, and name the failed parts and tests.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pathlib import Path
 import psutil
 
 POLL_SECONDS = 0.2
+BACKGROUND_NICE = 5
+"""Of a part of --background: it gets about a quarter of a processor that other parts keep busy."""
 stopped = threading.Event()
 """Set by SIGTERM. A handler that raises could strike between the start of a part and its entry in `parts`."""
 
@@ -31,9 +34,10 @@ stopped = threading.Event()
 class Part:
     """A target of the Makefile: waiting, running or done."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, background: bool = False) -> None:
         """Describe a part; `text` is NAME or NAME:GB, with the memory that it needs."""
         self.name, _, gigabytes = text.partition(":")
+        self.background = background
         self.gigabytes = float(gigabytes or 0)
         self.seconds = 0.0
         self.cpu_seconds = 0.0
@@ -46,7 +50,8 @@ class Part:
     def start(self) -> None:
         """Start the target."""
         self._start = time.monotonic()
-        command = ["make", "--no-print-directory", self.name]
+        priority = ["nice", f"-n{BACKGROUND_NICE}"] if self.background else []
+        command = [*priority, "make", "--no-print-directory", self.name]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT
         )
@@ -107,7 +112,8 @@ class Schedule:
         for part in self._parts:
             running = [each for each in self._parts if each.running]
             free = self._gigabytes - sum(each.gigabytes for each in running)
-            if not part.started and (not running or (len(running) < self._jobs and part.gigabytes <= free)):
+            slots = (1 if part.background else self._jobs) - sum(each.background == part.background for each in running)
+            if not part.started and (not running or (slots > 0 and part.gigabytes <= free)):
                 part.start()
 
     def follow(self, part: Part) -> None:
@@ -131,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "parts", metavar="PART[:GB]", nargs="+", help="a target of the Makefile, with the memory that it needs in GB"
     )
+    parser.add_argument("--background", metavar="PART[:GB]", nargs="+", default=[], help="parts that mostly compute")
     parser.add_argument("--jobs", type=int, default=1, help="number of parts that run at the same time (default: 1)")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -139,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "RSTAR2_FAILURES" not in os.environ:  # else this is a part of `make test`, which prints them
         failures = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 (read at the end)
         os.environ["RSTAR2_FAILURES"] = failures.name
-    parts = [Part(text) for text in options.parts]
+    parts = [*map(Part, options.parts), *(Part(text, background=True) for text in options.background)]
     schedule = Schedule(parts, jobs=options.jobs, gigabytes=psutil.virtual_memory().available / 1e9)
     try:
         for part in parts:

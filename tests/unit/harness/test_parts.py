@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ nested: ; @$(PYTHON) $(PARTS) tests
 WAIT = for i in $$(seq 600); do test -e $(1) && break; sleep 0.1; done; test -e $(1)
 writer: ; @touch started; $(call WAIT,done) && echo writer output
 reader: ; @$(call WAIT,started) && touch done
+priority: ; @echo priority $$(nice)
 alone: ; @mkdir lock && sleep 0.5 && rmdir lock && echo alone output
 endless: ; @echo $$$$ > pid; exec sleep 600
 """
@@ -75,6 +77,13 @@ def test_parts_jobs_limits_the_running_parts(command: list[str]) -> None:
     """A part starts when another one has ended."""
     done = run(command, "alone", "alone", "alone", "--jobs", "1")
     assert done.returncode == 0 and done.stdout.count("alone output") == 3
+
+
+def test_parts_background_run_one_by_one_at_low_priority(command: list[str]) -> None:
+    """A part of --background takes no slot of the others, and does not run next to another one of --background."""
+    done = run(command, "reader", "--background", "writer", "alone", "alone", "priority", "--jobs", "1")
+    assert done.returncode == 0 and done.stdout.count("alone output") == 2
+    assert f"priority {min(os.nice(0) + 5, 19)}" in done.stdout
 
 
 def test_parts_without_memory_run_alone(command: list[str]) -> None:
