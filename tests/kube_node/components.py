@@ -75,6 +75,7 @@ def controller_manager() -> list[str]:
         "--flex-volume-plugin-dir=/var/lib/kubelet/plugins-exec",  # as in kubelet_config
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
+        "--pvclaimbinder-sync-period=1s",  # a claim that it reads before its volume is bound only in the next round
     ]
 
 
