@@ -19,9 +19,9 @@ async def test_loop_lag_measures_a_blocked_loop() -> None:
 
 
 def test_lag_samples_of_another_process_are_added() -> None:
-    """The samples of a worker move to the driver, each once."""
-    worker, driver = LagSamples(), LagSamples()
+    """The samples of a worker move to the orchestrator, each once."""
+    worker, orchestrator = LagSamples(), LagSamples()
     worker.extend([0.1, 0.3])
-    driver.extend(worker.take_samples())
-    driver.extend(worker.take_samples())
-    assert (driver.take(0.5), driver.take(1.0)) == (0.1, 0.0)
+    orchestrator.extend(worker.take_samples())
+    orchestrator.extend(worker.take_samples())
+    assert (orchestrator.take(0.5), orchestrator.take(1.0)) == (0.1, 0.0)
