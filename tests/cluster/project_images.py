@@ -25,7 +25,7 @@ NAMES = ("operator", "judge")
 BUILD_BASE = "rstar2.test/build-base:2"
 BUILD_PACKAGES = "python3,python3-venv,ca-certificates,gcc,libc6-dev"
 CERTIFICATES = Path("/etc/ssl/certs")
-INPUTS = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "rstar2_train", "operator")
+INPUTS = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "rstar2_train", "operator", "verify")
 MAX_ARCHIVES = 4
 """Builds of one image in the cache, least recently used ones deleted first: enough for two clones with two each."""
 MAX_LAYERS = 30
