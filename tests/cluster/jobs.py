@@ -17,6 +17,7 @@ from typing import Any
 
 from rstar2_train.api.loader import read_manifest
 from scripts.setup import ROOT, VENV
+from tests.cluster import engine_cache
 from tests.kube_node import volumes
 from tests.kube_node.cluster import Cluster, Object, attach
 from tests.kube_node.requirements import ClusterUnavailable
@@ -38,10 +39,11 @@ def cluster_job(
     job["metadata"]["namespace"] = namespace
     python_volumes, python_mounts = cluster.mount_python(namespace)
     path = f"{VENV / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    environment = {"PATH": path, "PYTHONPATH": str(ROOT), "VLLM_CACHE_ROOT": str(engine_cache.ensure())}
     patch = {
         "manager": "tests",
         "roles": list(roles),
-        "env": [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": str(ROOT)}],
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
         "volumes": python_volumes,
         "volumeMounts": python_mounts,
     }
