@@ -35,7 +35,7 @@ from rstar2_train.api.roles import (
     RuntimePatch,
 )
 from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
-from rstar2_train.api.sources import ONLY_LOCAL_URL
+from rstar2_train.api.sources import LOCAL_FOLDER, ONE_POD, ONLY_SFT, WITH_URL
 from rstar2_train.api.stages import GRPOSettings
 
 
@@ -98,6 +98,11 @@ def _immutable(at: str, field: str, message: str) -> Rule:
 def with_lora(types: list[str], spec: str = "self") -> str:
     """Return the expression that a stage of one of the types trains an adapter. `spec`: expression of the spec."""
     return f"{spec}.stages.exists(s, s.type in {types} && (has({spec}.trainer.lora) || s.?trainer.?lora.hasValue()))"
+
+
+def _with_url(condition: str, message: str) -> Rule:
+    """Return a rule about jobs whose state is in a bucket."""
+    return Rule(at="spec", rule=f"!has(self.storage.url) || {condition}", message=message, field=".storage.url")
 
 
 def _exactly_one(fields: Iterable[str]) -> str:
@@ -262,7 +267,16 @@ ROLES = (
         message="must not be set together with claimName: size is for the claim that the operator creates",
         field=".size",
     ),
-    Rule(at="spec.storage", rule="!has(self.url)", message=ONLY_LOCAL_URL, field=".url"),
+    Rule(
+        at="spec.storage",
+        rule="!has(self.url) || !has(self.claimName) && !has(self.storageClassName)"
+        " && self.accessModes == ['ReadWriteMany'] && self.reclaimPolicy == 'Retain'",
+        message=f"{WITH_URL}: remove claimName, storageClassName, accessModes and reclaimPolicy",
+        field=".url",
+    ),
+    Rule(at="spec.storage", rule="!has(self.url) || !self.url.startsWith('file:')", message=LOCAL_FOLDER, field=".url"),
+    _with_url("self.stages.all(s, s.type == 'SFT')", ONLY_SFT),
+    _with_url("self.stages.all(s, s.?trainer.?replicas.orValue(self.trainer.replicas) == 1)", ONE_POD),
     _between("spec.judge.limits.memory", MEMORY_LIMITS),
     _between("spec.judge.limits.output", OUTPUT_LIMITS),
     Rule(
@@ -372,10 +386,7 @@ TRANSITIONS = (
     ),
     _immutable("spec", "managedBy", f"is immutable because another controller has no pods of the job; {_OTHER_NAME}"),
     _immutable("spec.redis", "storage", f"is immutable because the volume exists; {_OTHER_NAME}"),
-    _immutable("spec.storage", "url", _STORAGE),
-    _immutable("spec.storage", "claimName", _STORAGE),
-    _immutable("spec.storage", "storageClassName", _STORAGE),
-    _immutable("spec.storage", "accessModes", _STORAGE),
+    *(_immutable("spec.storage", field, _STORAGE) for field in ("url", "claimName", "storageClassName", "accessModes")),
     Rule(
         at="spec.storage",
         rule="has(self.size) == has(oldSelf.size) && (!has(self.size) ||"

@@ -149,9 +149,9 @@ class SecretRefs(ApiModel):
     hub_token: HubTokenReference | None = None
     """Token of the Hugging Face Hub, for gated and private repositories."""
     proxy: LocalReference | None = None
-    """Secret whose keys HTTPS_PROXY, HTTP_PROXY and NO_PROXY become variables of the preparation."""
+    """Secret whose keys HTTPS_PROXY, HTTP_PROXY and NO_PROXY become variables of pods that use a bucket or the Hub."""
     storage: LocalReference | None = None
-    """Secret whose keys become variables of the preparation: the credentials of s3://, gs:// and az:// sources."""
+    """Secret with the credentials of buckets, as variables of the preparation, with storage.url also of the trainer."""
     ca: CAReference | None = None
     """Bundle of all authorities that trainer pods trust. Default: the image's."""
 

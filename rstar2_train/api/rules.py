@@ -18,7 +18,7 @@ from rstar2_train.api.lora_rules import lora
 from rstar2_train.api.objective_rules import objectives, reference_kl
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
-from rstar2_train.api.sources import schemes, sources
+from rstar2_train.api.sources import WITH_URL, schemes, sources
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
@@ -209,10 +209,9 @@ def _storage(job: AgenticRLJob) -> Iterator[Issue]:
     if storage.claim_name and storage.size:
         message = "must not be set together with claimName: size is for the claim that the operator creates"
         yield Issue("spec.storage.size", message, storage.size)
-    for name in ("claim_name", "size", "storage_class_name"):
-        if storage.url and getattr(storage, name):
-            message = "must not be set together with url: the job's state is in the bucket, not in a claim"
-            yield Issue(f"spec.storage.{to_camel(name)}", message, getattr(storage, name))
+    for name in ("claim_name", "storage_class_name", "access_modes", "reclaim_policy"):
+        if storage.url and getattr(storage, name) != StorageSpec.model_fields[name].default:
+            yield Issue(f"spec.storage.{to_camel(name)}", WITH_URL, getattr(storage, name))
     if any(value.startswith("s3://") for value in [storage.url or "", *(source.value for source in sources(job))]):
         return
     for name in ("endpoint_url", "region", "addressing"):

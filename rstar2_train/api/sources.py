@@ -21,9 +21,15 @@ HUB = "hf://"
 CLAIM = "pvc://"
 BUCKETS = ("s3://", "gs://", "az://")
 """Schemes of buckets: S3 and compatible servers, Google Cloud Storage, Azure Blob Storage."""
-ONLY_LOCAL_URL = (
-    "is only for `rstar2 run`: in a cluster the pods of a job share its state by a claim; remove url, and set "
-    "claimName or size"
+WITH_URL = "must not be set together with url: the job's state is in the bucket, not in a claim"
+LOCAL_FOLDER = "file:///FOLDER is only for `rstar2 run`: pods have no common folder; use s3://, gs:// or az://"
+ONLY_SFT = (
+    "is in a cluster only for stages of type SFT: engines read weights from a claim; remove url and set claimName or "
+    "size, or use `rstar2 run`"
+)
+ONE_POD = (
+    "is in a cluster only for one trainer pod: the ranks of several pods write one checkpoint into the claim; set "
+    "trainer.replicas to 1, or remove url and set claimName or size"
 )
 CLAIM_MOUNT = PurePosixPath("/pvc")
 """Claim C of a pvc:// source is mounted at CLAIM_MOUNT/C."""
@@ -149,8 +155,13 @@ def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tupl
 
 def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the settings that a cluster cannot use."""
-    if job.spec.storage.url:
-        yield Issue("spec.storage.url", ONLY_LOCAL_URL, job.spec.storage.url)
+    if url := job.spec.storage.url:
+        if url.startswith("file://"):
+            yield Issue("spec.storage.url", LOCAL_FOLDER, url)
+        if any(stage.needs_engines for stage in job.spec.stages):
+            yield Issue("spec.storage.url", ONLY_SFT, url)
+        if any(job.replicas(stage) > 1 for stage in job.spec.stages):
+            yield Issue("spec.storage.url", ONE_POD, url)
     for index, server in enumerate(job.spec.mcp_servers):
         if server.command:
             message = (

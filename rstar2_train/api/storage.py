@@ -15,11 +15,11 @@ class StorageSpec(ApiModel):
     """Storage for checkpoints, trajectories and reports: a claim or a bucket. Default of `rstar2 run`: a folder."""
 
     url: Annotated[str, StringConstraints(pattern=STORE, max_length=512)] | None = None
-    """Bucket of the job's state, only with `rstar2 run`: s3://BUCKET/PREFIX, also gs://, az://, file:///FOLDER."""
+    """Bucket of the job's state: s3://BUCKET/PREFIX, also gs://, az://, and file:///FOLDER with `rstar2 run`."""
     claim_name: ObjectName | None = None
     """Existing PersistentVolumeClaim to use. Default: the operator creates a claim for the job."""
     size: Quantity | None = None
-    """Size of the created claim; it may only grow. Default: 100Gi unless claimName is set."""
+    """Size of the created claim (default: 100Gi) or, with url, of a pod's cache (default: no limit); may only grow."""
     storage_class_name: ObjectName | None = None
     """StorageClass of the created claim. Default: the cluster's default class."""
     access_modes: Annotated[list[AccessMode], Field(min_length=1, max_length=3), SET] = ["ReadWriteMany"]

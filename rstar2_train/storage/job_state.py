@@ -15,12 +15,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PublicationIndex, PublicationManifest
-from rstar2_train.storage.publication import PublicationWriter, record
+from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PodStart, PublicationIndex, PublicationManifest
+from rstar2_train.storage.publication import Fenced, PublicationWriter, record
 from rstar2_train.storage.state_files import MACHINE_FILES, snapshot, state_files
-from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageRejected
-from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
+from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
+from rstar2_train.storage.verified_read import fetch, read_index, read_manifest, read_range
 from rstar2_train.utils.files import write_atomically
 
 KEPT = 2
@@ -49,6 +50,10 @@ class Origin(BaseModel):
     """SHA-256 of the manifest that the folder had when that process started; empty: none."""
 
 
+class StageDone(StorageError):
+    """The stage of a pod has ended well: its attempt has nothing to do, and claims nothing."""
+
+
 class BucketState:
     """The state of one job in a bucket. Its folder is locked by the caller. Not thread-safe."""
 
@@ -61,17 +66,19 @@ class BucketState:
         self._digests: dict[tuple[int, int, int], ObjectRecord] = {}
         self.address = store.address
 
-    def open(self) -> bool:
+    def open(self, start: PodStart | None = None) -> bool:
         """Fence earlier starts of the job, and bring the folder to the newest publication or a later state.
 
-        Returns whether files were restored. Raises StorageRejected if the folder belongs to another run, StorageError.
+        `start`: the pod of a cluster; None: a run on one machine, which is always the latest start. Returns whether
+        files were restored. Raises StorageRejected if the folder belongs to another run, Fenced if a later pod has
+        started, StageDone, StorageError.
         """
         index, _ = read_index(self._store)
         newest = index.publications[-1] if index.publications else None
         origin = read_origin(self._state)
         check_folder(self._store, self._state, newest, origin)
         writer = PublicationWriter(self._store, index.attempt + 1)
-        index = writer.claim()
+        index = writer.claim(lambda index: self._claimed(index, start))
         newest = index.publications[-1] if index.publications else None
         behind = newest is not None and not _is_ahead(origin, newest)
         if newest is not None and behind:
@@ -98,8 +105,24 @@ class BucketState:
             self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest)
         finally:
             shutil.rmtree(target, ignore_errors=True)
-        index, _ = read_index(self._store)
-        self._writer.retain({entry.name for entry in index.publications[-KEPT:]})
+        self._writer.retain(self._writer.newest(KEPT))
+
+    def _claimed(self, index: PublicationIndex, start: PodStart | None) -> PublicationIndex:
+        """Return the index with the claim of a pod. Raises Fenced, StageDone."""
+        if start is None:
+            return index
+        if refusal := index.refusal(start):
+            raise Fenced(f"{self.address}: {refusal}")
+        if start.stage is not None and index.publications:
+            manifest = read_manifest(self._store, index.publications[-1])
+            file = self._state.stage(start.stage).outcome_file.relative_to(self._state.root).as_posix()
+            for stored in manifest.objects:
+                if stored.name != file:
+                    continue
+                outcome = Outcome.model_validate_json(read_range(self._store, stored, 0, stored.size))
+                if outcome.ended_well:
+                    raise StageDone(f"{self.address}: stage {start.stage} has ended: {outcome.reason}")
+        return index.claimed(start)
 
     def _digest(self, name: str, path: Path) -> ObjectRecord:
         """Return the record of a file; a file that has not changed since the last publication is not read again."""

@@ -4,7 +4,7 @@ Both are JSON with a last line `sha256:DIGEST` of the lines before it, so that a
 any other. Objects have a digest per block: a part of an object can be verified alone. An object is named by its
 digests, so that publications share it, also one of an earlier attempt.
 
-    index.json                                     {attempt, writer, publications: [{name, attempt, writer, sha256}]}
+    index.json                                     {attempt, writer, start, publications: [{name, attempt, writer, ..}]}
     attempts/ATTEMPT-WRITER/manifests/NAME.json    {publication, attempt, writer, objects: [{name, size, sha256, home}]}
     attempts/ATTEMPT-WRITER/objects/CONTENT        `home` is the ATTEMPT-WRITER of the object
 """
@@ -26,6 +26,8 @@ MAX_OBJECTS = 10_000
 MAX_BLOCKS = 100_000
 """Blocks of one object: 1.5 TiB."""
 MAX_PUBLICATIONS = 10_000
+MAX_REPLACED = 1000
+"""Deleted jobs of one name that an index remembers."""
 MAX_DOCUMENT_BYTES = 32 * 2**20
 """Size up to which a document is read."""
 ATTEMPTS = "attempts"
@@ -91,6 +93,18 @@ class IndexEntry(_Document):
         return f"{ATTEMPTS}/{home(self.attempt, self.writer)}/manifests/{self.name}.json"
 
 
+class PodStart(_Document):
+    """Start of a pod of a cluster that publishes. Pods of lost nodes may start late, after pods that replace them."""
+
+    uid: Label
+    """UID of the job. A job that was deleted and created again has another one."""
+    program: Literal["prepare", "launch", "report"]
+    stage: Label | None = None
+    """Stage of program launch."""
+    attempt: Attempt = 0
+    """Number of the stage's attempt, from 1; 0: not program launch."""
+
+
 class PublicationIndex(_Document):
     """The visible publications, the oldest first, and the attempt that may change them."""
 
@@ -100,6 +114,32 @@ class PublicationIndex(_Document):
     writer: Writer
     """Process of that attempt."""
     publications: Annotated[list[IndexEntry], Field(max_length=MAX_PUBLICATIONS)] = []
+    start: PodStart | None = None
+    """The last pod that claimed the publications; None: only runs on one machine did."""
+    replaced: Annotated[list[Label], Field(max_length=MAX_REPLACED)] = []
+    """UIDs of deleted jobs of the same name, whose pods may not claim the publications any more."""
+
+    def claimed(self, start: PodStart) -> PublicationIndex:
+        """Return the index with another last start."""
+        replaced = [self.start.uid] if self.start is not None and self.start.uid != start.uid else []
+        return self.model_copy(update={"start": start, "replaced": [*self.replaced, *replaced][-MAX_REPLACED:]})
+
+    def refusal(self, start: PodStart) -> str:
+        """Return why a pod is older than the last one that claimed the publications; an empty text if it is not.
+
+        A preparation is older than all attempts, the report is younger. The stage of an attempt must not have ended.
+        """
+        last = self.start
+        if start.uid in self.replaced:
+            return "the job was deleted and created again"
+        if last is None or last.uid != start.uid:
+            return ""
+        if last.program == "report":
+            return "" if start.program == "report" else "the report of the job has started"
+        is_older = start.program == "prepare" or (last.stage == start.stage and last.attempt > start.attempt)
+        if last.program == "launch" and is_older:
+            return f"attempt {last.attempt} of stage {last.stage} has started"
+        return ""
 
 
 Document = TypeVar("Document", PublicationManifest, PublicationIndex)

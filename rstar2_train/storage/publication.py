@@ -63,10 +63,15 @@ class PublicationWriter:
         self._manifests: dict[IndexEntry, PublicationManifest] = {}
         self._uploaded: dict[Content, str] = {}
         """Home of the objects that this process has uploaded."""
+        self._known: tuple[PublicationIndex, str] | None = None
+        """The index after the last move of this process, and its ETag. Another process may have replaced it since."""
 
-    def claim(self) -> PublicationIndex:
-        """Fence all other processes of this attempt and of those before; return the index. Raises Fenced."""
-        return self._move(lambda index: index, claims=True)
+    def claim(self, change: Callable[[PublicationIndex], PublicationIndex] = lambda index: index) -> PublicationIndex:
+        """Fence all other processes of this attempt and of those before; return the index. Raises Fenced.
+
+        `change`: returns the claimed index; an exception of it prevents the claim.
+        """
+        return self._move(change, claims=True)
 
     def publish(
         self,
@@ -109,6 +114,10 @@ class PublicationWriter:
         self._manifests[entry] = manifest
         return entry
 
+    def newest(self, count: int) -> set[str]:
+        """Return the names of the newest visible publications."""
+        return {entry.name for entry in self._index()[0].publications[-count:]}
+
     def retain(self, names: Collection[str]) -> None:
         """Withdraw all publications except `names`, then delete the objects that only they have. Raises Fenced.
 
@@ -119,7 +128,7 @@ class PublicationWriter:
             kept = [entry for entry in index.publications if entry.name in names]
             return index.model_copy(update={"publications": kept})
 
-        before, _ = read_index(self._store)
+        before, _ = self._index()
         if all(entry.name in names for entry in before.publications):
             return
         withdrawn = [entry for entry in before.publications if entry.name not in names]
@@ -150,9 +159,15 @@ class PublicationWriter:
             self._store.delete(name)
         return len(unused)
 
+    def _index(self) -> tuple[PublicationIndex, str]:
+        """Return the index and its ETag, as this process knows them: a move of an outdated one fails."""
+        if self._known is None:
+            self._known = read_index(self._store)
+        return self._known
+
     def _visible_objects(self) -> dict[Content, str]:
         """Return the objects of the visible publications, with their homes; none if this process has no claim."""
-        index, _ = read_index(self._store)
+        index, _ = self._index()
         if (index.attempt, index.writer) != (self.attempt, self.writer):
             return {}
         return {
@@ -176,19 +191,22 @@ class PublicationWriter:
     ) -> PublicationIndex:
         """Replace the index by a changed one, again if another process moves it meanwhile; return the new index."""
         for _ in range(MAX_MOVES):
-            index, etag = read_index(self._store)
+            index, etag = self._index()
+            self._known = None  # unless this move succeeds
             if etag:
                 self._check(index, claims=claims)
             moved = change(index).model_copy(update={"attempt": self.attempt, "writer": self.writer})
             if etag and moved == index:
+                self._known = index, etag
                 return index
             try:
                 if etag:
-                    self._store.put_if_unchanged(INDEX, seal(moved), etag)
+                    etag = self._store.put_if_unchanged(INDEX, seal(moved), etag)
                 else:
-                    self._store.put_if_absent(INDEX, seal(moved))
+                    etag = self._store.put_if_absent(INDEX, seal(moved))
             except (ObjectChanged, ObjectExists):
                 continue
+            self._known = moved, etag
             return moved
         raise ObjectChanged(f"{self._store.address}/{INDEX}: other processes replaced it {MAX_MOVES} times")
 

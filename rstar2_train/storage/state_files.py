@@ -24,6 +24,8 @@ MACHINE_FILES = frozenset(
 """Files and folders of a state folder that are not published."""
 SOURCE_RECORD = ".rstar2-source-"
 """Start of the name of a file with the digests of a download (source.py)."""
+_MARK = ".rstar2-"
+"""Start of the names of hidden files that are published: such records, and the marks of complete downloads."""
 _CHECKPOINT_INDEX = ".metadata"
 _WHOLE = frozenset({"generated", "models", "datasets"})
 _WHOLE_OF_STAGE = frozenset({"checkpoints", "model", "tokens", "evaluation"})
@@ -41,7 +43,7 @@ def state_files(root: Path) -> Iterator[str]:
         at = Path(folder).relative_to(root)
         children[:] = sorted(child for child in children if not child.startswith(".") and _is_published(at, child))
         for name in sorted(files):
-            hidden = name.startswith(".") and not name.startswith(SOURCE_RECORD) and name != _CHECKPOINT_INDEX
+            hidden = name.startswith(".") and not name.startswith(_MARK) and name != _CHECKPOINT_INDEX
             in_buckets = at.parts[:1] == ("buckets",) and not name.startswith(SOURCE_RECORD)
             if not hidden and not in_buckets and _is_published(at, name):
                 yield (at / name).as_posix()

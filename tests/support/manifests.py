@@ -49,6 +49,11 @@ def evaluate(data: str) -> dict[str, Any]:
     return {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": data}]}}
 
 
+def in_bucket(**storage: Any) -> dict[str, Any]:
+    """Return the spec of a job with a URL as its storage, which a cluster can run. `storage`: further fields."""
+    return {**GOOD["spec"], "stages": GOOD["spec"]["stages"][:1], "storage": {"url": "s3://team/runs", **storage}}
+
+
 FINE: list[tuple[str, object]] = [
     ("spec.grpo.importanceCorrection", {"maxSequenceGap": 2, "sequenceGapAction": "Drop"}),
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
@@ -84,6 +89,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.model", {"source": "s3://team-models/qwen3/base"}),
     ("spec.validation", {"data": "gs://team.data/held=out/v1.jsonl"}),
     ("spec.storage", {"size": "2Ti", "storageClassName": "fast.ssd"}),
+    ("spec", in_bucket(size="100Gi", endpointUrl="https://s3.example.org:9000", addressing="VirtualHost")),
     ("spec.redis", {"storage": 1073741824, "resources": {"requests": {"cpu": "0.5"}}}),
     ("spec.rollout", {"engineArgs": {"dtype": "float32", "enforce-eager": True, "gpu-memory-utilization": 0.9}}),
     ("spec.grpo", {"steps": 3, "keepPerPrompt": 20, "resample": {"mode": "Rank", "minPerClass": 10}}),
@@ -499,8 +505,17 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "url",
     ),
     ("spec.storage.url", "s3://b", "allowed: s3://BUCKET/PREFIX", "spec.storage.url in body should match"),
-    ("spec.storage", {"url": "s3://team/runs", "claimName": "a"}, "together with url", "only for `rstar2 run`"),
-    ("spec.storage", {"url": "s3://team/runs", "size": "1Gi"}, "together with url", "only for `rstar2 run`"),
+    ("spec.storage", {"url": "s3://team/runs", "claimName": "a"}, "together with url", "only for stages of type SFT"),
+    ("spec.storage", {"url": "s3://b-c/r", "storageClassName": "a"}, "together with url", "remove claimName"),
+    ("spec.storage", {"url": "file:///runs", "claimName": "a"}, "together with url", "is only for `rstar2 run`"),
+    ("spec.storage", {"url": "s3://team/runs", "reclaimPolicy": "Delete"}, "together with url", "remove claimName"),
+    ("spec.storage", {"url": "s3://b-c/r", "accessModes": ["ReadWriteOnce"]}, "together with url", "remove claimName"),
+    (
+        "spec",
+        {**in_bucket(claimName="a"), "trainer": {"replicas": 2}},
+        "together with url",
+        "only for one trainer pod",
+    ),
     ("spec.validation.data", "s3://bucket/../x", "must be s3://BUCKET/KEY", None),
     ("spec.storage", {"claimName": "a", "size": "1Gi"}, "together with claimName", "together with claimName"),
     (

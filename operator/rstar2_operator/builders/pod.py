@@ -228,9 +228,15 @@ def job_file(context: BuildContext) -> tuple[Manifest, Manifest]:
 
 
 def storage(context: BuildContext) -> tuple[list[Manifest], list[Manifest]]:
-    """Return volumes and mounts of the job's storage and of the claims of its sources."""
-    claim = context.job.spec.storage.claim_name or names.claim(context.name)
-    volumes: list[Manifest] = [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]
+    """Return volumes and mounts of the job's storage and of the claims of its sources.
+
+    With spec.storage.url the storage of a pod is a cache on its node's disk.
+    """
+    spec_storage = context.job.spec.storage
+    claim = "" if spec_storage.url else spec_storage.claim_name or names.claim(context.name)
+    limit = {"sizeLimit": str(spec_storage.size)} if spec_storage.size else {}
+    source: Manifest = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": limit}
+    volumes: list[Manifest] = [{"name": "state", **source}]
     mounts: list[Manifest] = [{"name": "state", "mountPath": names.STORAGE_MOUNT}]
     for number, other in enumerate(context.claims):
         # A claim must be only one volume of a pod: the kubelet would wait for the second one indefinitely.

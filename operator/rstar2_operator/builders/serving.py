@@ -81,6 +81,11 @@ def serving_secret(request: ServingRequest) -> Manifest:
 def _context(request: ServingRequest) -> BuildContext:
     """Return the builders' input: the job under another name, with its own claim and the trained model."""
     trained = request.job.metadata.name
+    if request.job.spec.storage.url:
+        raise ValueError(
+            f"the model of {trained} is in the bucket of spec.storage.url, and engines read models from a claim: "
+            "download it by `rstar2 fetch`, and serve it by `rstar2 serve`, or copy it to a claim"
+        )
     if request.stage not in (stages := _training_stages(request.job)):
         raise ValueError(f"stage {request.stage!r} of {trained} trains no model; training stages: {', '.join(stages)}")
     job = request.job.model_copy(deep=True)

@@ -1,4 +1,4 @@
-"""The claim for checkpoints, trajectories and reports of a job that sets no spec.storage.claimName."""
+"""The claim for checkpoints, trajectories and reports of a job without spec.storage.claimName and spec.storage.url."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DEFAULT_SIZE = "100Gi"
 
 
 def storage(context: BuildContext) -> list[Manifest]:
-    """Return the job's claim; an empty list if spec.storage.claimName is set.
+    """Return the job's claim; an empty list if spec.storage.claimName or url is set.
 
     apply.py adds an owner reference, by which the claim is deleted with the job, unless reclaimPolicy is Retain.
     """
     spec_storage = context.job.spec.storage
-    if spec_storage.claim_name:
+    if spec_storage.claim_name or spec_storage.url:
         return []
     spec: Manifest = {
         "accessModes": list(spec_storage.access_modes),

@@ -128,6 +128,7 @@ def _stage_template(
         *("--state", names.state_folder(context.name), "--stage", stage.name, "--attempt", str(next_attempt.number)),
         *("--nodes", str(replicas), "--subdomain", names.trainer(context.name)),
         *("--progress", names.progress(context.name)),
+        *_bucket_option(context),
     ]
     if stage.needs_engines:
         command += ["--engines", f"{names.rollout(context.name)}:{names.ENGINE_PORT}"]
@@ -145,7 +146,8 @@ def _stage_template(
         command=command,
         env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(context) if learns else {},
-        site_secrets={**_mlflow_login(context), **server_tokens(context.job)},
+        env_from=_bucket_access(context),
+        site_secrets={**_mlflow_login(context), **server_tokens(context.job), **_hub_token(context, at_start=False)},
         secrets=secrets,
         fields={"POD_IP": "status.podIP", "POD_NAMESPACE": "metadata.namespace"},
         ports=listening,
@@ -190,7 +192,7 @@ def prepare(context: BuildContext) -> Manifest:
     """Return the Job that generates or downloads model and datasets, once, before the first stage."""
     secrets = context.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(context.name)]
-    token = {} if secrets.hub_token is None else {HUB_TOKEN: (secrets.hub_token.name, secrets.hub_token.key)}
+    token = _hub_token(context, at_start=True)
     job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy, secrets.storage], site_secrets=token)
     job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
@@ -208,9 +210,33 @@ def prepare(context: BuildContext) -> Manifest:
 
 def report(context: BuildContext, ending: Ending) -> Manifest:
     """Return the Job that writes the report, sends the remaining metrics to MLflow and closes its run."""
-    job = _one_pod_job(context, "report", ["report", "--ending", ending], site_secrets=_mlflow_login(context))
+    arguments = ["report", "--ending", ending]
+    job = _one_pod_job(
+        context, "report", arguments, env_from=_bucket_access(context), site_secrets=_mlflow_login(context)
+    )
     job["spec"] |= {"backoffLimit": 2, "activeDeadlineSeconds": 300}
     return job
+
+
+def _bucket_option(context: BuildContext) -> list[str]:
+    return ["--bucket"] if context.job.spec.storage.url else []
+
+
+def _bucket_access(context: BuildContext) -> Sequence[LocalReference | None]:
+    """Return the Secrets of the pods that write the job's state into a bucket; none for a claim."""
+    secrets = context.job.spec.secret_refs
+    return [secrets.proxy, secrets.storage] if context.job.spec.storage.url else []
+
+
+def _hub_token(context: BuildContext, *, at_start: bool) -> dict[str, tuple[str, str]]:
+    """Return variable -> Secret and key of the Hub's token.
+
+    `at_start`: of the preparation. Attempts need it too if their disks are empty: they download new sources.
+    """
+    token = context.job.spec.secret_refs.hub_token
+    if token is None or not (at_start or context.job.spec.storage.url):
+        return {}
+    return {HUB_TOKEN: (token.name, token.key)}
 
 
 def _mlflow_login(context: BuildContext) -> dict[str, tuple[str, str]]:
@@ -226,14 +252,14 @@ def _one_pod_job(
     role: Literal["prepare", "report"],
     arguments: list[str],
     *,
-    env_from: Sequence[LocalReference | None] = (),
+    env_from: Sequence[LocalReference | None],
     site_secrets: Mapping[str, tuple[str, str]],
 ) -> Manifest:
     name = {"prepare": names.prepare, "report": names.report}[role](context.name)
     job_volume, job_mount = job_file(context)
     volumes, mounts = storage(context)
     command = ["python", "-m", "rstar2_train.launch.pod", *arguments[:1], "--job", names.JOB_FILE,
-               "--state", names.state_folder(context.name), *arguments[1:]]  # fmt: skip
+               "--state", names.state_folder(context.name), *arguments[1:], *_bucket_option(context)]  # fmt: skip
     container = Container(
         name=role,
         image=image(context.job.spec.trainer.image, context.settings.trainer_image, context),

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.advice import STORAGE_UNAVAILABLE
 from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Decision, listed
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
 from rstar2_operator.decide.pending_deadline import controllers_without_pods, pending_pods, unscheduled_pods
@@ -150,16 +151,17 @@ def _scheduled(decision: Decision, observed: ObservedJob, problems: list[Diagnos
 
 
 def _storage(decision: Decision, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
-    claim = next(
+    unusable = next(
         (
             diagnosis
             for diagnosis in problems
-            if diagnosis.role == "storage" and diagnosis.subject.startswith("PersistentVolumeClaim/")
+            if diagnosis.role == "storage"
+            and (diagnosis.subject.startswith("PersistentVolumeClaim/") or diagnosis.reason == STORAGE_UNAVAILABLE)
         ),
         None,
     )
-    if claim is not None:
-        return _condition("StorageReady", False, claim.reason, str(claim))
+    if unusable is not None:
+        return _condition("StorageReady", False, unusable.reason, str(unusable))
     if stage_progress.preparation(observed) == "complete":
         return _condition("StorageReady", True, "Prepared", "Model and datasets are in the storage.")
     outcome = observed.prepared()

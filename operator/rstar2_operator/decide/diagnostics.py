@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, NO_POD, REFERENCE_NOT_FOUND, advice_about
+from rstar2_operator.decide.advice import (
+    ADVICE,
+    JUDGE_UNREACHABLE,
+    NO_POD,
+    REFERENCE_NOT_FOUND,
+    STORAGE_UNAVAILABLE,
+    advice_about,
+)
 from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
 from rstar2_operator.observed import (
     OWN_CONTAINERS,
@@ -87,6 +94,7 @@ MAY_RESOLVE = frozenset(
         "NodeUnhealthy",
         "Stuck",
         JUDGE_UNREACHABLE,
+        STORAGE_UNAVAILABLE,
         REFERENCE_NOT_FOUND,
         "PodNotStarted",
         "PodNotScheduled",
@@ -166,14 +174,15 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
 
 
 def _unreachable(observed: ObservedJob) -> Iterator[Diagnosis]:
-    """Return a problem of the judge if the orchestrator cannot reach it though its pods are ready."""
+    """Return problems that the pod of the running attempt reports: the bucket, and a judge whose pods are ready."""
     progress = observed.progress()
-    error = progress.unreachable.get("judge") if progress is not None else None
-    if progress is None or error is None or not ready_of(observed, "judge")[0]:
+    attempt = None if progress is None else observed.attempts(progress.stage).get(progress.attempt)
+    if progress is None or attempt is None or job_finished_at(attempt) is not None:
         return
-    attempt = observed.attempts(progress.stage).get(progress.attempt)
-    if attempt is not None and job_finished_at(attempt) is None:
+    if (error := progress.unreachable.get("judge")) is not None and ready_of(observed, "judge")[0]:
         yield Diagnosis("judge", f"Service/{names.judge(observed.name)}", JUDGE_UNREACHABLE, f"no answer: {error}")
+    if (error := progress.unreachable.get("storage")) is not None:
+        yield Diagnosis("storage", f"Job/{attempt['metadata']['name']}", STORAGE_UNAVAILABLE, error)
 
 
 def unreported_attempts(observed: ObservedJob) -> Iterator[tuple[str, float]]:

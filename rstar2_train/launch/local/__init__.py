@@ -1,7 +1,7 @@
 """`rstar2 run`: a whole job on this machine.
 
 - `preflight`: checks before anything starts; the job's state folder and its lock.
-- `upload`: the state of a run in a bucket.
+- `upload`: the state of a run in a bucket (`launch/state_upload.py`), with errors before anything starts.
 - `services`: command lines and probes of the child processes.
 - `run`: the stages, their attempts, suspend and resume, the report.
 - `terminal_view`: the live view of a run.

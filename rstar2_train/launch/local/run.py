@@ -36,8 +36,9 @@ from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.devices import DeviceAssignment
 from rstar2_train.launch.local.services import NONE_RUNNING, RunningServices, Services
 from rstar2_train.launch.local.terminal_view import watch
-from rstar2_train.launch.local.upload import StateUpload, open_upload
+from rstar2_train.launch.local.upload import check, open_upload
 from rstar2_train.launch.report_tables import ReportTables
+from rstar2_train.launch.state_upload import StateUpload
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
 from rstar2_train.utils.files import write_atomically
@@ -76,8 +77,7 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         )
         for note in (*notes, *local.notes):
             warn(note)
-        if upload is not None:
-            upload.check()
+        check(upload)
         if not _pending(resolved, state):
             console.print(f"Job {job.metadata.name} is already complete.", style="green")
         end = asyncio.run(local.main())

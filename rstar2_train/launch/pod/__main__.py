@@ -28,6 +28,8 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--job", type=Path, required=True, help="job file with paths; source.json is next to it")
     common.add_argument("--state", type=Path, required=True, help="the job's state folder")
     common.add_argument("--progress", default="", help="ConfigMap for progress and outcome (default: none)")
+    # The job file has the URL. An image of an earlier version, which would lose the state, fails because of the option.
+    common.add_argument("--bucket", action="store_true", help="the state is in the bucket of spec.storage.url")
     common.add_argument("--account", type=Path, default=ACCOUNT, help="folder of the service account's token and CA")
     common.add_argument("--termination-log", type=Path, default=TERMINATION_LOG, help="termination message file")
 

@@ -22,14 +22,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Reason, write_model
+from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Reason, StageFailed, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState, StageState, read_attempt
 from rstar2_train.launch.pod import ray_cluster
 from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
+from rstar2_train.launch.pod.bucket import PodBucket, pod_start
+from rstar2_train.launch.pod.prepare import provide_sources, read_source
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
+from rstar2_train.storage.publication import Fenced
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils import ports
@@ -94,6 +97,7 @@ class _TrainerPod:
         self._stage = job.stage(options.stage)
         self._attempt = AttemptRecord(attempt=options.attempt, uid=job.metadata.uid)
         self._state = JobState(options.state)
+        self._bucket = PodBucket(job, self._state, pod_start(job, options.stage, options.attempt))
         self._env = os.environ | ray_cluster.environment(read_secret(ENGINE_TOKEN) or "")
         self._background: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()
@@ -113,18 +117,32 @@ class _TrainerPod:
             if options.progress:
                 progress_map = ProgressConfigMap.from_pod(options.progress, account=options.account)
                 config_map = await stack.enter_async_context(progress_map)
-            mirror = ProgressMirror(config_map, self._state, stage=options.stage, attempt=self._attempt)
+            mirror = ProgressMirror(
+                config_map, self._state, stage=options.stage, attempt=self._attempt, unreachable=self._bucket.outage
+            )
             try:
+                await asyncio.to_thread(self._restore)
                 error = acquire_attempt(self._folder.attempt_file, self._attempt)
                 if error:
                     return self._fail(ExitCode.RETRYABLE, error)
                 write_model(self._state.job_file, self._job)
+                await asyncio.to_thread(self._bucket.publish, self.stopping.is_set)
                 return await self._run_orchestrator(mirror, stack)
+            except Fenced as failure:
+                return self._stale(str(failure))
+            except StageFailed as failure:
+                outcome = self._outcome("failed", failure.reason, str(failure), retryable=failure.retryable)
+                return await self._announce(mirror, outcome)
             except OSError as failure:
                 if failure.errno not in DISK_FULL:
                     raise
                 log.error("%s", failure)
                 return await self._announce(mirror, self._storage_full())
+
+    def _restore(self) -> None:
+        """Bring the pod's empty disk to the newest state of the bucket, with the job's sources. Nothing for a claim."""
+        if self._bucket.open(self.stopping.is_set):
+            provide_sources(read_source(self._options.job_file), self._job, self._state)
 
     async def _run_orchestrator(self, mirror: ProgressMirror, stack: AsyncExitStack) -> int:
         options = self._options
@@ -136,6 +154,7 @@ class _TrainerPod:
         self._folder.outcome_file.unlink(missing_ok=True)
         self._state.progress_file.unlink(missing_ok=True)
         self._open_run()
+        self._bucket.follow()
         stack.push_async_callback(self._stop_background)
         for work in (mirror.follow(), self._run_shipper(), self._watch_other_pods()):
             self._background.add(asyncio.create_task(work))
@@ -145,6 +164,8 @@ class _TrainerPod:
         if outcome is not None:
             return await self._conclude(mirror, outcome)
         code = await self._orchestrate(address)
+        if self._bucket.fenced:
+            return self._stale(self._bucket.fenced)
         outcome = self._folder.outcome()
         if outcome is None and self.stopping.is_set() and code == -signal.SIGTERM:
             outcome = self._outcome("suspended", "Suspended", "stopped before the orchestrator had started")
@@ -153,6 +174,8 @@ class _TrainerPod:
             if self._folder.attempt() == self._attempt:
                 write_model(self._state.job_file, self._job)  # a full disk is why there is no outcome: it raises
             message = f"the orchestrator {describe_exit(code)} and wrote no outcome"
+            if unpublished := await self._bucket.finish():
+                message += f"; {unpublished}"
             return self._fail(code if code >= 0 else 128 - code, message)
         await self._conclude(mirror, outcome)
         return code
@@ -213,12 +236,21 @@ class _TrainerPod:
         orchestrator = await self._spawn(command, ray=ray_address is not None)
         exited = asyncio.create_task(orchestrator.wait())
         stop = asyncio.create_task(self.stopping.wait())
+        fenced = asyncio.create_task(self._kill_if_fenced(orchestrator))
         await asyncio.wait({exited, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not exited.done():
             log.info("stop requested: the orchestrator writes a checkpoint and exits")
             orchestrator.terminate()
-        return await exited
+        code = await exited
+        fenced.cancel()
+        return code
+
+    async def _kill_if_fenced(self, orchestrator: asyncio.subprocess.Process) -> None:
+        """Stop the work of an attempt whose state no later attempt will read."""
+        while not self._bucket.fenced:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        orchestrator.kill()
 
     async def _run_shipper(self) -> None:
         """Run the MLflow shipper, and restart it when it exits."""
@@ -247,26 +279,33 @@ class _TrainerPod:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _outcome(self, kind: str, reason: Reason, message: str) -> Outcome:
+    def _outcome(self, kind: str, reason: Reason, message: str, *, retryable: bool = True) -> Outcome:
         outcome = Outcome.model_validate(
             {"stage": self._options.stage, "attempt": self._options.attempt, "outcome": kind, "reason": reason}
         )
-        return outcome.model_copy(update={"message": message, "retryable": kind == "failed"})
+        return outcome.model_copy(update={"message": message, "retryable": retryable and kind == "failed"})
 
     def _storage_full(self) -> Outcome:
         message = f"No space left on the disk of {self._state.root}. Free some space, then apply the job again."
-        return self._outcome("failed", "StorageFull", message).model_copy(update={"retryable": False})
+        return self._outcome("failed", "StorageFull", message, retryable=False)
 
     async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
         """Write the outcome to the storage, then announce it."""
-        error = write_outcome(self._folder, self._attempt, outcome)
-        return self._fail(ExitCode.RETRYABLE, error) if error else await self._announce(mirror, outcome)
+        if error := write_outcome(self._folder, self._attempt, outcome):
+            return self._fail(ExitCode.RETRYABLE, error)
+        # The operator may start the next stage when it has read the outcome: the bucket must have all of it before.
+        if unpublished := await self._bucket.finish():
+            outcome = self._outcome("failed", "StorageUnavailable", unpublished[:2000])
+        return await self._announce(mirror, outcome)
 
     async def _announce(self, mirror: ProgressMirror, outcome: Outcome) -> int:
         """Write the outcome to the termination message, then to the ConfigMap. Returns its exit code."""
         write_termination_message(to_json(outcome), self._options.termination_log)
         await mirror.conclude(outcome)
         return outcome.exit_code
+
+    def _stale(self, message: str) -> int:
+        return self._fail(ExitCode.RETRYABLE, f"StaleAttempt: {message}")
 
     def _fail(self, code: int, message: str) -> int:
         log.error("%s", message)

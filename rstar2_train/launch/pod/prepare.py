@@ -15,16 +15,18 @@ import os
 import time
 from pathlib import Path, PurePosixPath
 
-from rstar2_train.api.contracts import PREPARE_KEY, Outcome, StageFailed
+from rstar2_train.api.contracts import PREPARE_KEY, ExitCode, Outcome, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.sources import BUCKETS, GENERATED, HUB, HubSource, sources, split_bucket, split_hub
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import download_bucket, resolve
+from rstar2_train.launch.pod.bucket import PodBucket, prepare_start
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
 from rstar2_train.launch.source_errors import find_source_errors
+from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.files import DISK_FULL, write_atomically
@@ -42,10 +44,13 @@ STAGE = "prepare"
 def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, termination_log: Path) -> int:
     """Prepare the storage; return the exit code. `progress`: ConfigMap that gets the outcome; empty: none."""
     job = AgenticRLJob.model_validate_json(job_file.read_text(encoding="utf-8"))
-    source = AgenticRLJob.model_validate_json(job_file.with_name("source.json").read_text(encoding="utf-8"))
+    source = read_source(job_file)
     state = JobState(state_root)
+    bucket = PodBucket(job, state, prepare_start(job))
     try:
+        _open(bucket)
         _prepare_storage(source, job, state)
+        bucket.publish()
         outcome = Outcome(stage=STAGE, attempt=1, outcome="completed", reason="Completed")
     except StageFailed as error:
         log.error("%s", error)
@@ -53,10 +58,23 @@ def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, t
         outcome = Outcome(
             stage=STAGE, attempt=1, outcome="failed", reason=error.reason, message=message, retryable=error.retryable
         )
+    except Fenced as error:  # by the pod that replaces this one, which reports
+        log.error("%s", error)
+        write_termination_message(str(error), termination_log)
+        return ExitCode.RETRYABLE
     if progress:
         asyncio.run(_report(progress, outcome, account))
     write_termination_message(outcome.message, termination_log)
     return outcome.exit_code
+
+
+def _open(bucket: PodBucket) -> None:
+    """Claim the bucket. If an attempt has it, only restore: the next attempt downloads new sources too."""
+    try:
+        bucket.open()
+    except Fenced as error:
+        log.info("%s", error)
+        bucket.restore()
 
 
 def _prepare_storage(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
@@ -71,6 +89,11 @@ def _prepare_storage(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -
             raise
         message = f"{error}: user {os.getuid()}, group {os.getgid()} must be able to write to the storage"
         raise StageFailed("BadConfiguration", f"{message} (NFS ignores fsGroup)", retryable=False) from error
+
+
+def read_source(job_file: Path) -> AgenticRLJob:
+    """Return the job as the user wrote it, from the file next to the job file."""
+    return AgenticRLJob.model_validate_json(job_file.with_name("source.json").read_text(encoding="utf-8"))
 
 
 async def _report(progress: str, outcome: Outcome, account: Path) -> None:

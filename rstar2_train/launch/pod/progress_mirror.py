@@ -1,6 +1,7 @@
 """Copies progress and outcome from the job's storage to the progress ConfigMap, from which the operator sets status.
 
-`due` decides when progress is worth a write: immediately for another stage, attempt or phase, else every ten seconds.
+`due` decides when progress is worth a write: immediately for another stage, attempt or phase, and if a service becomes
+unreachable or reachable; else every ten seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rstar2_train.api.base import ApiModel
@@ -35,6 +37,8 @@ def due(progress: Progress, written: Progress | None, *, seconds: float) -> bool
     """Return whether to write `progress`. `written`: the last written progress, `seconds` ago."""
     if written is None:
         return True
+    if progress.unreachable.keys() != written.unreachable.keys():
+        return True
     if progress.updated_at == written.updated_at and progress.mlflow_run_id == written.mlflow_run_id:
         return False
     changed = (progress.stage, progress.attempt, progress.phase) != (written.stage, written.attempt, written.phase)
@@ -45,8 +49,16 @@ class ProgressMirror:
     """Copies progress and outcome of one attempt. Without a ConfigMap it writes nothing."""
 
     def __init__(
-        self, config_map: ProgressConfigMap | None, state: JobState, *, stage: str, attempt: AttemptRecord
+        self,
+        config_map: ProgressConfigMap | None,
+        state: JobState,
+        *,
+        stage: str,
+        attempt: AttemptRecord,
+        unreachable: Callable[[], dict[str, str]] = dict,
     ) -> None:
+        """`unreachable`: returns what this pod cannot reach, in addition to the orchestrator's report."""
+        self._unreachable = unreachable
         self._config_map = config_map
         self._state = state
         self._stage = stage
@@ -103,7 +115,12 @@ class ProgressMirror:
             return None
         if self._state.stage(self._stage).attempt() != self._attempt:
             return None
-        return progress.model_copy(update={"mlflow_run_id": shipper.run_id(self._state.root, self._stage)})
+        return progress.model_copy(
+            update={
+                "mlflow_run_id": shipper.run_id(self._state.root, self._stage),
+                "unreachable": progress.unreachable | self._unreachable(),
+            }
+        )
 
     def _final_data(self, outcome: Outcome) -> dict[str, str]:
         progress = self._progress()

@@ -12,15 +12,19 @@ from typing import Literal
 
 from rich.console import Console
 
-from rstar2_train.api.contracts import ExitCode
+from rstar2_train.api.contracts import ExitCode, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import build_report, write_report
+from rstar2_train.launch.pod.bucket import PodBucket, report_start
 from rstar2_train.launch.report_tables import ReportTables
+from rstar2_train.storage.publication import Fenced
 from rstar2_train.tracking.shipper import ship
 from rstar2_train.tracking.tracker import Tracker
 
 WIDTH = 120
+BUCKET_SECONDS = 60.0
+"""How long the requests to the bucket are repeated."""
 SHIP_SECONDS = 150.0
 """Time limit for MLflow. After it, the pod fails and the Job retries it."""
 
@@ -29,6 +33,18 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     """Write the report, close the run, send unsent tracking events; return the exit code."""
     job = AgenticRLJob.model_validate_json(job_file.read_text(encoding="utf-8"))
     state = JobState(state_root)
+    bucket = PodBucket(job, state, report_start(job), start_seconds=BUCKET_SECONDS)
+    try:
+        bucket.open()
+        code = _write(job, state, ending)
+        bucket.publish()
+    except (StageFailed, Fenced) as error:
+        print(f"the report is not in the bucket: {error}")
+        return ExitCode.RETRYABLE
+    return code
+
+
+def _write(job: AgenticRLJob, state: JobState, ending: Literal["completed", "failed", "deleted"]) -> ExitCode:
     result = build_report(state.root, job, seconds=_seconds(state))
     path = write_report(state.root, result)
     Console(width=WIDTH).print(ReportTables(result))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +18,9 @@ from rstar2_train.api.contracts import ExitCode, Progress
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.preflight import LOW_BYTES
+from tests.kube_node.requirements import ClusterUnavailable
 from tests.support.full_disk import small_disk
+from tests.support.s3_server import CREDENTIALS, S3Server, s3_server
 from tests.support.state_assertions import assert_complete
 from tests.support.waiting import until
 
@@ -47,7 +50,12 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
     def start_one(state: Path, manifest: Path = SMOKE) -> subprocess.Popen:
         command = [sys.executable, "-m", "rstar2_train.cli", "run", str(manifest), "--state", str(state)]
         run = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | CREDENTIALS,
         )
         started.append(run)
         return run
@@ -57,6 +65,21 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
         if run.poll() is None:
             run.kill()
             run.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[S3Server]:
+    """An S3 server for the states of runs; skip where it cannot be built."""
+    try:
+        with s3_server(tmp_path_factory.mktemp("s3")) as running:
+            yield running
+    except ClusterUnavailable as problem:
+        pytest.skip(str(problem))
+
+
+def storage_in(server: S3Server, bucket: str) -> dict[str, Any]:
+    """Return spec.storage for a new bucket."""
+    return {"url": f"s3://{server.bucket(bucket)}/runs", "endpointUrl": server.url}
 
 
 def finish(run: subprocess.Popen) -> tuple[int, str]:
@@ -100,14 +123,18 @@ def wait_for(state: JobState, stage: str, step: int, run: subprocess.Popen, *, a
     pytest.fail(f"{stage} did not reach step {step} in time")
 
 
-def assert_no_processes(state: JobState) -> None:
-    leftovers = [
+def processes(state: JobState) -> list[list[str]]:
+    """Return the command lines of processes that name the state folder."""
+    return [
         process.info["cmdline"]
         for process in psutil.process_iter(["cmdline", "status"])
         if any(str(state.root) in part for part in process.info["cmdline"] or ())
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
-    assert leftovers == []
+
+
+def assert_no_processes(state: JobState) -> None:
+    assert processes(state) == []
 
 
 def assert_report(state: JobState) -> dict:
@@ -136,11 +163,12 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory) -> Path:
-    """The smoke manifest with an objective in a file of the user in rl-2, and one with a teacher in rl-3."""
+def manifest(tmp_path_factory, server) -> Path:
+    """The smoke manifest with its state in a bucket, an objective in a file of the user in rl-2, a teacher in rl-3."""
     folder = tmp_path_factory.mktemp("manifest")
     (folder / "objective.py").write_text(OBJECTIVE)
     job = read_manifest(SMOKE)
+    job["spec"]["storage"] = storage_in(server, "smoke")
     stages = {stage["name"]: stage for stage in job["spec"]["stages"]}
     custom = {"type": "Custom", "source": str(folder / "objective.py"), "parameters": {"cap": 2}}
     teacher = {"source": job["spec"]["model"]["source"]}
@@ -219,19 +247,26 @@ def test_run_complete_job_changes_nothing(smoke, start, manifest) -> None:
     assert json.loads(before)["stages"] == json.loads(state.report_file.read_text())["stages"]
 
 
-def test_run_resumes_after_kill(tmp_path: Path, start) -> None:
-    """kill -9 of `rstar2 run` during SFT; the same command resumes, and no child of the first run remains."""
+def test_run_resumes_after_kill(tmp_path: Path, start, server) -> None:
+    """kill -9 of `rstar2 run` during SFT, and a lost disk; it resumes from the bucket. No child is left."""
+    job = read_manifest(SMOKE)
+    job["spec"]["storage"] = storage_in(server, "lost-disk")
+    manifest = tmp_path / "smoke.yaml"
+    manifest.write_text(json.dumps(job))  # which is YAML too
     state = JobState(tmp_path / "smoke")
-    run = start(tmp_path)
+    run = start(tmp_path, manifest)
     wait_for(state, "sft", 20, run)
     os.kill(run.pid, signal.SIGKILL)
     run.communicate()
-    run = start(tmp_path)
+    until(lambda: not processes(state), "the children have stopped with the run")
+    shutil.rmtree(state.root)
+    run = start(tmp_path, manifest)
     progress = wait_for(state, "sft", 21, run, attempt=2)  # the first attempt may have reported step 21 too
     assert progress.checkpoint is not None
     run.send_signal(signal.SIGINT)
     code, output = finish(run)
     assert code == ExitCode.SUSPENDED, output
+    assert "was restored from" in output
     assert state.stage("sft").outcome().checkpoint.step >= 20
     assert_no_processes(state)
 

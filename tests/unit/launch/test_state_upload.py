@@ -1,4 +1,4 @@
-"""The uploads of `rstar2 run`: after each commit point, through an outage, and none after a later start of the job."""
+"""The uploads of a job: after each commit point, through an outage, and none after a later start of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.launch.local.preflight import PreflightError
-from rstar2_train.launch.local.upload import StateUpload, UploadTimes, fetch_state, open_upload
+from rstar2_train.launch.local.upload import fetch_state, open_upload
+from rstar2_train.launch.state_upload import StateUpload, UploadTimes
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.store import ObjectStore, StorageUnavailable
@@ -60,7 +61,7 @@ def state(tmp_path: Path) -> JobState:
 def upload_to(store: ObjectStore, state: JobState, lines: list[str]) -> StateUpload:
     bucket = BucketState(store, state)
     bucket.open()
-    return StateUpload(bucket, job_with(None), state, warn=lines.append, times=TIMES)
+    return StateUpload(bucket, job_with(None), state, warn=lines.append, advice="Publish it later.", times=TIMES)
 
 
 async def until(condition: Any) -> None:
@@ -104,7 +105,7 @@ def test_upload_outage_at_the_end_keeps_the_folder(state: JobState, tmp_path: Pa
     checkpoint(state, 1)
     store.is_down = True
     message = upload.finish()
-    assert "503 SlowDown: busy" in message and "run the same command again to publish it" in message
+    assert "503 SlowDown: busy" in message and message.endswith("Publish it later.")
     store.is_down = False
     assert published_steps(store, tmp_path / "copy") == []
     again = upload_to(store, state, lines)

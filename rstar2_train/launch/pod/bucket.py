@@ -1,0 +1,164 @@
+"""The bucket of `spec.storage.url`, as the pods of a job use it. The pod's disk is a cache, and starts empty.
+
+    open: claim the publications (a pod of a replaced attempt cannot), restore the newest state, provide the sources
+    publish: the first state, before any work     follow: a publication after each commit point     finish: the last one
+
+A job with a claim has no bucket: each operation does nothing then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from rstar2_train.api.contracts import MESSAGE_LENGTH, StageFailed
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload, UploadTimes, open_upload
+from rstar2_train.storage.job_state import StageDone, fetch_newest
+from rstar2_train.storage.manifest import PodStart
+from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.retries import Retries
+from rstar2_train.storage.source import open_store
+from rstar2_train.storage.store import StorageError, StorageUnavailable
+from rstar2_train.utils.supervisor import ChildFailed
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 600.0
+"""How long a pod repeats its first requests. A job survives a bucket that does not answer for ten minutes."""
+UNREACHABLE = "storage"
+"""Name of the bucket in `Progress.unreachable`."""
+_ADVICE = "A new attempt continues from the newest state in the bucket"
+_MAX_CHARACTERS = 500
+"""Characters of the server's words in a progress report."""
+
+Result = TypeVar("Result")
+
+
+class PodBucket:
+    """The bucket of one pod. Not thread-safe."""
+
+    def __init__(
+        self,
+        job: AgenticRLJob,
+        state: JobState,
+        start: PodStart,
+        *,
+        start_seconds: float = START_SECONDS,
+        times: UploadTimes = DEFAULT_TIMES,
+    ) -> None:
+        """`start_seconds`: of the retries before the work starts."""
+        self._job = job
+        self._state = state
+        self._start = start
+        self._seconds = start_seconds
+        self._times = times
+        self._upload: StateUpload | None = None
+        self._following: asyncio.Task[None] | None = None
+        self.fenced = ""
+        """Why this pod may not publish any more; empty if it may."""
+
+    def outage(self) -> dict[str, str]:
+        """Return the server's words about the last failed upload, for the progress; empty if the last one succeeded."""
+        message = self._upload.unavailable if self._upload is not None else ""
+        return {UNREACHABLE: message[:_MAX_CHARACTERS]} if message else {}
+
+    def open(self, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Claim the bucket and restore the newest state; return whether this pod may publish.
+
+        It may not if the stage has ended already: the state is restored then too. `stopped`: whether the pod must stop.
+        Raises StageFailed if the bucket does not answer or cannot be used, Fenced if a later pod has started.
+        """
+        if self._job.spec.storage.url is None:
+            return False
+        self._state.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self._upload = self._retried(self._open, stopped)
+        except StageDone as done:
+            log.info("%s", done)
+            self.restore(stopped)
+        return self._upload is not None
+
+    def restore(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Restore the newest state, without a claim. Raises StageFailed."""
+        self._state.root.mkdir(parents=True, exist_ok=True)
+        store = open_store(self._job.spec.storage, self._job.metadata.name, patience=self._times.request)
+        self._retried(lambda: fetch_newest(store, self._state), stopped)
+
+    def publish(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Publish the state now, so that missing rights are a failure before any work. Raises StageFailed, Fenced."""
+        if self._upload is not None:
+            self._retried(self._upload.check, stopped)
+
+    def follow(self) -> None:
+        """Publish in the background after each commit point."""
+        if self._upload is not None:
+            self._following = asyncio.create_task(self._upload.follow(self._stop))
+
+    async def finish(self) -> str:
+        """Publish the last state; return why that failed, an empty text if it did not."""
+        if self._upload is None:
+            return ""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        return await asyncio.to_thread(self._upload.finish)
+
+    def _open(self) -> StateUpload:
+        return open_upload(
+            self._job,
+            self._state,
+            warn=lambda message: log.warning("%s", message),
+            advice=_ADVICE,
+            start=self._start,
+            times=self._times,
+        )
+
+    def _stop(self, error: ChildFailed) -> None:
+        self.fenced = str(error)
+
+    def _retried(self, operation: Callable[[], Result], stopped: Callable[[], bool]) -> Result:
+        """Return the result of an operation, repeated while the bucket does not answer."""
+
+        def sleep(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                if stopped():
+                    raise StageFailed("StorageUnavailable", "stopped before the bucket had answered", retryable=True)
+                time.sleep(min(0.2, seconds))
+
+        try:
+            return Retries(patience=self._seconds, first_delay=1.0, sleep=sleep).run(operation)
+        except (Fenced, StageDone):
+            raise
+        except StorageUnavailable as error:
+            raise StageFailed("StorageUnavailable", _message(error), retryable=True) from error
+        except StorageError as error:
+            raise StageFailed("BadConfiguration", _message(error), retryable=False) from error
+
+
+def pod_start(job: AgenticRLJob, stage: str, attempt: int) -> PodStart:
+    """Return the start of a pod of a stage's attempt."""
+    return PodStart(uid=_uid(job), program="launch", stage=stage, attempt=attempt)
+
+
+def prepare_start(job: AgenticRLJob) -> PodStart:
+    """Return the start of the pod that prepares a job."""
+    return PodStart(uid=_uid(job), program="prepare")
+
+
+def report_start(job: AgenticRLJob) -> PodStart:
+    """Return the start of the pod that writes the report."""
+    return PodStart(uid=_uid(job), program="report")
+
+
+def _uid(job: AgenticRLJob) -> str:
+    return job.metadata.uid or "none"
+
+
+def _message(error: StorageError) -> str:
+    return f"spec.storage.url: {error}"[:MESSAGE_LENGTH]

@@ -1,0 +1,204 @@
+"""The pods of a job with a bucket: each starts on an empty disk, continues the state, and publishes in its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.contracts import Outcome, StageFailed, write_model
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.validation import load
+from rstar2_train.launch.pod.bucket import PodBucket, pod_start, prepare_start, report_start
+from rstar2_train.launch.state_upload import UploadTimes
+from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.manifest import PodStart, PublicationIndex
+from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.store import AccessDenied, StorageUnavailable
+from tests.support.manifests import changed
+
+TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)
+WRITER = "a" * 32
+PREPARE, REPORT = PodStart(uid="one", program="prepare"), PodStart(uid="one", program="report")
+
+
+def attempt_of(stage: str, number: int, uid: str = "one") -> PodStart:
+    return PodStart(uid=uid, program="launch", stage=stage, attempt=number)
+
+
+@pytest.mark.parametrize(
+    ("last", "start", "reason"),
+    [
+        (None, PREPARE, ""),
+        (PREPARE, PREPARE, ""),  # a retry of the Job
+        (PREPARE, attempt_of("sft", 1), ""),
+        (attempt_of("sft", 1), PREPARE, "attempt 1 of stage sft has started"),
+        (attempt_of("sft", 1), attempt_of("sft", 2), ""),
+        (attempt_of("sft", 2), attempt_of("sft", 1), "attempt 2 of stage sft has started"),
+        (attempt_of("sft", 2), attempt_of("more", 1), ""),
+        (attempt_of("sft", 2), REPORT, ""),
+        (REPORT, REPORT, ""),
+        (REPORT, attempt_of("sft", 3), "the report of the job has started"),
+        (REPORT, PREPARE, "the report of the job has started"),
+        (REPORT, attempt_of("sft", 1, "two"), ""),  # the job was deleted and created again
+    ],
+)
+def test_index_older_pod_is_refused(last: PodStart | None, start: PodStart, reason: str) -> None:
+    """A pod that starts late, after the pod that replaces it, takes no publication from it."""
+    assert PublicationIndex(attempt=1, writer=WRITER, start=last).refusal(start) == reason
+
+
+def test_index_pods_of_a_deleted_job_are_refused() -> None:
+    """A job of the same name has another UID; the pods of the deleted one, on a lost node, publish nothing any more."""
+    index = PublicationIndex(attempt=1, writer=WRITER, start=attempt_of("sft", 1, "one"))
+    index = index.claimed(attempt_of("sft", 1, "two"))
+    assert index.refusal(attempt_of("sft", 9, "one")) == "the job was deleted and created again"
+    assert index.refusal(REPORT) == "the job was deleted and created again"
+    assert index.refusal(attempt_of("sft", 2, "two")) == ""
+    assert index.claimed(attempt_of("sft", 2, "two")).replaced == ["one"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> AgenticRLJob:
+    """A job whose bucket is a folder."""
+    return load(changed("spec.storage", {"url": f"file://{tmp_path}/bucket"}))
+
+
+def disk(tmp_path: Path, name: str) -> JobState:
+    """Return the empty disk of a new pod."""
+    return JobState(tmp_path / name)
+
+
+def bucket_of(job: AgenticRLJob, state: JobState, start: PodStart) -> PodBucket:
+    return PodBucket(job, state, start, start_seconds=0, times=TIMES)
+
+
+def test_bucket_attempts_continue_on_empty_disks(job: AgenticRLJob, tmp_path: Path) -> None:
+    """Preparation, two attempts and the report have only what the pods before them published."""
+    first = bucket_of(job, disk(tmp_path, "prepare"), prepare_start(job))
+    assert first.open()
+    (tmp_path / "prepare" / "models").mkdir()
+    (tmp_path / "prepare" / "models" / ".rstar2-complete").write_text("downloaded")
+    first.publish()
+
+    async def attempt(number: int) -> list[str]:
+        state = disk(tmp_path, f"attempt-{number}")
+        bucket = bucket_of(job, state, pod_start(job, "sft", number))
+        assert bucket.open() and (state.root / "models" / ".rstar2-complete").exists()
+        names = sorted(path.name for path in state.stage("sft").checkpoints.glob("*"))
+        bucket.publish()
+        bucket.follow()
+        folder = state.stage("sft").checkpoints / f"step-{number:06d}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(str(number))
+        assert await bucket.finish() == ""
+        return names
+
+    assert asyncio.run(attempt(1)) == []
+    assert asyncio.run(attempt(2)) == ["step-000001"]
+    report = bucket_of(job, disk(tmp_path, "report"), report_start(job))
+    assert report.open()
+    assert len(list(disk(tmp_path, "report").stage("sft").checkpoints.iterdir())) == 2
+
+
+def test_bucket_late_attempt_stops_without_a_claim(job: AgenticRLJob, tmp_path: Path) -> None:
+    """Attempt 2 stays the owner if the pod of attempt 1 starts late; a new preparation only reads then."""
+    second = bucket_of(job, disk(tmp_path, "second"), pod_start(job, "sft", 2))
+    second.open()
+    for start in (pod_start(job, "sft", 1), prepare_start(job)):
+        with pytest.raises(Fenced, match="attempt 2 of stage sft has started"):
+            bucket_of(job, disk(tmp_path, "late"), start).open()
+    second.publish()
+    bucket_of(job, disk(tmp_path, "late"), prepare_start(job)).restore()
+
+
+def test_bucket_attempt_of_an_ended_stage_claims_nothing(job: AgenticRLJob, tmp_path: Path) -> None:
+    """A late pod of a stage that has ended gets the state and its outcome, and the next stage stays the owner."""
+    first = bucket_of(job, disk(tmp_path, "first"), pod_start(job, "sft", 1))
+    first.open()
+    outcome = Outcome(stage="sft", attempt=1, outcome="completed", reason="Completed")
+    write_model(disk(tmp_path, "first").stage("sft").outcome_file, outcome)
+    first.publish()
+    second = bucket_of(job, disk(tmp_path, "second"), pod_start(job, "more", 1))
+    assert second.open()
+    late = disk(tmp_path, "late")
+    assert not bucket_of(job, late, pod_start(job, "sft", 1)).open()
+    assert late.stage("sft").outcome() == outcome
+    second.publish()
+
+
+def test_bucket_fenced_attempt_is_stopped(job: AgenticRLJob, tmp_path: Path) -> None:
+    """An attempt on a lost node notices the next one at its next upload, publishes nothing, and knows why."""
+
+    async def play() -> None:
+        first = bucket_of(job, disk(tmp_path, "first"), pod_start(job, "sft", 1))
+        first.open()
+        first.publish()
+        first.follow()
+        bucket_of(job, disk(tmp_path, "second"), pod_start(job, "sft", 2)).open()
+        (disk(tmp_path, "first").stage("sft").checkpoints / "step-000001").mkdir(parents=True)
+        (disk(tmp_path, "first").stage("sft").checkpoints / "step-000001" / "manifest.json").write_text("1")
+        async with asyncio.timeout(30):
+            while not first.fenced:
+                await asyncio.sleep(0.01)
+        assert "the job was started again" in first.fenced
+        assert "publishes nothing" in await first.finish()
+
+    asyncio.run(play())
+    third = disk(tmp_path, "third")
+    bucket_of(job, third, pod_start(job, "sft", 3)).open()
+    assert not third.stage("sft").checkpoints.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "retryable"),
+    [
+        (StorageUnavailable("503 SlowDown: busy"), "StorageUnavailable", True),
+        (AccessDenied("403 AccessDenied: no"), "BadConfiguration", False),
+    ],
+)
+def test_bucket_without_answer_is_the_outcome(
+    error: Exception, reason: str, retryable: bool, job: AgenticRLJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome of the pod has the server's own words; only an outage is worth another attempt."""
+
+    def read(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    with pytest.raises(StageFailed, match=str(error).split(":")[0]) as caught:
+        bucket_of(job, disk(tmp_path, "pod"), pod_start(job, "sft", 1)).open()
+    assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
+
+
+def test_bucket_outage_is_in_the_progress(job: AgenticRLJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the bucket does not answer, the progress has the server's words; at the end they are the failure."""
+
+    async def play() -> None:
+        bucket = bucket_of(job, disk(tmp_path, "pod"), pod_start(job, "sft", 1))
+        bucket.open()
+        bucket.publish()
+        assert bucket.outage() == {}
+
+        def put(*_: Any, **__: Any) -> None:
+            raise StorageUnavailable("503 SlowDown: busy")
+
+        monkeypatch.setattr(LocalFolder, "put_if_unchanged", put)
+        message = await bucket.finish()
+        assert "503 SlowDown: busy" in message and "new attempt continues from the newest state" in message
+        assert bucket.outage() == {"storage": "503 SlowDown: busy"}
+
+    asyncio.run(play())
+
+
+def test_bucket_of_a_claim_does_nothing(tmp_path: Path) -> None:
+    """The pods of a job with a claim send no request."""
+    job = load(changed("spec.seed", 1))
+    bucket = bucket_of(job, disk(tmp_path, "pod"), pod_start(job, "sft", 1))
+    assert not bucket.open()
+    bucket.publish()
+    bucket.follow()
+    assert asyncio.run(bucket.finish()) == "" and bucket.outage() == {}

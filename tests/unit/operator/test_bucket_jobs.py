@@ -1,0 +1,124 @@
+"""A job whose state is in a bucket: no claim, a cache on each pod's disk, credentials where the state is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from rstar2_operator import names
+from rstar2_operator.builders.objects import build_context
+from rstar2_operator.builders.serving import ServingRequest, serving
+from rstar2_train.api.issue import InvalidJob
+from rstar2_train.api.validation import check, load
+from tests.support.simulated_cluster import SimulatedCluster, manifest
+from tests.unit.operator.test_builders import SETTINGS, all_objects, templates
+
+ONE_POD = {"replicas": 1, "gpusPerReplica": 0}
+WRITERS = {"demo-s0-1", "demo-prepare", "demo-report"}
+
+
+def in_bucket(stages: str = "ss", /, **spec: Any) -> dict[str, Any]:
+    """Return a job of SFT stages with its state in a bucket."""
+    storage = {"url": "s3://team/runs", "size": "50Gi", "endpointUrl": "https://s3.example.org:9000"}
+    secrets = {"storage": {"name": "bucket-keys"}, "hubToken": {"name": "hub"}, "ca": {"name": "site-ca"}}
+    return manifest(stages, **{"storage": storage, "trainer": ONE_POD, "secretRefs": secrets, **spec})
+
+
+def test_bucket_pods_have_a_cache_and_no_claim() -> None:
+    """The storage of a pod is an emptyDir with the size of the spec; credentials, authorities and option are there."""
+    bodies = all_objects(in_bucket(), "s0")
+    assert "PersistentVolumeClaim" not in {body["kind"] for body in bodies}
+    pods = dict(templates(bodies))
+    for name in WRITERS:
+        spec = pods.pop(name)["spec"]
+        (container,) = spec["containers"]
+        assert {"name": "state", "emptyDir": {"sizeLimit": "50Gi"}} in spec["volumes"], name
+        assert {"name": "state", "mountPath": names.STORAGE_MOUNT} in container["volumeMounts"], name
+        assert {"secretRef": {"name": "bucket-keys"}} in container["envFrom"], name
+        assert {"name": "SSL_CERT_FILE", "value": "/etc/rstar2-ca/ca.crt"} in container["env"], name
+        assert "--bucket" in container["command"], name
+    assert "demo-executor" in pods and "bucket-keys" not in yaml.safe_dump(pods)
+
+
+def test_bucket_attempts_may_download_new_sources() -> None:
+    """An attempt on an empty disk needs the Hub's token, which with a claim only the preparation has."""
+    for job, expected in ((in_bucket(), True), (manifest("s", secretRefs={"hubToken": {"name": "hub"}}), False)):
+        (container,) = dict(templates(all_objects(job, "s0")))["demo-s0-1"]["spec"]["containers"]
+        assert any(variable["name"] == "HF_TOKEN" for variable in container["env"]) is expected
+        assert ("--bucket" in container["command"]) is expected
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (in_bucket("sg"), "only for stages of type SFT"),
+        (in_bucket("e"), "only for stages of type SFT"),
+        (in_bucket("s", trainer={**ONE_POD, "replicas": 2}), "only for one trainer pod"),
+        (in_bucket("s", storage={"url": "file:///runs"}), "only for `rstar2 run`"),
+    ],
+)
+def test_bucket_job_that_shares_files_is_refused(job: dict[str, Any], reason: str) -> None:
+    """A job whose pods share files is refused before anything starts, and the message has the remedy."""
+    valid, _ = check(job)
+    assert valid is not None  # on one machine
+    with pytest.raises(InvalidJob, match=reason):
+        build_context(valid, SETTINGS)
+
+
+def test_bucket_stage_with_more_pods_is_refused() -> None:
+    """A stage's own number of pods counts."""
+    job = in_bucket("ss")
+    job["spec"]["stages"][1]["trainer"] = {"replicas": 4}
+    with pytest.raises(InvalidJob, match="only for one trainer pod"):
+        build_context(load(job), SETTINGS)
+
+
+def running() -> SimulatedCluster:
+    """Return the cluster of a job in a bucket whose first stage has started."""
+    cluster = SimulatedCluster(in_bucket())
+    cluster.finish_preparation()
+    cluster.round()
+    return cluster
+
+
+def test_bucket_job_runs_without_a_claim() -> None:
+    """From the preparation to the report the job creates no claim."""
+    cluster = running()
+    for stage in ("s0", "s1"):
+        cluster.finish_stage(stage)
+        cluster.pods.clear()
+        cluster.round()
+    assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-s1-1", "demo-report"]
+    assert not [name for kind, name in cluster.children if kind == "PersistentVolumeClaim"]
+
+
+def condition(cluster: SimulatedCluster, kind: str) -> dict[str, Any]:
+    (match,) = [each for each in cluster.job["status"]["conditions"] if each["type"] == kind]
+    return match
+
+
+def test_bucket_outage_is_a_condition() -> None:
+    """While uploads fail, StorageReady and Degraded have the server's own words; the attempt continues."""
+    cluster = running()
+    progress = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2}
+    cluster.patch_progress("progress.json", {**progress, "unreachable": {"storage": "503 SlowDown: busy"}})
+    cluster.round()
+    for kind, status in (("StorageReady", "False"), ("Degraded", "True")):
+        assert (condition(cluster, kind)["status"], condition(cluster, kind)["reason"]) == (
+            status,
+            "StorageUnavailable",
+        )
+        assert "Job/demo-s0-1: StorageUnavailable: 503 SlowDown: busy" in condition(cluster, kind)["message"]
+    assert condition(cluster, "Stalled")["status"] == "False" and cluster.running() == ["demo-s0-1"]
+    cluster.patch_progress("progress.json", progress)
+    cluster.round()
+    assert condition(cluster, "StorageReady")["status"] == "True"
+    assert "StorageUnavailable" not in condition(cluster, "Degraded")["message"]
+
+
+def test_bucket_model_is_not_served_from_a_claim() -> None:
+    """The pods of a served model read a claim, so the model of a bucket is refused with the way to serve it."""
+    with pytest.raises(ValueError, match="rstar2 fetch"):
+        serving(ServingRequest(load(in_bucket()), "s0", SETTINGS))
