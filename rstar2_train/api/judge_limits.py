@@ -13,6 +13,11 @@ from pydantic import Field
 from rstar2_train.api.base import ApiModel, amount
 from rstar2_train.api.roles import JudgeLimitsSpec
 
+MAX_STDIN_BYTES = 4 << 20
+"""Largest standard input of a call."""
+MAX_OUTPUT_BYTES = 8 << 20
+"""Upper bound of `outputBytes`."""
+
 
 class JudgeLimits(ApiModel):
     """Limits of one call."""
@@ -21,7 +26,7 @@ class JudgeLimits(ApiModel):
     """Wall-clock time in seconds."""
     memory_mib: Annotated[int, Field(ge=32, le=1_048_576, alias="memoryMiB")] = 512
     """Address space in MiB."""
-    output_bytes: Annotated[int, Field(ge=256, le=8 << 20)] = 65536
+    output_bytes: Annotated[int, Field(ge=256, le=MAX_OUTPUT_BYTES)] = 65536
     """Bytes of stdout, and of stderr, that are kept; a call that writes more ends with output_limit."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 48
     """Processes and threads, in addition to the main thread."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.judge_limits import MAX_STDIN_BYTES, JudgeLimits
 
 Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "session_lost", "internal"]
 """ok: the process exited with status 0. error: it ended in any other way by itself. timeout, memory, output_limit: it
@@ -28,9 +28,6 @@ NO_FREE_SLOT = "no sandbox has a free slot for another session: close a session,
 """stderr of an `internal` result: no slot was free for a new session, and nothing was run."""
 
 MAX_CODE_BYTES = 1 << 20
-MAX_STDIN_BYTES = 4 << 20
-MAX_OUTPUT_BYTES = 8 << 20
-"""Upper bound of `outputBytes` in JudgeLimits."""
 MAX_BATCH = 64
 MAX_PENDING = 8192
 """Default limit of calls that an API process holds."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 
-from rstar2_train.judge.types import MAX_BATCH, MAX_CODE_BYTES, MAX_STDIN_BYTES
+from rstar2_train.api.judge_limits import MAX_STDIN_BYTES
+from rstar2_train.judge.types import MAX_BATCH, MAX_CODE_BYTES
 from rstar2_train.utils.auth import Application, Receive, Scope, Send
 
 MAX_BODY_BYTES = 32 << 20

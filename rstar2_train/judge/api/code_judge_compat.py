@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import AfterValidator, Field
 
-from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES, JudgeLimits
 from rstar2_train.judge.api.admission import CallAdmission
 from rstar2_train.judge.api.schema import BAD_BODY, UNAVAILABLE, ApiMessage
 from rstar2_train.judge.process_exit import signal_note
-from rstar2_train.judge.types import MAX_OUTPUT_BYTES, CallResult
+from rstar2_train.judge.types import CallResult
 from rstar2_train.utils.json_route import JsonRoute
 
 log = logging.getLogger("rstar2.judge.api")

@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES
 from rstar2_train.judge.process_exit import OutputReader, ProcessExit
 from rstar2_train.judge.returned_files import stream_bytes
-from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
+from rstar2_train.judge.types import QueuedCall, Verb
 
 REQUEST = struct.Struct("<QIIIIIIIII4x")
 RESPONSE = struct.Struct("<QiIIIIII4x")

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
 from rstar2_train.judge.sandbox.rootfs import EXECUTOR, LIBRARY, PACKAGES_FOLDER, PROGRAM, PYTHON, site
-from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
+from rstar2_train.judge.types import MAX_CODE_BYTES
 
 PIPE_BYTES = 1 << 20
 PYTHON_FLAGS = ("-P", "-S", "-s")

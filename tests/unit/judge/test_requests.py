@@ -6,10 +6,10 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES, JudgeLimits
 from rstar2_train.judge.__main__ import main
 from rstar2_train.judge.api.app import stream_results
-from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, check_request
+from rstar2_train.judge.types import MAX_CODE_BYTES, CallResult, check_request
 
 
 def test_check_request_reports_size_and_encoding() -> None:

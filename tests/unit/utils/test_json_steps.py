@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.judge.types import MAX_OUTPUT_BYTES, MAX_PENDING
+from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES
+from rstar2_train.judge.types import MAX_PENDING
 from rstar2_train.utils.json_steps import (
     ITEMS_OF_STEP,
     MAX_FIELDS,
