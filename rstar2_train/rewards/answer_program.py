@@ -1,9 +1,10 @@
 """Finds the program in an answer: the content of a code fence, or the whole answer. Pure.
 
 Used by the reward `Tests`. The fences are those of CommonMark, also those that models write besides: unclosed ones,
-those that start after other text (a sentence, list markers, quotation marks), and those whose end is on the line of the
-code or before other text. Without a fence, blocks of other markup count (`markup_blocks`). An answer that is one code
-span is the program of the span.
+those that start after other text (a sentence, list markers, quotation marks), those whose code starts on the line of
+the fence, and those whose end is on the line of the code, before other text, or of other marks or indentation. Without
+a fence, blocks of other markup count (`markup_blocks`). An answer that is one code span, or one text in triple
+quotation marks after which the word Python follows, is the program of the span or text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from rstar2_train.rewards.markup_blocks import markup_blocks
 
 _OPEN = re.compile(r"(?P<before>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<label>[^`]*+)")
-_OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*+)(?P<fence>`{3,})[ \t]*+(?P<label>\{?\.?[\w+#-]*+\}?)")
+_OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*+)(?P<fence>`{3,})[ \t]*+(?P<label>\{?\.?[\w+#-]*+\}?)[*_]*+")
 _CONTAINER = re.compile(r"(?:[ \t]*+(?:[-*+]|\d++[.)])[ \t]++)*+(?:[ \t]*+>[ \t]?)++")
 _QUOTED = re.compile(r"(?:[ \t]*+>[ \t]?)++")
 _LIST_MARKERS = re.compile(r"(?:[ \t]*+(?:[-*+]|\d++[.)])[ \t]++)++")
@@ -27,6 +28,12 @@ _LIKE_CODE = re.compile(
 )
 _SESSION = re.compile(r"\s*>>>")
 """Start of a session at a prompt, which is no program."""
+_END = re.compile(r"[ \t]*+(?:`{3,}|~{3,})[ \t]*+")
+_STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}]*\(")
+"""Start of code after the language of a fence, which is no option of the fence."""
+_QUOTED_PROGRAM = re.compile(
+    r"\s*(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n(?P<code>.*?)(?P=marks)\s*", re.DOTALL | re.IGNORECASE
+)
 _SPAN = re.compile(r"(`+)(?!`)(?P<code>.+?)(?<!`)\1")
 _SPAN_LANGUAGE = re.compile(r"(?:i|c)?py(?:thon|py)?[\d.]*[ \t]+")
 _MOST_INDENTED = 3
@@ -46,6 +53,8 @@ def answer_program(answer: str) -> str | None:
     """
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     blocks = _blocks(lines) or _markup_blocks("\n".join(lines))
+    if not blocks and (quoted := _QUOTED_PROGRAM.fullmatch("\n".join(lines))):
+        return f"{quoted['code'].rstrip()}\n"
     if not blocks:
         span = _SPAN.fullmatch(answer.strip())
         return f"{_SPAN_LANGUAGE.sub('', span['code'].strip(), count=1)}\n" if span else None
@@ -65,27 +74,38 @@ def _blocks(lines: list[str]) -> list[_Block]:
         start = _OPEN.fullmatch(first) or _OPEN_AFTER_TEXT.fullmatch(first)
         if start is None:
             continue
-        fence, language = start["fence"], _LANGUAGE.match(start["label"])
+        fence, language, code = start["fence"], *_language_and_code(start["label"])
         before = start["before"]
         columns = len(before) if _LIST_MARKERS.fullmatch(before) else _indent(before)
-        code: list[str] = []
-        while at < len(lines):
+        has_end = False
+        while at < len(lines) and not has_end:
             line, at = lines[at], at + 1
             if container and (mark := _QUOTED.match(line)):
                 line = line[mark.end() :]
             after = _after_marks(line, fence, columns)
+            has_end = after is not None or _ends_with_marks(line, fence)
             if after is not None and _NEW_BLOCK.fullmatch(after):
                 at -= 1  # the block has no end, and another one starts
-                break
-            if after is not None:
-                break
-            if _ends_with_marks(line, fence):
-                code.append(line.rstrip().removesuffix(fence))
-                break
-            code.append(line)
+            if after is None:
+                code.append(line.rstrip().removesuffix(fence) if has_end else line)
+        filled = [index for index, line in enumerate(code) if line.strip()]
+        if filled and not has_end and _END.fullmatch(code[filled[-1]]):
+            del code[filled.pop() :]
+        named = code[filled[0]].strip().lower() if len(filled) > 1 else ""
+        if named and (named == language or (not language and _PYTHON.fullmatch(named))):  # on the line after the fence
+            language = named
+            del code[filled[0]]
         if any(line.strip() for line in code):
-            blocks.append(_Block(language[1].lower() if language else "", _dedented(code, columns)))
+            blocks.append(_Block(language, _dedented(code, columns)))
     return blocks
+
+
+def _language_and_code(label: str) -> tuple[str, list[str]]:
+    """Return the language after the marks of a fence, and the code of that line, if it has code."""
+    named = _LANGUAGE.match(label)
+    language = named[1].lower() if named else ""
+    rest = label[named.end() :].strip() if named else ""
+    return language, [rest] if _PYTHON.fullmatch(language) and _STATEMENT.match(rest) else []
 
 
 def _markup_blocks(text: str) -> list[_Block]:

@@ -10,8 +10,12 @@ the checker: the trajectory is excluded, never scored 0.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import math
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +24,7 @@ from typing import Any
 from rstar2_verify import is_choice
 from rstar2_verify import verify as compare_answers
 
-from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES, MAX_STDIN_BYTES, JudgeLimits
 from rstar2_train.api.tasks import RewardSpec
 from rstar2_train.rewards.answer_program import answer_program
 from rstar2_train.rewards.extract import extract_answer, last_answer
@@ -32,6 +36,9 @@ from rstar2_train.tools.sandbox_program import function_input, function_program,
 
 CHECKER_FUNCTION = "score"
 """Name of the function in a checker's file."""
+LONG_TEXT = 1 << 18
+"""Characters above which a thread compares the output of a program."""
+_WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +94,7 @@ class TaskRewards:
         if rule.type == "Choice" and not is_choice(answer):
             raise ValueError(f"reward {rule.name}: the answer must be a letter, got {answer[:80]!r}")
         if rule.type == "Tests":
-            tests = json.loads(data).get("tests") if data.startswith("{") else None
-            shape = isinstance(tests, list) and all(isinstance(test, dict) for test in tests)
-            texts = [test.get(name) for test in tests for name in ("input", "output")] if tests and shape else [None]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError(f"reward {rule.name}: data.tests must be a list of {{input, output}}, both texts")
+            _check_tests(rule, data)
 
     async def grade(self, response: Response, reward: str, *, judge: SnippetRunner) -> Grade:
         """Return the verdict on a complete response by the reward with that name. Raises the error of `judge.run`."""
@@ -178,19 +181,55 @@ async def _run_tests(rule: RewardSpec, answer: str, response: Response, judge: S
     The outputs are compared here: the program cannot write its own result. `data` of the row is `{tests: [{input,
     output}]}`.
     """
-    code = answer_program(answer) or answer_program(last_answer(response.model_text) or "") or answer
+    code = _program(response.model_text) or answer
     tests = response.row["data"]["tests"]
-    limits = JudgeLimits(wall_seconds=rule.timeout_seconds)
     failed = []
     for number, test in enumerate(tests, start=1):
+        most_bytes = max(JudgeLimits().output_bytes, 2 * len(test["output"].encode()))
+        limits = JudgeLimits(wall_seconds=rule.timeout_seconds, output_bytes=most_bytes)
         result = await judge.run(code, test["input"], limits=limits, script=True)
         if result.status == "internal":
             return Grade(verdict="internal", answer=answer, score=0.0, reason=f"reward {rule.name}: the judge failed")
         if result.status != "ok":
             failed.append(f"test {number}: {result.status}")
-        elif result.stdout.split() != test["output"].split():
+        elif not await _has_same_words(result.stdout, test["output"]):
             failed.append(f"test {number}: wrong output")
     return _graded(rule, answer, 1 - len(failed) / len(tests), "; ".join(failed[:4]))
+
+
+def _program(model_text: str) -> str | None:
+    """Return the program of the answer; None for a box without a code block. White space at its start has a meaning."""
+    boxed, block = extract_answer(model_text), last_answer(model_text) or ""
+    code = (answer_program(boxed) if boxed else None) or answer_program(block)
+    return code if code or boxed else textwrap.dedent(block).strip()
+
+
+def _check_tests(rule: RewardSpec, data: str) -> None:
+    """Raise ValueError unless `data` has tests that a program can pass."""
+    tests: Any = json.loads(data).get("tests") if data.startswith("{") else None
+    shape = isinstance(tests, list) and all(isinstance(test, dict) for test in tests)
+    texts = [test.get(name) for test in tests for name in ("input", "output")] if tests and shape else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"reward {rule.name}: data.tests must be a list of {{input, output}}, both texts")
+    for number, test in enumerate(tests, start=1):
+        for name, limit in (("input", MAX_STDIN_BYTES), ("output", MAX_OUTPUT_BYTES // 2)):
+            if (size := len(test[name].encode(errors="replace"))) > limit:
+                raise ValueError(
+                    f"reward {rule.name}: the {name} of test {number} has {size:,} bytes; the limit is {limit:,}: "
+                    "remove the test"
+                )
+
+
+async def _has_same_words(output: str, expected: str) -> bool:
+    """Return whether texts are equal apart from white space. A thread compares long ones, in short steps."""
+    if len(output) + len(expected) <= LONG_TEXT:
+        return output.split() == expected.split()
+    return await asyncio.to_thread(_same_words, output, expected)
+
+
+def _same_words(first: str, second: str) -> bool:
+    pairs = itertools.zip_longest(_WORD.finditer(first), _WORD.finditer(second))
+    return all(match and other and match[0] == other[0] for match, other in pairs)
 
 
 def _checker_program(path: Path) -> str:

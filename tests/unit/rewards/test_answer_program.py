@@ -56,6 +56,15 @@ PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
         f"```\nplan\n\n```python\n{PROGRAM}```",
         f"```python\nx = 1\n\nFinal:\n```python\n{PROGRAM}```",
         f"```python\n{PROGRAM}```\nExample:\n```python\n>>> add(3, 4)\n7\n```",
+        "```python " + PROGRAM + "```",
+        f"```\npython\n{PROGRAM}```",
+        f"```python\npython\n{PROGRAM}```",
+        f"````python\n{PROGRAM}```",
+        f"```python\n{PROGRAM}~~~",
+        "```python\n" + "".join(f"    {line}\n" for line in PROGRAM.splitlines()) + "    ```",
+        f"**```python**\n{PROGRAM}```",
+        f"'''python\n{PROGRAM}'''",
+        f'"""Python3\n{PROGRAM}"""\n',
     ],
 )
 def test_answer_program_reads_every_fence(answer: str) -> None:
@@ -111,6 +120,8 @@ def test_answer_program_without_fence_is_none() -> None:
     """Text that only resembles a fence is none."""
     assert answer_program(PROGRAM) is None
     assert answer_program("x = '```'\nprint(x)") is None
+    for text in ("'''python\nis a language'''\nprint(1)", "print('''python\n''')", "'''\nprint(1)\n'''"):
+        assert answer_program(text) is None
 
 
 def test_answer_program_keeps_other_fences_in_the_code() -> None:
@@ -145,6 +156,8 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
         r"\begin{minted}{a}" * 20_000,
         "<pre><code>" * 30_000,
     ):
+        answer_program(text)
+    for text in ("'''python\n" * 30_000, "'''py\n" + "''' " * 50_000 + "x", "```python " + "(" * 100_000):
         answer_program(text)
     spaces = " " * 100_000
     for text in (f"-{spaces}x", f"```{spaces}`", "- " * 50_000, ">" * 100_000, "`x" * 50_000, "```a\n" * 30_000):

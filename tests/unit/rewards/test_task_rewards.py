@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ class FakeJudge:
         self.inputs: list[str] = []
         self.codes: list[str] = []
         self.scripts: list[bool] = []
+        self.limits: list[JudgeLimits | None] = []
 
     async def run(
         self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
@@ -30,6 +32,7 @@ class FakeJudge:
         self.inputs.append(stdin)
         self.codes.append(code)
         self.scripts.append(script)
+        self.limits.append(limits)
         return self.results.pop(0) if len(self.results) > 1 else self.results[0]
 
 
@@ -130,6 +133,38 @@ async def test_grade_tests_compares_outputs_outside() -> None:
     assert (timeout.verdict, timeout.score) == ("wrong", 0.0)
 
 
+async def test_grade_tests_keeps_the_whole_expected_output() -> None:
+    """A program may print as much as its test expects, and white space besides: else no program would be correct."""
+    spec = RewardSpec(name="code", type="Tests", timeout_seconds=9)
+    lines = "".join(f"{number}\n" for number in range(30_000))
+    for output, verdict in (
+        (lines, "correct"),
+        (lines.replace("\n", "  \r\n"), "correct"),
+        (lines.replace("29999", "29998"), "wrong"),
+        (lines + "1", "wrong"),
+        (lines[:-7], "wrong"),
+    ):
+        judge = FakeJudge(CallResult("ok", stdout=output))
+        tests = [{"input": "", "output": lines}]
+        graded = await grade(spec, "<answer>x</answer>", judge, data={"tests": tests})
+        assert graded.verdict == verdict
+        assert judge.limits == [JudgeLimits(wall_seconds=9, output_bytes=2 * len(lines))]
+
+
+def test_check_row_rejects_tests_above_the_limits() -> None:
+    """A program cannot read such an input, or write such an output: each answer would be wrong."""
+    rewards = TaskRewards([RewardSpec(name="code", type="Tests")])
+    limit = "é" * (2 << 20)
+    rewards.check_row("", "-", json.dumps({"tests": [{"input": limit, "output": limit}]}))
+    for name, test in (
+        ("input", {"input": limit + "x", "output": ""}),
+        ("output", {"input": "", "output": limit + "x"}),
+    ):
+        data = json.dumps({"tests": [{"input": "", "output": "1"}, test]})
+        with pytest.raises(ValueError, match=f"the {name} of test 2 has 4,194,305 bytes; the limit is 4,194,304"):
+            rewards.check_row("", "-", data)
+
+
 def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
     """A row with an unknown reward, or with an answer that its reward cannot read, is an error of the data."""
     rewards = TaskRewards(
@@ -165,3 +200,17 @@ async def test_grade_tests_runs_the_program_as_a_script(answer: str) -> None:
     )
     assert graded.verdict == "correct" and judge.scripts == [True]
     assert judge.codes[0].startswith("a, b = map(int, input().split())\nprint(")
+
+
+@pytest.mark.parametrize(
+    "answer", ["\n    if 1:\n        print(7)\n    ", " if 1:\n     print(7)", " x = 1\nprint(7)", "print(7)\n"]
+)
+async def test_grade_tests_keeps_the_indentation_of_a_program(answer: str) -> None:
+    """An answer without a fence may be indented as a whole, or start on the line of its tag."""
+    judge = FakeJudge(CallResult("ok", stdout="7\n"))
+    await grade(
+        RewardSpec(name="code", type="Tests"), f"<answer>{answer}</answer>", judge,
+        data={"tests": [{"input": "", "output": "7"}]},
+    )  # fmt: skip
+    assert judge.codes == [textwrap.dedent(answer).strip()]
+    compile(judge.codes[0], "answer", "exec")
