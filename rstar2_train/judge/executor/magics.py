@@ -35,7 +35,7 @@ def replace(lines: list[str], index: int) -> str | None:
     line = lines[index]
     match = _LINE.fullmatch(line)
     if match is None:
-        if not line.rstrip().endswith("?"):
+        if "?" not in (line.strip()[:1], line.strip()[-1:]):
             return None
         lines[index] = f"__magic__('?', {line.strip()!r})"
         return "\n".join(lines)

@@ -118,10 +118,9 @@ class Cells:
         """Run a cell. `sys.displayhook` prints the value of a last expression that no semicolon ends."""
         sys.displayhook = show_value
         builtins.display = display  # type: ignore[attr-defined]
-        tree = self._parse(source)
-        last_line = source.rstrip().rpartition("\n")[2]
-        is_quiet = last_line.endswith(";") and "#" not in last_line
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) and not is_quiet else None
+        tree, source = self._parse(source)
+        has_value = tree.body and isinstance(tree.body[-1], _ast.Expr) and not _is_quiet(source, tree.body[-1])
+        last = tree.body.pop() if has_value else None
         body = compile(tree, FILENAME, "exec", self._flags | TOP_LEVEL_AWAIT, True)
         self._flags |= body.co_flags & FUTURE_FLAGS
         codes = [body]
@@ -134,17 +133,18 @@ class Cells:
         for code in codes:
             exec(code, namespace)
 
-    def _parse(self, source: str) -> _ast.Module:
-        """Return the tree of a cell. Each line at which the parser stops may be a magic."""
+    def _parse(self, source: str) -> tuple[_ast.Module, str]:
+        """Return the tree of a cell, and the cell as Python. Each line at which the parser stops may be a magic."""
         for _ in range(MAX_MAGICS):
             try:
-                return self._tree(source)
+                return self._tree(source), source
             except SyntaxError as error:
-                replaced = _replace_magic(source, error.lineno or 0)
+                number = error.lineno or 0
+                replaced = _remove_start(source, number) or _replace_magic(source, number)
                 if replaced is None:
                     raise
                 source = replaced
-        return self._tree(source)
+        return self._tree(source), source
 
     def _tree(self, source: str) -> _ast.Module:
         tree: _ast.Module = compile(source, FILENAME, "exec", AST_ONLY | self._flags, True)
@@ -166,11 +166,34 @@ class Cells:
         self._loop.run_until_complete(execute())
 
 
+def _is_quiet(source: str, last: Any) -> bool:
+    """Return whether a semicolon follows the last expression of a cell."""
+    rest = "\n".join(source.split("\n")[last.end_lineno - 1 :]).encode()
+    return rest[last.end_col_offset :].lstrip(b" \t\r\n)").startswith(b";")
+
+
+def _remove_start(source: str, number: int) -> str | None:
+    """Return the source without the indentation of its first line of code, or without prompts, as IPython reads it.
+
+    None: the line (from 1) is not the first one, or has neither.
+    """
+    lines = source.split("\n")
+    if not 0 < number <= len(lines) or any(line.strip() and line.strip()[0] != "#" for line in lines[: number - 1]):
+        return None
+    first = lines[number - 1]
+    if indent := first[: len(first) - len(first.lstrip(" \t"))]:
+        return "\n".join([line.removeprefix(indent) for line in lines])
+    if not first.startswith(">>> "):
+        return None
+    prompts = (">>> ", "... ")
+    return "\n".join([line[4:] if f"{line} ".startswith(prompts) else line for line in lines])
+
+
 def _replace_magic(source: str, number: int) -> str | None:
     """Return the source with a call of `magics.run` for the magic in this line (from 1); None if it has none."""
     lines = source.split("\n")
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    if not ("%" in line or "!" in line or line.endswith("?")):
+    if not ("%" in line or "!" in line or line.startswith("?") or line.endswith("?")):
         return None
     folder = os.path.dirname(__file__)  # noqa: PTH120
     sys.path.insert(0, folder)

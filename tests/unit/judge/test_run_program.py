@@ -110,6 +110,12 @@ CELLS = {
     "value-after-bytes": ("import sys\nsys.stdout.buffer.write(b'a')", "a\n1\n"),
     "no-value": ("print(42, end='')\nNone", "42"),
     "semicolon": ("1 + 1;", ""),
+    "semicolon-after-hash": ("print('#'); '#é';", "#\n"),
+    "semicolon-before-comment": ("(1 +\n 1\n);  # two", ""),
+    "indented": ("\n  # sum\n  x = 1\n  for i in range(2):\n    x += i\n\n  x", "2\n"),
+    "indented-magic": ("\t%time y = 4\n\ty", "4\n"),
+    "comment-is-indented": ("  # two\nif 1:\n  print(2)", "2\n"),
+    "prompts": (">>> def f():\n...     return 5\n...\n>>> f()", "5\n"),
     "display": ("print(1, end='')\ndisplay('a', None, metadata={})\ndisplay()\n2", "1\n'a'\nNone\n2\n"),
     "display-has-no-value": ("display(3)", "3\n"),
     "display-of-the-program": ("def display(x): print('own', x)\ndisplay(3)", "own 3\n"),
@@ -162,6 +168,7 @@ def test_cell_timeit_prints_mean_and_deviation(tmp_path: Path) -> None:
         ("%run f.py", "%run is not available: this sandbox has %time, "),
         ("%%bash\nls", "%%bash is not available: this sandbox has %%time, "),
         ("print?", "print? is not available: use help(...)."),
+        ("?print", "?print is not available: use help(...)."),
     ],
 )
 def test_cell_refuses_other_magics(tmp_path: Path, source: str, message: str) -> None:
