@@ -49,9 +49,14 @@ _OTHER = "remove it, or write it in the content"
 ROW_FIELDS: Mapping[str, str] = {
     "functions": "rename it to tools",
     "system": "write it as the first message, with role system",
+    "system_prompt": "write it as the first message, with role system",
     "chat_template_kwargs": "set spec.model.chatTemplate to a template that needs no arguments",
+    "enable_thinking": "set spec.model.chatTemplate to a template that needs no arguments",
+    "documents": "write them in the content of a message",
+    "weight": "write weight: 0 for each message that is not trained, or remove the row",
+    **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models are trained on text only"),
 }
-"""Fields of a row that would change the conversation -> remedy."""
+"""Fields of a row that would change the conversation, or what is trained -> remedy."""
 _REASONING_TAGS = ("<think>", "</think>")
 LARGEST_LEVEL = 2**31 - 1
 
@@ -90,9 +95,9 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
     """Return the messages of the field `name`. Raises DataError for a field of a message or row that is not trained."""
     for field, remedy in ROW_FIELDS.items():
-        if row.get(field):
+        if _is_set(row, field):
             raise DataError(f"{where}: {field} is not trained on: {remedy}")
-    messages = json_value(row.get(name), f"{where}: {name}")
+    messages = json_value(row.get(name), f"{where}: {name}", exact=True)
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")
     read = [read_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(messages)]
@@ -154,7 +159,7 @@ def read_level(row: Mapping[str, Any], where: str) -> int:
 
 def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """Return the signatures of the tools that a row declares. Raises DataError."""
-    tools = json_value(row.get("tools"), f"{where}: tools")
+    tools = json_value(row.get("tools"), f"{where}: tools", exact=True)
     if tools is None:
         return []
     if not isinstance(tools, list):
@@ -267,9 +272,19 @@ def _call(call: Any, field: str) -> dict[str, Any]:
             ) from None
     if not isinstance(arguments, dict):
         raise DataError(f"{field}.function.arguments must be a JSON object, got {short_repr(arguments)}")
-    arguments = json_value(arguments, f"{field}.function.arguments")
+    arguments = json_value(arguments, f"{field}.function.arguments", exact=True)
     read: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return {"id": given["id"], **read} if "id" in given else read
+
+
+def _is_set(row: Mapping[str, Any], field: str) -> bool:
+    """Return whether a field of a row has an effect. A gap of pandas has none."""
+    value = row.get(field)
+    if isinstance(value, float) and math.isnan(value):
+        return False
+    if field == "enable_thinking":
+        return value is not None
+    return value not in (None, 1) if field == "weight" else bool(value)
 
 
 def _set_keys(row: Mapping[str, Any]) -> set[str]:

@@ -203,8 +203,10 @@ def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str,
 
 def _flag(row: dict[str, Any], field: str, where: str) -> bool:
     value = row.get(field)
-    if isinstance(value, float) and math.isnan(value):  # a gap of pandas
+    if value == "" or (isinstance(value, float) and math.isnan(value)):  # a gap of a CSV file, or of pandas
         return False
+    if isinstance(value, str):  # the fields of a CSV file are texts
+        value = {"true": True, "false": False}.get(value.lower(), value)
     if value is not None and not isinstance(value, bool):
         raise DataError(f"{where}: {field} must be true or false, got {short_repr(value)}")
     return bool(value)

@@ -116,19 +116,24 @@ def first_text(row: dict[str, Any], where: str, *fields: str) -> str:
     return "" if filled is None else text_field(row, filled, where)
 
 
-def json_value(value: Any, field: str) -> Any:
-    """Return a value of a row with the types of JSON. Raises DataError, which names the field inside the value."""
+def json_value(value: Any, field: str, *, exact: bool = False) -> Any:
+    """Return a value of a row with the types of JSON. Raises DataError, which names the field inside the value.
+
+    `exact`: whether the value is trained on, so that a number is not rounded to a double.
+    """
     try:
-        return _json_value(value, field)
+        return _json_value(value, field, exact)
     except RecursionError:
         raise DataError(f"{field[:200]}: too many nested objects or arrays") from None
 
 
-def _json_value(value: Any, field: str) -> Any:
+def _json_value(value: Any, field: str, exact: bool) -> Any:
     if isinstance(value, dict):
-        return {key: _json_value(inner, f"{field}.{key}") for key, inner in value.items()}
+        return {key: _json_value(inner, f"{field}.{key}", exact) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_json_value(inner, f"{field}[{at}]") for at, inner in enumerate(value)]
+        return [_json_value(inner, f"{field}[{at}]", exact) for at, inner in enumerate(value)]
+    if exact and isinstance(value, WrittenFloat) and math.isfinite(value):
+        raise DataError(f"{field} is {value.digits[:60]}, which a double rounds to {value!r}: write that number")
     if isinstance(value, Decimal) and value.is_finite() and is_whole(value):
         return int(value)
     if isinstance(value, WrittenInteger):

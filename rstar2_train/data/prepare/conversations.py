@@ -147,7 +147,8 @@ def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
     history = row.get("input")
     if not isinstance(history, list):
         history = [{"role": "user", "content": first_text(row, where, "input")}]
-    messages = _read(row | {"input": history}, where, "input") if history else []
+    others = {name: value for name, value in row.items() if name != "system_prompt"}  # it switches reasoning off
+    messages = _read(others | {"input": history}, where, "input") if history else []
     return _conversation([*messages, {"role": "assistant", "content": output.strip()}])
 
 

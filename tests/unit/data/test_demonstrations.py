@@ -86,6 +86,13 @@ def test_read_demonstrations_keeps_plain_messages(tmp_path: Path) -> None:
         ({"content": [{"type": "text", "text": "b"}]}, {"content": "b"}),
         ({"content": "b", "tool_calls": [], "name": None, "refusal": None, "function_call": None}, {"content": "b"}),
         ({"content": "b", "weight": 1}, {"content": "b"}),
+        (
+            {"content": "", "tool_calls": [{"name": "run", "arguments": '{"x": 0.30000000000000004}'}]},
+            {
+                "content": "",
+                "tool_calls": [{"type": "function", "function": {"name": "run", "arguments": {"x": 0.1 + 0.2}}}],
+            },
+        ),
     ],
 )
 def test_read_demonstrations_reads_each_field(tmp_path: Path, message: dict[str, Any], read: dict[str, Any]) -> None:
@@ -164,6 +171,10 @@ def test_read_demonstrations_reads_each_field(tmp_path: Path, message: dict[str,
             "messages[1].tool_calls[0].function.arguments.x is nan",
         ),
         (
+            [USER, _calling(tool_calls=[{"function": {"name": "f", "arguments": '{"x": [0.1234567890123456789]}'}}])],
+            "arguments.x[0] is 0.1234567890123456789, which a double rounds to 0.12345678901234568: write that number",
+        ),
+        (
             [USER, ANSWER | {"reasoning_content": "<think>\nr\n</think>"}],
             "messages[1].reasoning_content contains <think>, but the chat template writes the tags",
         ),
@@ -204,12 +215,31 @@ def test_read_demonstrations_refuses_with_row_and_field(tmp_path: Path, messages
     assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
 
 
+def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> None:
+    """Empty fields, gaps of pandas and columns of other programs change no conversation."""
+    row = {
+        "weight": 1.0,
+        "images": [],
+        "documents": None,
+        "enable_thinking": None,
+        "system": float("nan"),
+        "source": "x",
+    }
+    assert list(_read(tmp_path, DEMO | row).messages) == DEMO["messages"]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"functions": [ADD]}, "functions is not trained on: rename it to tools"),
         ({"system": "Be brief."}, "system is not trained on: write it as the first message"),
         ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs is not trained on"),
+        ({"enable_thinking": False}, "enable_thinking is not trained on: set spec.model.chatTemplate"),
+        ({"system_prompt": "Be brief."}, "system_prompt is not trained on: write it as the first message"),
+        ({"documents": [{"text": "x"}]}, "documents is not trained on: write them in the content"),
+        ({"images": ["a.png"]}, "images is not trained on: models are trained on text only"),
+        ({"weight": 0}, "weight is not trained on: write weight: 0 for each message"),
+        ({"weight": 0.5}, "weight is not trained on"),
         ({"tools": "add"}, "tools must be a list"),
         ({"tools": [ADD | {"description": "\ud800"}]}, "tools contains '\\ud800', half of a surrogate pair"),
         ({"tools": ["add"]}, "tools[0] must be an object"),

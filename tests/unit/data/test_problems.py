@@ -117,6 +117,13 @@ def test_read_problems_reads_answers_of_gsm8k(tmp_path: Path, answer: str, expec
     assert problem.answer == expected
 
 
+def test_read_problems_of_csv_reads_flags(tmp_path: Path) -> None:
+    """All fields of a CSV file are texts."""
+    path = tmp_path / "data.csv"
+    path.write_text("problem,answer,hard\na,1,true\nb,2,False\nc,3,\nd,4,TRUE\n")
+    assert [problem.hard for problem in read_problems(path)] == [True, False, False, True]
+
+
 def test_read_problems_of_csv_has_the_limit_of_jsonl(tmp_path: Path) -> None:
     """A long field is read from CSV as from JSON Lines; the limit of both is the same."""
     for length, message in ((140_000, ""), (2**20, ""), (2**20 + 1, "problem has 1,048,577 characters")):
