@@ -43,7 +43,7 @@ def run(call: QueuedCall) -> CallResult:
     start_time = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source.py")
-        seconds, memory = max(1, round(call.wall_seconds)), (call.memory_mib + 128) << 20
+        seconds, memory = max(1, round(call.limits.wall_seconds)), (call.limits.memory_mib + 128) << 20
         source.write_text(PROLOGUE.format(seconds=seconds, memory=memory) + call.code)
         command = [sys.executable, str(source)]
         completed = subprocess.run(
