@@ -1,4 +1,7 @@
-"""An HTTP client for the MCP SDK that stops reading a response at a limit. Used by mcp_session.py."""
+"""An HTTP client for the MCP SDK that stops reading a response at limits: of bytes, and of values (`message_limit`).
+
+Used by mcp_session.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 import httpx2
+
+from rstar2_train.tools.message_limit import MessageLimit
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request
 
@@ -41,11 +46,15 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._request = request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        seen = 0
+        seen, limit = 0, MessageLimit()
         async for part in self._stream:
             seen += len(part)
             if seen > self._max_bytes:
                 raise httpx2.ReadError(f"response longer than {self._max_bytes} bytes", request=self._request)
+            try:
+                limit.count(part)
+            except ValueError as error:
+                raise httpx2.ReadError(str(error), request=self._request) from None
             yield part
 
     async def aclose(self) -> None:

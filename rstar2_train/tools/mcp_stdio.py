@@ -17,6 +17,8 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
+from rstar2_train.tools.message_limit import MessageLimit
+
 
 class BadMessage(Exception):
     """The server wrote a message that is too long or is not JSON-RPC, or it closed its output."""
@@ -48,11 +50,12 @@ async def bounded_stdio(command: Sequence[str], *, max_bytes: int) -> AsyncItera
         while True:
             try:
                 line = await stdout.readuntil(b"\n")
+                MessageLimit().count(line)
                 message = jsonrpc_message_adapter.validate_json(line)
             except asyncio.IncompleteReadError as error:
                 raise BadMessage("the server closed its output") from error
             except (asyncio.LimitOverrunError, ValueError) as error:
-                raise BadMessage(f"message longer than {max_bytes} bytes, or not JSON-RPC: {error}"[:300]) from error
+                raise BadMessage(f"message above a limit, or not JSON-RPC: {error}"[:300]) from error
             await incoming.send(SessionMessage(message))
 
     async def write() -> None:

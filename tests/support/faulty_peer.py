@@ -16,6 +16,9 @@ FAULTS = {
     "malformed": b'{"jsonrpc": "2.0", "id": \n',
     "wrong_shape": b'{"jsonrpc": "2.0", "id": 2, "result": {"content": 5}}\n',
     "flood": b"x" * (4 << 20) + b"\n",
+    "many_parts": b'{"jsonrpc": "2.0", "id": 2, "result": {"content": ['
+    + b'{"type": "text", "text": ""}, ' * 20_000
+    + b'{"type": "text", "text": ""}]}}\n',
     "hang": b"",
 }
 """Fault -> bytes that answer a call. `drip` sends a byte per 50 ms instead, `exit` ends the process."""

@@ -112,7 +112,7 @@ def test_load_toolset_unusable_server_is_named() -> None:
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-@pytest.mark.parametrize("fault", ["malformed", "wrong_shape", "flood", "hang", "drip", "exit"])
+@pytest.mark.parametrize("fault", ["malformed", "wrong_shape", "flood", "many_parts", "hang", "drip", "exit"])
 async def test_mcp_faulty_server_is_lost(transport: str, fault: str) -> None:
     """Each violation of the protocol is an infrastructure failure, at the latest after the deadline of the call."""
     with contextlib.ExitStack() as stack:
