@@ -187,7 +187,7 @@ def _unseen_report(status: Object, reports: Mapping[str, str], now: float) -> st
         progress = Progress.model_validate_json(reports.get(PROGRESS_KEY, ""))
     except ValidationError:
         return ""
-    row: Object = next((each for each in status.get("stages") or () if each["name"] == progress.stage), {})
+    row: Object = next((stage for stage in status.get("stages") or () if stage["name"] == progress.stage), {})
     silent, steps = now - progress.updated_at, progress.step - int(row.get("step") or 0)
     ended = progress.phase == "Finished" or outcome_key(progress.stage) in reports
     if ended and row.get("phase") == "Running" and progress.attempt >= int(row.get("attempts") or 0):
