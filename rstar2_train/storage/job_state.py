@@ -19,7 +19,7 @@ from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PodStart, PublicationIndex, PublicationManifest
 from rstar2_train.storage.publication import Fenced, PublicationWriter, record
-from rstar2_train.storage.state_files import MACHINE_FILES, snapshot, state_files
+from rstar2_train.storage.state_files import MACHINE_FILES, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest, read_range
 from rstar2_train.utils.files import write_atomically
@@ -183,7 +183,13 @@ def fetch_newest(store: ObjectStore, state: JobState) -> bool:
 
 
 def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) -> None:
-    """Replace the files of a folder by those of a publication. An interrupted restore is repeated by the next start."""
+    """Replace the files of a folder by those of a publication. An interrupted restore is repeated by the next start.
+
+    Raises CorruptObject for a name that no publication has, such as the list of processes that a start terminates.
+    """
+    for stored in manifest.objects:
+        if not is_published(stored.name):
+            raise CorruptObject(f"{store.address}: the manifest names {stored.name}, which is not a file of a state")
     _write_origin(state, Origin(address=store.address))
     names = {stored.name for stored in manifest.objects}
     for name in list(state_files(state.root)):

@@ -41,16 +41,25 @@ def state_files(root: Path) -> Iterator[str]:
     """Yield the names of the published files of a state folder, relative to it, sorted."""
     for folder, children, files in os.walk(root):
         at = Path(folder).relative_to(root)
-        children[:] = sorted(child for child in children if not child.startswith(".") and _is_published(at, child))
-        for name in sorted(files):
-            hidden = name.startswith(".") and not name.startswith(_MARK) and name != _CHECKPOINT_INDEX
-            in_buckets = at.parts[:1] == ("buckets",) and not name.startswith(SOURCE_RECORD)
-            if not hidden and not in_buckets and _is_published(at, name):
-                yield (at / name).as_posix()
+        children[:] = sorted(child for child in children if _is_followed(at, child))
+        yield from (name for file in sorted(files) if is_published(name := (at / file).as_posix()))
 
 
-def _is_published(at: Path, name: str) -> bool:
-    return bool(at.parts) or name not in MACHINE_FILES
+def is_published(name: str) -> bool:
+    """Return whether a file of a state folder is published. No other file is restored, whatever a manifest names."""
+    path = Path(name)
+    at, file = path.parent, path.name
+    if not all(_is_followed(parent.parent, parent.name) for parent in (*at.parents, at) if parent.name):
+        return False
+    if at.parts[:1] == ("buckets",):
+        return file.startswith(SOURCE_RECORD)
+    if file.startswith("."):
+        return file.startswith(_MARK) or file == _CHECKPOINT_INDEX
+    return bool(at.parts) or file not in MACHINE_FILES
+
+
+def _is_followed(at: Path, folder: str) -> bool:
+    return not folder.startswith(".") and (bool(at.parts) or folder not in MACHINE_FILES)
 
 
 def snapshot(root: Path, target: Path) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 JUDGE_UNREACHABLE = "JudgeUnreachable"
-STORAGE_UNAVAILABLE = "StorageUnavailable"
+NO_STORE = "StorageUnavailable"
 _IMAGE = "Check the image name, its tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)."
 _OTHER_CLAIM = (
     "spec.storage cannot change: delete the job, which deletes the claim {pod} too while it has no volume, and "
@@ -46,7 +46,7 @@ ADVICE = {
     "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
     JUDGE_UNREACHABLE: "Its pods are ready, so check NetworkPolicies of other owners, DNS, and the endpoints of the "
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
-    STORAGE_UNAVAILABLE: "Training continues; the uploads are repeated. Check the server of spec.storage.url, and the "
+    NO_STORE: "Training continues; the uploads are repeated. Check the server of spec.storage.url, and the "
     "credentials: rstar2 doctor --bucket URL",
     "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
     "the volumes of the pod: kubectl describe pod {pod}",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.advice import STORAGE_UNAVAILABLE
+from rstar2_operator.decide.advice import NO_STORE
 from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Decision, listed
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
 from rstar2_operator.decide.pending_deadline import controllers_without_pods, pending_pods, unscheduled_pods
@@ -156,7 +156,7 @@ def _storage(decision: Decision, observed: ObservedJob, problems: list[Diagnosis
             diagnosis
             for diagnosis in problems
             if diagnosis.role == "storage"
-            and (diagnosis.subject.startswith("PersistentVolumeClaim/") or diagnosis.reason == STORAGE_UNAVAILABLE)
+            and (diagnosis.subject.startswith("PersistentVolumeClaim/") or diagnosis.reason == NO_STORE)
         ),
         None,
     )

@@ -10,14 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.decide.advice import (
-    ADVICE,
-    JUDGE_UNREACHABLE,
-    NO_POD,
-    REFERENCE_NOT_FOUND,
-    STORAGE_UNAVAILABLE,
-    advice_about,
-)
+from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, NO_POD, NO_STORE, REFERENCE_NOT_FOUND, advice_about
 from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
 from rstar2_operator.observed import (
     OWN_CONTAINERS,
@@ -94,7 +87,7 @@ MAY_RESOLVE = frozenset(
         "NodeUnhealthy",
         "Stuck",
         JUDGE_UNREACHABLE,
-        STORAGE_UNAVAILABLE,
+        NO_STORE,
         REFERENCE_NOT_FOUND,
         "PodNotStarted",
         "PodNotScheduled",
@@ -182,7 +175,7 @@ def _unreachable(observed: ObservedJob) -> Iterator[Diagnosis]:
     if (error := progress.unreachable.get("judge")) is not None and ready_of(observed, "judge")[0]:
         yield Diagnosis("judge", f"Service/{names.judge(observed.name)}", JUDGE_UNREACHABLE, f"no answer: {error}")
     if (error := progress.unreachable.get("storage")) is not None:
-        yield Diagnosis("storage", f"Job/{attempt['metadata']['name']}", STORAGE_UNAVAILABLE, error)
+        yield Diagnosis("storage", f"Job/{attempt['metadata']['name']}", NO_STORE, error)
 
 
 def unreported_attempts(observed: ObservedJob) -> Iterator[tuple[str, float]]:

@@ -13,9 +13,9 @@ import pytest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origin
-from rstar2_train.storage.publication import Fenced
-from rstar2_train.storage.state_files import snapshot, state_files
-from rstar2_train.storage.store import ObjectMissing, StorageRejected, StorageUnavailable
+from rstar2_train.storage.publication import Fenced, PublicationWriter
+from rstar2_train.storage.state_files import is_published, snapshot, state_files
+from rstar2_train.storage.store import CorruptObject, ObjectMissing, StorageRejected, StorageUnavailable
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.utils.files import write_atomically
 
@@ -89,6 +89,42 @@ def test_state_empty_folder_is_restored(store: CountingStore, tmp_path: Path) ->
     assert read(state.root) == PUBLISHED
     assert {path.name for path in state.root.iterdir()} == {"job.json", "track", "stages", "buckets", ".bucket.json"}
     assert not (tmp_path / "a" / ".publication").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "children.json",  # a start terminates the processes in it
+        "lock",
+        ".bucket.json",
+        ".publication/job.json",
+        "logs/engine-0.log",
+        "redis/appendonly.aof",
+        "mlflow.db",
+        "stages/.hidden/outcome.json",
+        "stages/sft/.outcome.json.77",
+        "buckets/s3/team/model/weights",
+    ],
+)
+def test_state_hostile_name_is_not_restored(name: str, store: CountingStore, tmp_path: Path) -> None:
+    """A manifest with a file that no state has is refused by name, by a run and by a reader; nothing is written."""
+    file = tmp_path / "content"
+    file.write_text("[]")
+    PublicationWriter(store, 1).publish("state-000001", {"job.json": file, name: file})
+    for start in (lambda state: BucketState(store, state).open(), lambda state: fetch_newest(store, state)):
+        state = JobState(tmp_path / "cache")
+        state.root.mkdir(exist_ok=True)
+        with pytest.raises(CorruptObject, match=name.replace(".", r"\.")):
+            start(state)
+        assert list(state.root.iterdir()) == []
+
+
+def test_state_names_are_those_of_the_folder(tmp_path: Path) -> None:
+    """The rule for one name and the walk through a folder agree."""
+    state = write(tmp_path / "a", PUBLISHED | ONLY_HERE)
+    assert (
+        {name for name in PUBLISHED | ONLY_HERE if is_published(name)} == set(state_files(state.root)) == set(PUBLISHED)
+    )
 
 
 def test_state_unchanged_files_are_uploaded_once(store: CountingStore, tmp_path: Path) -> None:
