@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rstar2_train.cli import cluster_view
 from rstar2_train.cli.common import table_console
 from rstar2_train.cli.job_timeline import (
     ROLE_LABEL,
@@ -27,11 +27,11 @@ from rstar2_train.cli.job_timeline import (
     event_rows,
     timeline,
 )
+from rstar2_train.cli.kubectl import JOB_LABEL, KIND, Kubectl, KubectlFailed
 from rstar2_train.cli.plan import add_plan_options, print_plan
 
 PROGRAM = "kubectl rstar2"
-KIND = "agenticrljobs.rstar2.dev"
-JOB_LABEL = "rstar2.dev/job"
+COMMANDS = ("status", "suspend", "resume", "logs", "checkpoints", "events", "top", "view", "plan", "completion")
 ROLES = ("trainer", "rollout", "judge", "executor", "redis", "environment", "agent", "prepare", "report")
 WATCH_SECONDS = 2.0
 SAMPLE_SECONDS = 2.0
@@ -64,39 +64,6 @@ SHELLS = {
 }
 
 
-class KubectlFailed(Exception):
-    """kubectl is missing, or exited with an error, which is the message."""
-
-
-class Kubectl:
-    """kubectl with the options that select cluster and namespace."""
-
-    def __init__(self, options: Sequence[str]) -> None:
-        self._options = list(options)
-
-    def text(self, *arguments: str) -> str:
-        """Return what kubectl prints. Raises KubectlFailed."""
-        try:
-            done = subprocess.run(self._command(arguments), capture_output=True, text=True, check=False)
-        except FileNotFoundError as error:
-            raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
-        if done.returncode:
-            raise KubectlFailed(done.stderr.strip() or f"kubectl exited with code {done.returncode}")
-        return done.stdout
-
-    def get(self, *arguments: str) -> Any:
-        """Return an object, or a list of objects."""
-        answer = json.loads(self.text("get", *arguments, "-o", "json"))
-        return answer.get("items", answer)
-
-    def in_terminal(self, *arguments: str) -> int:
-        """Run kubectl in this terminal until it exits. Return its exit code."""
-        return subprocess.run(self._command(arguments), check=False).returncode
-
-    def _command(self, arguments: Sequence[str]) -> list[str]:
-        return ["kubectl", *arguments, *self._options]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kubectl-rstar2`. Return the exit code."""
     parser = _parser()
@@ -119,8 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def completion(shell: str) -> str:
     """Return the completion script of a shell. Pure."""
     body, register = SHELLS[shell]
-    commands = " ".join(("status", "suspend", "resume", "logs", "checkpoints", "events", "top", "plan", "completion"))
-    return COMPLETE.format(words=commands, body=body, register=register)
+    return COMPLETE.format(words=" ".join(COMMANDS), body=body, register=register)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
         ("top", _top, "show tokens per second, KV cache use and idle share of each engine, and the last step"),
     ):
         add(name, run, text).add_argument("job", help="name of the job")
+    view = add("view", cluster_view.view, cluster_view.HELP)
+    view.add_argument("job", help="name of the job")
+    cluster_view.add_options(view)
     plan = add("plan", _plan, "print memory, step time and GPU split of a job, as rstar2 plan does")
     plan.add_argument("job", help="name of the job")
     add_plan_options(plan)

@@ -8,8 +8,12 @@ an engine, as `kubectl drain` does, and a scale-down lose nothing: the other eng
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +27,7 @@ import yaml
 
 from rstar2_operator.status_writer import HOLD_SECONDS
 from rstar2_train.api.state_dir import JobState
+from scripts.setup import VENV
 from tests.cluster import jobs, mlflow_server, operator_release
 from tests.kube_node.cluster import Cluster
 from tests.support.state_assertions import assert_complete, steps_done_twice
@@ -242,6 +247,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
     assert len(twice_done) <= 2
     assert "rl-1" not in {stage for stage, _ in twice_done}, "an eviction of an engine repeated a step"
     assert_mlflow(operated, namespace, list(stages))
+    assert_view(operated, namespace)
 
 
 def is_true(status: dict[str, Any], kind: str) -> bool:
@@ -284,6 +290,26 @@ def assert_no_pod_twice(run: JobRun, pods: dict[str, list[str]]) -> None:
     roles = Counter(row[0] for row in pods.values() if len(row) == 2)
     for role in ("judge", "executor", "rollout", "redis"):
         assert roles[role] == (ENGINES if role == "rollout" else 1) + run.removed[role], roles
+
+
+def assert_view(cluster: Cluster, namespace: str) -> None:
+    """Check that `kubectl rstar2 view` shows the job's trajectories, and that its pod is deleted with it."""
+    command = ["kubectl", "rstar2", "view", "smoke", "-n", namespace]
+    environment = cluster.environment()
+    environment["PATH"] = os.pathsep.join([str(VENV / "bin"), environment["PATH"]])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as shown:
+        assert shown.stdout is not None
+        try:
+            line = shown.stdout.readline()
+            found = re.search(r"open (http://127\.0\.0\.1:\d+/\S+/)", line)
+            assert found, f"no address: {line!r}\n{cluster.describe(namespace)}"
+            with urllib.request.urlopen(found[1] + "news.json?generation=0&rows=0&points=0") as answer:
+                news = json.load(answer)
+        finally:
+            shown.send_signal(signal.SIGINT)
+    assert news["status"]["stored"] > 0 and news["points"]
+    assert {stage["phase"] for stage in news["status"]["stages"]} == {"done"}
+    cluster.kubectl("wait", "pod", "-l", "rstar2.dev/view=smoke", "-n", namespace, "--for=delete", "--timeout=60s")
 
 
 def assert_mlflow(cluster: Cluster, namespace: str, stages: list[str]) -> None:

@@ -1,0 +1,48 @@
+"""Runs kubectl for `kubectl rstar2`, with the user's context and rights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+KIND = "agenticrljobs.rstar2.dev"
+JOB_LABEL = "rstar2.dev/job"
+
+
+class KubectlFailed(Exception):
+    """kubectl is missing, or exited with an error, which is the message."""
+
+
+class Kubectl:
+    """kubectl with the options that select cluster and namespace."""
+
+    def __init__(self, options: Sequence[str]) -> None:
+        self._options = list(options)
+
+    def text(self, *arguments: str, stdin: str = "") -> str:
+        """Return what kubectl prints. Raises KubectlFailed."""
+        try:
+            done = subprocess.run(self._command(arguments), input=stdin, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
+        if done.returncode:
+            raise KubectlFailed(done.stderr.strip() or f"kubectl exited with code {done.returncode}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> Any:
+        """Return an object, or a list of objects."""
+        answer = json.loads(self.text("get", *arguments, "-o", "json"))
+        return answer.get("items", answer)
+
+    def in_terminal(self, *arguments: str) -> int:
+        """Run kubectl in this terminal until it exits. Return its exit code."""
+        return subprocess.run(self._command(arguments), check=False).returncode
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start kubectl; the caller reads its standard output and ends it."""
+        return subprocess.Popen(self._command(arguments), stdout=subprocess.PIPE, text=True)
+
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        return ["kubectl", *arguments, *self._options]

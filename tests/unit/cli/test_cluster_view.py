@@ -1,0 +1,128 @@
+"""The pod of `kubectl rstar2 view`, from the Jobs that the operator's builders make."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rstar2_operator.builders import trainer
+from rstar2_operator.builders.objects import build_context
+from rstar2_operator.settings import OperatorSettings
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.validation import load
+from rstar2_train.cli.cluster_view import claim_of, newest_template, node_of_claim, on_node, problem, view_pod
+from rstar2_train.cli.kubectl import KubectlFailed
+from scripts.setup import ROOT
+
+JOB = {"apiVersion": "rstar2.dev/v1alpha1", "kind": "AgenticRLJob", "metadata": {"name": "tiny", "uid": "u-1"}}
+PATCH = {
+    "manager": "tests",
+    "roles": ["trainer"],
+    "imagePullSecrets": [{"name": "registry"}],
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "env": [{"name": "PATH", "value": "/venv/bin"}],
+    "labels": {"team": "a"},
+}
+
+
+def jobs() -> list[dict[str, Any]]:
+    """Return the Jobs for preparation and report, with a claim of a source and Secrets of the site."""
+    manifest = read_manifest(ROOT / "examples" / "tiny.yaml")
+    manifest["spec"] |= {
+        "model": {"source": "pvc://models/qwen"},
+        "runtimePatches": [PATCH],
+        "secretRefs": {"hubToken": {"name": "hub", "key": "token"}, "ca": {"name": "ca", "key": "ca.crt"}},
+    }
+    context = build_context(load(manifest), OperatorSettings())
+    made = [trainer.prepare(context), trainer.report(context, "Succeeded")]
+    for hour, job in enumerate(made):
+        job["metadata"]["creationTimestamp"] = f"2026-11-27T0{hour}:00:00Z"
+    return made
+
+
+def pod() -> dict[str, Any]:
+    return view_pod(JOB, newest_template(jobs(), "tiny"), limit=5)
+
+
+def test_view_pod_only_reads() -> None:
+    """The claims are mounted read-only; there is no token, no Secret, no other volume; the user is restricted."""
+    spec = pod()["spec"]
+    (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert {volume["name"] for volume in spec["volumes"]} == {"tmp", "state", "claim-0"}
+    mounts = {mount["name"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    assert mounts == {"tmp": False, "state": True, "claim-0": True}
+    assert "secret" not in json.dumps(spec).lower().replace("imagepullsecrets", "")
+    assert spec["securityContext"]["runAsNonRoot"] and container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["command"] == [
+        *("python", "-m", "rstar2_train.cli", "view", "tiny", "--state", "/state"),
+        *("--port", "8265", "--limit", "5"),
+    ]
+    assert claim_of(pod()) == "tiny-state"
+
+
+def test_view_pod_fits_the_cluster_and_belongs_to_nobody_else() -> None:
+    """Patches of the site are kept; no Service, policy, Job or operator selects the pod; it is deleted with the job."""
+    made = pod()
+    assert made["spec"]["imagePullSecrets"] == PATCH["imagePullSecrets"]
+    assert made["spec"]["tolerations"] == PATCH["tolerations"]
+    assert {"name": "PATH", "value": "/venv/bin"} in made["spec"]["containers"][0]["env"]
+    labels = made["metadata"]["labels"]
+    assert {key for key in labels if key.startswith(("rstar2.dev/", "app.kubernetes.io/"))} == {"rstar2.dev/view"}
+    assert (labels["team"], labels["sidecar.istio.io/inject"]) == ("a", "false")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+
+
+def test_newest_template_prefers_jobs_that_suit_any_node() -> None:
+    """The report's, else the preparation's, else the newest attempt's; without a Job the message says why."""
+    prepare, report = jobs()
+    attempts = [
+        {"metadata": {"labels": {"rstar2.dev/role": "trainer"}, "creationTimestamp": at}, "spec": {"template": at}}
+        for at in ("2026-11-27T05:00:00Z", "2026-11-27T06:00:00Z")
+    ]
+    for given, expected in (
+        ([*attempts, report, prepare], report["spec"]["template"]),
+        ([*attempts, prepare], prepare["spec"]["template"]),
+        (attempts, "2026-11-27T06:00:00Z"),
+    ):
+        assert newest_template(given, "tiny") == expected
+    with pytest.raises(KubectlFailed, match="has not started"):
+        newest_template([], "tiny")
+
+
+def test_view_pod_job_without_claim_is_refused() -> None:
+    """A job whose state is in a bucket has no claim; the message names the other way."""
+    template = newest_template(jobs(), "tiny")
+    spec = template["spec"]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "state"]
+    with pytest.raises(KubectlFailed, match="rstar2 fetch"):
+        view_pod(JOB, template, limit=5)
+
+
+def test_view_pod_joins_the_node_of_a_claim_for_one_node() -> None:
+    """It is bound to the node of a pod that has the claim; a claim for one pod is refused while a pod has it."""
+    user = {
+        "metadata": {"name": "tiny-rl-1-0"},
+        "spec": {"nodeName": "n1", "volumes": [{"persistentVolumeClaim": {"claimName": "tiny-state"}}]},
+        "status": {"phase": "Running"},
+    }
+    ended = {**user, "status": {"phase": "Succeeded"}}
+    assert node_of_claim([ended, user], "tiny-state", ["ReadWriteOnce"]) == "n1"
+    assert node_of_claim([ended], "tiny-state", ["ReadWriteOncePod"]) is None
+    with pytest.raises(KubectlFailed, match="ReadWriteOncePod, and pod tiny-rl-1-0 has it"):
+        node_of_claim([user], "tiny-state", ["ReadWriteOncePod"])
+    made = pod()
+    on_node(made, "n1")
+    assert '"values": ["n1"]' in json.dumps(made["spec"]["affinity"])
+
+
+def test_problem_says_why_a_pod_does_not_run() -> None:
+    """The reason of its container, of the scheduler, or of the kubelet."""
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "no node fits"}
+    assert problem({"status": {"containerStatuses": [waiting]}}) == "ImagePullBackOff: not found"
+    assert problem({"status": {"conditions": [unscheduled]}}) == "not scheduled: no node fits"
+    assert problem({"status": {"reason": "Evicted", "message": "disk"}}) == "Evicted: disk"
+    assert problem({"status": {"containerStatuses": [{"state": {"running": {}}}]}}) == ""
