@@ -83,7 +83,7 @@ def main() -> None:
 def measure(name: str, case: dict[str, Any]) -> dict[str, Any]:
     """Return the measured and the predicted peak in bytes of rank 0."""
     context = multiprocessing.get_context("spawn")
-    shape = ModelShape(name=name, head_dim=HEAD_DIM, qk_norm=True, qkv_bias=False, **case["sizes"])
+    shape = ModelShape(name=name, head_dim=HEAD_DIM, qk_norm=2 * HEAD_DIM, qkv_bias=False, **case["sizes"])
     lora = case["lora"]
     adapter = None if lora is None else shape.adapter(rank=lora.rank, modules=lora.modules)
     step = TrainerStep(value_bytes=4, adapter=adapter, **case["step"])

@@ -18,7 +18,10 @@ from rstar2_train.capacity.model_support import MIXTURES, expert_count
 
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
 SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-MIXTURE_KEYS = ("num_experts_per_tok", "moe_intermediate_size")
+_EXPERT_WIDTH = {"olmoe": "intermediate_size"}
+"""Field with the width of an expert, by model type; of all others moe_intermediate_size."""
+_HEAD_NORMS, _WIDE_NORMS = ("exaone4", "qwen3", "qwen3_moe"), ("olmo2", "olmo3", "olmoe")
+"""Model types that normalise queries and keys: each head with the same weights, or all heads together."""
 _VARIANT = re.compile(r"-(base|instruct|thinking|math|coder)(-\d+)?$")
 
 
@@ -49,8 +52,8 @@ class ModelShape:
     vocabulary: int
     tied: bool
     """Whether the output projection is the embedding."""
-    qk_norm: bool
-    """Whether queries and keys are normalised (Qwen3)."""
+    qk_norm: int
+    """Weights of the norms over the queries and keys of a layer; 0: none."""
     qkv_bias: bool
     """Whether queries, keys and values have a bias (Qwen2.5)."""
     max_positions: int | None = None
@@ -90,7 +93,7 @@ class ModelShape:
     @property
     def _without_mlp(self) -> int:
         attention = self.hidden * (2 * self.query_width + 2 * self.key_width)
-        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        norms = 2 * self.hidden + self.qk_norm
         bias = self.query_width + 2 * self.key_width if self.qkv_bias else 0
         return attention + norms + bias
 
@@ -204,7 +207,9 @@ def _known_models() -> dict[str, dict[str, Any]]:
 def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
     """Return the shape in a config.json. Raises ValueError for a missing field or an unknown mixture of experts."""
     is_mixture = expert_count(config) > 0
-    keys = [*SHAPE_KEYS, *(MIXTURE_KEYS if is_mixture else ())]
+    kind = str(config.get("model_type", "qwen3"))
+    expert_width = _EXPERT_WIDTH.get(kind, "moe_intermediate_size")
+    keys = [*SHAPE_KEYS, *(("num_experts_per_tok", expert_width) if is_mixture else ())]
     missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
@@ -214,7 +219,9 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
             f"{', '.join(MIXTURES)}"
         )
     heads = int(config["num_attention_heads"])
-    kind = str(config.get("model_type", "qwen3"))
+    head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    qk_norm = 2 * head_dim if kind in _HEAD_NORMS else (heads + kv_heads) * head_dim if kind in _WIDE_NORMS else 0
     positions = config.get("max_position_embeddings")
     return ModelShape(
         name=name,
@@ -222,24 +229,24 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         hidden=int(config["hidden_size"]),
         intermediate=int(config["intermediate_size"]),
         heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         vocabulary=int(config["vocab_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
-        qk_norm=kind in ("qwen3", "qwen3_moe"),
+        qk_norm=qk_norm,
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
         max_positions=positions if isinstance(positions, int) else None,
-        **(_mixture(config) if is_mixture else {}),
+        **(_mixture(config, expert_width) if is_mixture else {}),
     )
 
 
-def _mixture(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the fields of the shape of a mixture."""
+def _mixture(config: Mapping[str, Any], expert_width: str) -> dict[str, int]:
+    """Return the fields of the shape of a mixture. `expert_width`: name of the field with the width of an expert."""
     every, dense = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
     layers = range(int(config["num_hidden_layers"]))
     return {
         "experts": expert_count(config),
         "chosen_experts": int(config["num_experts_per_tok"]),
-        "expert_intermediate": int(config["moe_intermediate_size"]),
+        "expert_intermediate": int(config[expert_width]),
         "dense_layers": sum(layer in dense or (layer + 1) % every != 0 for layer in layers),
     }

@@ -35,14 +35,30 @@ PROVEN = frozenset(
     {
         *("arcee", "bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4"),
         *("gpt_neox", "granite", "granitemoehybrid", "helium", "hyperclovax", "llama", "ministral", "mistral", "olmo"),
-        *("olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
+        *("olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
     }
 )
 """Model types whose log-probabilities a test compares with transformers, padded and packed: see docs/models.md."""
 
 
-MIXTURES = ("qwen3_moe",)
+MIXTURES = ("olmoe", "qwen3_moe")
 """Model types whose mixtures of experts are trained, with a replay of the experts that the engines chose."""
+
+
+ENGINE_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "cohere": {"attention_bias": False, "hidden_act": "silu", "tie_word_embeddings": True},
+    "cohere2": {"attention_bias": False, "hidden_act": "silu", "tie_word_embeddings": True},
+    "gemma": {"attention_bias": False},
+    "olmoe": {
+        "attention_bias": False,
+        "clip_qkv": None,
+        "hidden_act": "silu",
+        "norm_topk_prob": False,
+        "rms_norm_eps": 1e-5,
+    },
+}
+"""Fields that vLLM does not read: the values that it computes with, by model type. With others an engine would sample
+from another model than the trainer's, without an error."""
 
 
 ADAPTED = ("llama", "mistral", "qwen2", "qwen3")
@@ -115,6 +131,12 @@ def find_obstacles(
             f"{experts}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: use "
             "one of them, or a dense model"
         )
+    for name, value in ENGINE_VALUES.get(str(kind), {}).items():
+        if config.get(name, value) != value:
+            yield (
+                f"{name}: {config[name]!r} is not supported for model_type {kind!r}: vLLM ignores it and computes with "
+                f"{value!r}"
+            )
     try:
         output_layer(config)
     except UnsupportedModel as error:

@@ -58,6 +58,7 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
     "Qwen3-MoE, some dense layers": _config(
         "Qwen3Moe", head_dim=8, num_hidden_layers=3, mlp_only_layers=[1], **_EXPERTS
     ),
+    "OLMoE": _config("Olmoe", num_experts=6, num_experts_per_tok=2, tie_word_embeddings=False),
     "SmolLM3": _config("SmolLM3", no_rope_layer_interval=2),
     "Mistral": _config("Mistral", head_dim=8, sliding_window=None),
     "Mistral, sliding window": _config("Mistral", head_dim=8, sliding_window=WINDOW),

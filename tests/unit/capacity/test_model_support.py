@@ -42,6 +42,9 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
         ({"logit_scale": 2.0}, "logit_scale: 2.0 changes the logits"),
+        ({"model_type": "olmoe", "num_experts": 8, "norm_topk_prob": True}, "norm_topk_prob: True .* with False"),
+        ({"model_type": "olmoe", "num_experts": 8, "clip_qkv": 8.0}, "clip_qkv: 8.0 is not supported .* vLLM ignores"),
+        ({"model_type": "cohere2", "attention_bias": True}, "attention_bias: True is not supported"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention cannot be packed"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64}, "rope_type dynamic"),
         (
@@ -64,6 +67,7 @@ def test_find_obstacles_accepts_what_is_exact() -> None:
     assert not list(find_obstacles(hybrid, packed=False))
     long = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 64}}
     assert not list(find_obstacles(long, packed=True, longest=64))
+    assert not list(find_obstacles({"model_type": "olmoe", "num_experts": 8, "rms_norm_eps": 1e-5}, packed=True))
     mixture = {"model_type": "qwen3_moe", "num_experts": 8}
     assert not list(find_obstacles(mixture, packed=True))
     assert any("not supported with LoRA" in obstacle for obstacle in find_obstacles(mixture, packed=True, adapter=True))
