@@ -198,8 +198,8 @@ def problem(pod: Mapping[str, Any]) -> str:
     status = pod["status"]
     for container in status.get("containerStatuses") or ():
         for state in ("waiting", "terminated"):
-            if found := container["state"].get(state):
-                return ": ".join(filter(None, (found.get("reason"), found.get("message"))))
+            if details := container["state"].get(state):
+                return ": ".join(filter(None, (details.get("reason"), details.get("message"))))
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"not scheduled: {condition.get('message', '')}"
@@ -207,27 +207,27 @@ def problem(pod: Mapping[str, Any]) -> str:
 
 
 def _free(own: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the labels or annotations by which nobody owns or selects the job's pods."""
+    """Return the labels or annotations by which no controller and no policy selects the job's pods."""
     return {key: value for key, value in (own or {}).items() if not key.startswith(OWNED) and key not in OWNED_NAMES}
 
 
 def _until_ready(kubectl: Kubectl, name: str, *, seconds: float) -> str:
     """Wait for the page; return its path, with the token. Raises KubectlFailed."""
     print(f"waiting for pod {name} ...", file=sys.stderr, flush=True)
-    deadline, shown = time.monotonic() + seconds, ""
+    deadline, printed = time.monotonic() + seconds, ""
     while True:
         pod = kubectl.get("pod", name)
         phase, reason = pod["status"].get("phase"), problem(pod)
         output = kubectl.text("logs", name) if phase in ("Running", "Failed", "Succeeded") else ""
-        if found := _PAGE.search(output):
-            return found[1]
+        if page := _PAGE.search(output):
+            return page[1]
         if phase in ("Failed", "Succeeded"):
             raise KubectlFailed(f"pod {name} ended: {output.strip() or reason}")
         if time.monotonic() > deadline:
             raise KubectlFailed(f"pod {name} does not run after {seconds:.0f} s: {reason or phase}")
-        if reason not in ("", shown, "ContainerCreating"):
+        if reason not in ("", printed, "ContainerCreating"):
             print(f"pod {name}: {reason}", file=sys.stderr, flush=True)
-            shown = reason
+            printed = reason
         time.sleep(POLL_SECONDS)
 
 
@@ -238,8 +238,8 @@ def _forward(kubectl: Kubectl, name: str, path: str, options: argparse.Namespace
     assert forward.stdout is not None
     try:
         for line in forward.stdout:
-            if found := _FORWARDED.match(line):
-                url = f"http://127.0.0.1:{found[1]}{path}"
+            if port := _FORWARDED.match(line):
+                url = f"http://127.0.0.1:{port[1]}{path}"
                 print(f"{options.job}: open {url} (Ctrl-C ends it; the job is not affected)", flush=True)
         code = forward.wait()
     finally:

@@ -297,16 +297,16 @@ def assert_view(cluster: Cluster, namespace: str) -> None:
     command = ["kubectl", "rstar2", "view", "smoke", "-n", namespace]
     environment = cluster.environment()
     environment["PATH"] = os.pathsep.join([str(VENV / "bin"), environment["PATH"]])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as shown:
-        assert shown.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as command_process:
+        assert command_process.stdout is not None
         try:
-            line = shown.stdout.readline()
-            found = re.search(r"open (http://127\.0\.0\.1:\d+/\S+/)", line)
-            assert found, f"no address: {line!r}\n{cluster.describe(namespace)}"
-            with urllib.request.urlopen(found[1] + "news.json?generation=0&rows=0&points=0") as answer:
+            line = command_process.stdout.readline()
+            address = re.search(r"open (http://127\.0\.0\.1:\d+/\S+/)", line)
+            assert address, f"no address: {line!r}\n{cluster.describe(namespace)}"
+            with urllib.request.urlopen(address[1] + "news.json?generation=0&rows=0&points=0") as answer:
                 news = json.load(answer)
         finally:
-            shown.send_signal(signal.SIGINT)
+            command_process.send_signal(signal.SIGINT)
     assert news["status"]["stored"] > 0 and news["points"]
     assert {stage["phase"] for stage in news["status"]["stages"]} == {"done"}
     cluster.kubectl("wait", "pod", "-l", "rstar2.dev/view=smoke", "-n", namespace, "--for=delete", "--timeout=60s")

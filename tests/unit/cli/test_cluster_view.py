@@ -63,7 +63,7 @@ def test_view_pod_only_reads() -> None:
     assert claim_of(pod()) == "tiny-state"
 
 
-def test_view_pod_fits_the_cluster_and_belongs_to_nobody_else() -> None:
+def test_view_pod_fits_the_cluster_and_is_not_selected() -> None:
     """Patches of the site are kept; no Service, policy, Job or operator selects the pod; it is deleted with the job."""
     made = pod()
     assert made["spec"]["imagePullSecrets"] == PATCH["imagePullSecrets"]
@@ -76,7 +76,7 @@ def test_view_pod_fits_the_cluster_and_belongs_to_nobody_else() -> None:
 
 
 def test_newest_template_prefers_jobs_that_suit_any_node() -> None:
-    """The report's, else the preparation's, else the newest attempt's; without a Job the message says why."""
+    """The report's, else the preparation's, else the newest attempt's; without a Job the message has the reason."""
     prepare, report = jobs()
     attempts = [
         {"metadata": {"labels": {"rstar2.dev/role": "trainer"}, "creationTimestamp": at}, "spec": {"template": at}}
@@ -118,7 +118,7 @@ def test_view_pod_joins_the_node_of_a_claim_for_one_node() -> None:
     assert '"values": ["n1"]' in json.dumps(made["spec"]["affinity"])
 
 
-def test_problem_says_why_a_pod_does_not_run() -> None:
+def test_problem_is_the_reason_of_a_pod_that_does_not_run() -> None:
     """The reason of its container, of the scheduler, or of the kubelet."""
     waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "no node fits"}
