@@ -36,7 +36,7 @@ def jobs() -> list[dict[str, Any]]:
         "secretRefs": {"hubToken": {"name": "hub", "key": "token"}, "ca": {"name": "ca", "key": "ca.crt"}},
     }
     context = build_context(load(manifest), OperatorSettings())
-    made = [trainer.prepare(context), trainer.report(context, "Succeeded")]
+    made = [trainer.prepare(context), trainer.report(context, "completed")]
     for hour, job in enumerate(made):
         job["metadata"]["creationTimestamp"] = f"2026-11-27T0{hour}:00:00Z"
     return made
