@@ -234,7 +234,7 @@ async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Ob
     try:
         return await client.apply(body)
     except ApiException as error:
-        if error.status not in (404, 409):  # it is deleted already, or another job has its name
+        if error.status not in (404, 409) or is_transient(error):  # else it is deleted, or another job has its name
             raise
         return None
 

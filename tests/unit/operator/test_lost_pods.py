@@ -270,6 +270,20 @@ async def test_conflict_with_a_quota_creates_the_job_later() -> None:
     await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
 
 
+async def test_conflict_delays_no_deletion() -> None:
+    """A finalizer whose removal met another write of the job is removed later; the job does not stay indefinitely."""
+    operator = Operator(manifest("g"))
+    await operator.run()
+    await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
+    quota = 'Operation cannot be fulfilled on agenticrljobs "demo": the object has been modified; please apply'
+    operator.api.rejected_kinds = {"AgenticRLJob": api_error(409, "Conflict", quota)}
+    operator.delete()
+    await operator.run()
+    assert ("AgenticRLJob", "demo") in operator.api.objects
+    operator.api.rejected_kinds = {}
+    await operator.until(lambda: ("AgenticRLJob", "demo") not in operator.api.objects, seconds=30)
+
+
 def test_undeclared_field_of_an_older_crd_is_not_transient() -> None:
     """The API server answers 500, but no retry helps."""
     text = "failed to create typed patch object: .status.rolloutReplicas: field not declared in schema"
