@@ -14,14 +14,14 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOL = {"name": "add", "description": "Adds.", "inputSchema": SCHEMA}
 FAULTS = {
     "malformed": b'{"jsonrpc": "2.0", "id": \n',
-    "wrong_shape": b'{"jsonrpc": "2.0", "id": 2, "result": {"content": 5}}\n',
+    "wrong_shape": b'{"jsonrpc": "2.0", "id": ID, "result": {"content": 5}}\n',
     "flood": b"x" * (4 << 20) + b"\n",
-    "many_parts": b'{"jsonrpc": "2.0", "id": 2, "result": {"content": ['
+    "many_parts": b'{"jsonrpc": "2.0", "id": ID, "result": {"content": ['
     + b'{"type": "text", "text": ""}, ' * 20_000
     + b'{"type": "text", "text": ""}]}}\n',
     "hang": b"",
 }
-"""Fault -> bytes that answer a call. `drip` sends a byte per 50 ms instead, `exit` ends the process."""
+"""Fault -> bytes that answer a call; ID is its id. `drip` sends a byte per 50 ms instead, `exit` ends the process."""
 
 
 def answer(request: dict[str, Any]) -> bytes | None:
@@ -40,12 +40,12 @@ def answer(request: dict[str, Any]) -> bytes | None:
     return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode() + b"\n"
 
 
-def write_fault(fault: str, write: Any) -> None:
+def write_fault(fault: str, write: Any, request: dict[str, Any]) -> None:
     """Write the answer of a call."""
     if fault == "exit":
         sys.exit(1)
     if fault != "drip":
-        write(FAULTS[fault])
+        write(FAULTS[fault].replace(b"ID", str(request["id"]).encode()))
     while fault in ("drip", "hang"):
         if fault == "drip":
             write(b" ")
@@ -60,9 +60,10 @@ def serve_stdio(fault: str) -> None:
         sys.stdout.buffer.flush()
 
     for line in sys.stdin:
-        opening = answer(json.loads(line))
+        request = json.loads(line)
+        opening = answer(request)
         if opening is None:
-            write_fault(fault, write)
+            write_fault(fault, write, request)
         else:
             write(opening)
 
@@ -74,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer one message."""
-        opening = answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        opening = answer(request)
         self.send_response(200 if opening != b"" else 202)
         self.send_header("content-type", "application/json")
         self.send_header("mcp-session-id", "s")
@@ -85,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.end_headers()
         self.close_connection = True
-        write_fault(self.fault, self.wfile.write)
+        write_fault(self.fault, self.wfile.write, request)
 
     def do_GET(self) -> None:
         """Refuse the stream of events."""
