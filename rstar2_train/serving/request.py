@@ -23,8 +23,8 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 def _as_list(stop: Any) -> Any:
-    """Return a list for each form that OpenAI allows: one string, several, or null."""
-    return [] if stop is None else [stop] if isinstance(stop, str) else stop
+    """Return a list for each form that OpenAI allows: one string, several, or null. An empty string stops nothing."""
+    return [] if stop in (None, "") else [stop] if isinstance(stop, str) else stop
 
 
 class ChatRequest(BaseModel):

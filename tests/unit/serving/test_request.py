@@ -125,7 +125,7 @@ def test_request_value_out_of_bounds_is_invalid(fields: dict) -> None:
 
 def test_stop_is_a_string_a_list_or_null() -> None:
     """All forms of OpenAI's API become a list."""
-    assert [chat_request(stop=stop).stop for stop in ("a", ["a", "b"], None)] == [["a"], ["a", "b"], []]
+    assert [chat_request(stop=stop).stop for stop in ("a", ["a", "b"], None, "")] == [["a"], ["a", "b"], [], []]
 
 
 def test_sampling_has_request_values_or_defaults() -> None:
