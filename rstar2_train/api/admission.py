@@ -74,7 +74,7 @@ VARIABLES = {
     " + variables.settings.filter(g, has(g.data)).map(g, g.data)"
     " + variables.settings.filter(g, has(g.referenceKl) && has(g.referenceKl.source)).map(g, g.referenceKl.source)"
     " + variables.objectives.filter(o, has(o.source)).map(o, o.source)"
-    " + variables.objectives.filter(o, has(o.teacher)).map(o, o.teacher.source)"
+    " + variables.objectives.filter(o, has(o.teacher) && has(o.teacher.source)).map(o, o.teacher.source)"
     " + (has(object.spec.model.chatTemplate) ? [object.spec.model.chatTemplate] : [])",
     "learning": "object.spec.stages.filter(s, s.type in ['SFT', 'GRPO'])",
     "learners": "variables.learning.map(s, s.name)",

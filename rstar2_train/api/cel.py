@@ -20,6 +20,9 @@ from rstar2_train.api.objective_rules import (
     NEEDS_TEACHER,
     NO_SHAPING,
     ONE_FROZEN_POLICY,
+    ONE_TEACHER,
+    ONLY_WITH_ENDPOINT,
+    TEMPERATURE_OF_ENDPOINT,
     only_for,
 )
 from rstar2_train.api.objectives import ObjectiveSpec, types_with
@@ -192,6 +195,10 @@ def _of_objective(at: str) -> Iterator[Rule]:
     yield Rule(at=at, rule=rule, message=NO_SHAPING, field=".overlongBufferRatio")
     rule = "(self.type == 'Distillation') == has(self.teacher)"
     yield Rule(at=at, rule=rule, message=NEEDS_TEACHER, field=".teacher")
+    rule = "!has(self.teacher) || has(self.teacher.source) != has(self.teacher.endpoint)"
+    yield Rule(at=at, rule=rule, message=ONE_TEACHER, field=".teacher")
+    rule = "!has(self.teacher) || !has(self.teacher.model) || has(self.teacher.endpoint)"
+    yield Rule(at=at, rule=rule, message=f"model {ONLY_WITH_ENDPOINT}", field=".teacher")
     rule = f"self.type != 'Distillation' || self.?rewardWeight.orValue(0.0) > 0.0 || !({shaped})"
     yield Rule(at=at, rule=rule, message=NEEDS_REWARD, field=".overlongBufferRatio")
 
@@ -209,6 +216,11 @@ OBJECTIVES = (
         "(has(s.grpo.objective) ? s.grpo.objective.type : self.grpo.?objective.type.orValue('GRPO')) != 'Distillation'"
         " || !has(s.grpo.referenceKl) && !has(self.grpo.referenceKl)",
         f"referenceKl {ONE_FROZEN_POLICY}",
+    ),
+    _each_grpo(
+        "!(has(s.grpo.objective) ? s.grpo.objective.?teacher.endpoint : self.grpo.?objective.teacher.endpoint)"
+        ".hasValue() || s.grpo.?temperature.or(self.grpo.?temperature).orValue(1.0) == 1.0",
+        f"temperature {TEMPERATURE_OF_ENDPOINT}",
     ),
 )
 

@@ -136,6 +136,13 @@ class HubTokenReference(LocalReference):
     """Key of the token."""
 
 
+class TeacherTokenReference(LocalReference):
+    """A token in a Secret of the job's namespace."""
+
+    key: SecretKey = "token"
+    """Key of the token."""
+
+
 class CAReference(LocalReference):
     """A bundle of certificates in a Secret of the job's namespace."""
 
@@ -152,6 +159,8 @@ class SecretRefs(ApiModel):
     """Secret whose keys HTTPS_PROXY, HTTP_PROXY and NO_PROXY become variables of pods that use a bucket or the Hub."""
     storage: LocalReference | None = None
     """Secret with the credentials of buckets, as variables of the preparation, with storage.url also of the trainer."""
+    teacher: TeacherTokenReference | None = None
+    """Bearer token of objective.teacher.endpoint. `rstar2 run` reads the variable RSTAR2_TEACHER_TOKEN instead."""
     ca: CAReference | None = None
     """Bundle of all authorities that trainer pods trust. Default: the image's."""
 

@@ -1,6 +1,6 @@
 """Rules about the fields of an objective: which type has which field, and combinations without a meaning. Pure.
 
-`rules.py` runs `objectives`; cel.py has the same rules for the API server.
+`rules.py` runs the public ones; cel.py has the same rules for the API server.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ TRUSTED = (
     "secrets; use only code that you trust"
 )
 NEEDS_TEACHER = "teacher is required if type is Distillation, and only allowed then"
+ONE_TEACHER = "set either source or endpoint, never both"
+ONLY_WITH_ENDPOINT = "is only allowed with endpoint: the folder of source has one model"
+TEMPERATURE_OF_ENDPOINT = (
+    "must be 1 with a teacher behind an endpoint: servers return log-probabilities at temperature 1, and those of the "
+    "policy are of the sampling temperature"
+)
 NEEDS_REWARD = (
     "must be 0 if type is Distillation and rewardWeight is 0: the shaping changes a reward that has no term in the loss"
 )
@@ -70,6 +76,17 @@ def objectives(job: AgenticRLJob) -> Iterator[Issue]:
             yield from _objective(stage.grpo.objective, f"spec.stages[{index}].grpo.objective")
 
 
+def teacher_endpoints(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the stages whose sampling temperature is not that of the log-probabilities of a teacher's endpoint."""
+    for index, stage in enumerate(job.spec.stages):
+        settings = job.grpo_settings(stage) if stage.grpo is not None else None
+        if settings is None or settings.objective.remote_teacher is None or settings.temperature == 1:
+            continue
+        own = stage.grpo is not None and stage.grpo.temperature is not None
+        at = f"spec.stages[{index}].grpo" if own else "spec.grpo"
+        yield Issue(f"{at}.temperature", TEMPERATURE_OF_ENDPOINT, settings.temperature)
+
+
 def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
     for name in spec.foreign_fields():
         message = f"{only_for(name)}; the type of this objective is {spec.type}"
@@ -80,6 +97,11 @@ def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
         yield Issue(f"{at}.source", TRUSTED, spec.source, warning=True)
     if (spec.type == "Distillation") != (spec.teacher is not None):
         yield Issue(f"{at}.teacher", NEEDS_TEACHER)
+    if spec.teacher is not None:
+        if (spec.teacher.source is None) == (spec.teacher.endpoint is None):
+            yield Issue(f"{at}.teacher", ONE_TEACHER)
+        if spec.teacher.model is not None and spec.teacher.endpoint is None:
+            yield Issue(f"{at}.teacher.model", ONLY_WITH_ENDPOINT, spec.teacher.model)
     if spec.type == "Distillation" and spec.overlong_buffer_ratio and not spec.reward_weight:
         yield Issue(f"{at}.overlongBufferRatio", NEEDS_REWARD, spec.overlong_buffer_ratio)
     if spec.type == "MaxRL" and spec.overlong_buffer_ratio:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-from rstar2_train.api.base import VARIABLE, ApiModel, Positive, Probability, Text, keys
+from rstar2_train.api.base import ENDPOINT, VARIABLE, ApiModel, Positive, Probability, Text, keys
 
 OBJECTIVES: dict[str, dict[str, float | str | None]] = {
     "GRPO": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "GroupMean"},
@@ -51,10 +51,15 @@ Parameters = Annotated[dict[str, float], Field(max_length=32), keys(VARIABLE)]
 
 
 class Teacher(ApiModel):
-    """Policy that a student learns from, which the ranks hold in addition to the model (docs/objectives.md)."""
+    """Policy that a student learns from: of source or of endpoint, never both (docs/objectives.md)."""
 
-    source: Text
-    """Model folder with the tokenizer of the trained model; its architecture and size may be others."""
+    source: Text | None = None
+    """Model folder with the tokenizer of the trained model; its architecture and size may be others. The ranks hold it
+    in addition to the model."""
+    endpoint: Annotated[str, StringConstraints(pattern=ENDPOINT, max_length=256)] | None = None
+    """Address of a running vLLM server that serves the teacher, with the tokenizer of the trained model."""
+    model: Text | None = None
+    """Name under which the server of endpoint serves the teacher. Default: that of its only model."""
 
 
 class ObjectiveSpec(ApiModel):
@@ -123,6 +128,11 @@ class Objective(ApiModel):
     overlong_buffer_ratio: float = 0.0
     overlong_penalty: float = 1.0
     truncated: Truncated = "Train"
+
+    @property
+    def remote_teacher(self) -> Teacher | None:
+        """The teacher, if a server rates the tokens; None: the ranks do, or there is no teacher."""
+        return self.teacher if self.teacher is not None and self.teacher.endpoint is not None else None
 
 
 class ReferenceKL(ApiModel):

@@ -15,7 +15,7 @@ from rstar2_train.api.base import ApiModel, ListType, amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora_rules import lora
-from rstar2_train.api.objective_rules import objectives, reference_kl
+from rstar2_train.api.objective_rules import objectives, reference_kl, teacher_endpoints
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import WITH_URL, schemes, sources
@@ -357,6 +357,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _grpo,
     objectives,
     reference_kl,
+    teacher_endpoints,
     lora,
     _filter,
     _base_model,

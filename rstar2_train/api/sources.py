@@ -111,7 +111,7 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
         yield SourceField(spec.grpo, "data", "spec.grpo.data", "problems")
     if spec.grpo.objective and spec.grpo.objective.source:
         yield SourceField(spec.grpo.objective, "source", "spec.grpo.objective.source", "objective")
-    if spec.grpo.objective and spec.grpo.objective.teacher:
+    if spec.grpo.objective and spec.grpo.objective.teacher and spec.grpo.objective.teacher.source:
         yield SourceField(spec.grpo.objective.teacher, "source", "spec.grpo.objective.teacher.source", "model")
     if spec.grpo.reference_kl and spec.grpo.reference_kl.source:
         yield SourceField(spec.grpo.reference_kl, "source", "spec.grpo.referenceKl.source", "model")
@@ -125,8 +125,8 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
                 yield SourceField(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
         if stage.grpo and stage.grpo.objective and stage.grpo.objective.source:
             yield SourceField(stage.grpo.objective, "source", f"{at}.objective.source", "objective")
-        if stage.grpo and stage.grpo.objective and stage.grpo.objective.teacher:
-            yield SourceField(stage.grpo.objective.teacher, "source", f"{at}.objective.teacher.source", "model")
+        if (objective := stage.grpo and stage.grpo.objective) and objective.teacher and objective.teacher.source:
+            yield SourceField(objective.teacher, "source", f"{at}.objective.teacher.source", "model")
         if stage.grpo and stage.grpo.reference_kl and stage.grpo.reference_kl.source:
             yield SourceField(stage.grpo.reference_kl, "source", f"{at}.referenceKl.source", "model")
 

@@ -218,7 +218,8 @@ class GRPOSettings(ApiModel):
     @property
     def has_reference(self) -> bool:
         """Whether the ranks hold a frozen policy: the teacher, or the reference of the KL term."""
-        return self.reference_kl is not None or self.objective.teacher is not None
+        teacher = self.objective.teacher
+        return self.reference_kl is not None or (teacher is not None and teacher.source is not None)
 
     @property
     def correction_cap(self) -> float | None:

@@ -44,6 +44,7 @@ def main(args: argparse.Namespace) -> int:
         return fail(NAME, f"{args.file}: {errors} error{'s' if errors > 1 else ''}")
     invalid, unclear = _check_local_files(job, args.file.parent)
     invalid |= _find_missing_objects(job)
+    invalid |= {} if invalid else _find_teacher_errors(job, args.file.parent)
     for field, message in invalid.items():
         print(f"error: {field}: {message}", file=sys.stderr)
     if invalid:
@@ -83,6 +84,29 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     errors = {field: message for field, message in all_errors.items() if field in local}
     unclear = {} if errors else find_unclear_answers(job)
     return errors, {field: faults for field, faults in unclear.items() if field in local}
+
+
+def _find_teacher_errors(job: AgenticRLJob, folder: Path) -> dict[str, str]:
+    """Return why servers cannot be teachers: field -> reason. Prints a note or a warning for each that is not tried."""
+    try:
+        from rstar2_train.inference.engine_errors import EngineUnavailable
+        from rstar2_train.rollout.teacher_check import find_teacher_errors, remote_teachers
+    except ImportError as error:
+        print(f"note: no server of a teacher was tried, because {error.name} is not installed: install rstar2[train]")
+        return {}
+    model = folder / Path(job.spec.model.source).expanduser()
+    if not (fields := remote_teachers(job)):
+        return {}
+    if "://" in job.spec.model.source or not (model / "tokenizer.json").is_file():
+        print(f"note: {', '.join(fields)} was not tried, because the tokenizer of the model is not on this machine")
+        return {}
+    job = job.model_copy(deep=True)
+    job.spec.model.source = str(model)
+    try:
+        return find_teacher_errors(job)
+    except EngineUnavailable as error:
+        print(f"warning: {', '.join(fields)}: the server does not answer from this machine: {error}")
+        return {}
 
 
 def _find_missing_objects(job: AgenticRLJob) -> dict[str, str]:

@@ -102,6 +102,7 @@ def policy_loss(
         loss = loss + settings.reference_kl.weight * (estimate * terms.weights).sum()
     if settings.objective.teacher is not None:
         sums["teacher_kl"] = (kl_estimate(tokens, "K1").detach() * count).sum()
+        sums["distilled_tokens"] = count.sum() if excluded is None else (count * ~excluded).sum()
     return LossParts(loss=loss, sums=sums, maxima=maxima, gaps=gaps)
 
 

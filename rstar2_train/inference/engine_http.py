@@ -70,7 +70,10 @@ class EngineHttp:
                 if response.status == 200:
                     yield response
                     return
-                raise self.failure(path, response.status, await response.text())
+                failure = self.failure(path, response.status, await response.text())
+                if isinstance(failure, EngineUnavailable):
+                    failure.retry_after = _seconds(response.headers.get("Retry-After", ""))
+                raise failure
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url}{path} did not respond within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -89,3 +92,8 @@ class EngineHttp:
                 return await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
+
+
+def _seconds(retry_after: str) -> float:
+    """Return the seconds of a Retry-After header; 0 for a date or no number."""
+    return float(retry_after) if re.fullmatch(r"[0-9]{1,6}", retry_after.strip()) else 0.0

@@ -43,10 +43,10 @@ async def served_models(url: str, *, token: str) -> list[ServedModel]:
     Raises EngineUnavailable when the server is unreachable, EngineRejected when it rejects the token or is not vLLM.
     """
     async with EngineSession() as session:
-        return await _ModelList(url, token=token, session=session).models()
+        return await ModelList(url, token=token, session=session).models()
 
 
-class _ModelList(EngineHttp):
+class ModelList(EngineHttp):
     """Reads `/v1/models`."""
 
     async def models(self) -> list[ServedModel]:
@@ -60,7 +60,7 @@ class _ModelList(EngineHttp):
             ) from error
 
 
-class OpenAIClient(_ModelList):
+class OpenAIClient(ModelList):
     """The client of one server; replaces `EngineClient` in a pool."""
 
     def __init__(self, url: str, *, token: str, session: EngineSession, model: str) -> None:

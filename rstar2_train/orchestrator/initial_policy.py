@@ -57,8 +57,9 @@ def reference_model(job: AgenticRLJob, stage: Stage, source: InitialPolicy) -> P
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     if settings is None or not settings.has_reference:
         return None
-    if settings.objective.teacher is not None:
-        return Path(settings.objective.teacher.source)
+    teacher = settings.objective.teacher
+    if teacher is not None and teacher.source is not None:
+        return Path(teacher.source)
     reference = settings.reference_kl
     assert reference is not None
     return {"Initial": Path(job.spec.model.source), "Stage": source.model, "Source": Path(reference.source or "")}[

@@ -11,8 +11,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.objectives import Teacher
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
@@ -54,6 +56,8 @@ class Sessions:
     """Called with the arguments of TrainerSession."""
     rollouts: Callable[[StageContext, ChatFormat], RolloutSession] = RolloutSession
     chat_format: Callable[[StageContext, Path], ChatFormat] = load_chat_format
+    teacher: Callable[[Teacher], RemoteTeacher] = RemoteTeacher
+    """Called with a teacher behind an endpoint."""
 
 
 SESSIONS = Sessions()

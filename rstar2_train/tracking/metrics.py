@@ -51,6 +51,7 @@ def step_metrics(
         "down_sampling/after_sampling_trace_num": sum(trajectory.kept for trajectory in valid),
         "rollout/excluded": sum(len(group) for group in groups) - len(valid),
         "rollout/tokens_per_second": _rate(_sampled_tokens(valid), timings.get("rollout", 0.0)),
+        **_distillation(valid, trainer),
         **{f"trainer/{name}": value for name, value in trainer.items()},
         **{f"time/{phase}_seconds": seconds for phase, seconds in timings.items()},
     }
@@ -87,6 +88,12 @@ def _groups(valid_groups: Sequence[Sequence[Trajectory]]) -> dict[str, float | N
         "reject_equal_reward/all_wrong_ratio": ratio(wrong, len(rewards)),
         "down_sampling/trained_group_num": sum(any(row.kept for row in group) for group in valid_groups),
     }
+
+
+def _distillation(valid: Sequence[Trajectory], trainer: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the share of the sampled tokens whose term of the teacher is in the loss; none without a teacher."""
+    distilled = trainer.get("distilled_tokens")
+    return {} if distilled is None else {"trainer/distilled_ratio": ratio(int(distilled), _sampled_tokens(valid))}
 
 
 def _penalties(valid: Sequence[Trajectory]) -> dict[str, float | None]:

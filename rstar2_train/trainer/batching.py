@@ -68,6 +68,8 @@ class MicroBatch:
     """[trained] group of each trained token, from 0 in the update."""
     counts: UpdateCounts
     engine_logprobs: NDArray[np.float32] | None = None
+    reference_logprobs: NDArray[np.float32] | None = None
+    """[trained] by a teacher behind an endpoint; None: not from there."""
     stale: NDArray[np.bool_] | None = None
     """[trained] whether older weights sampled the token; None: no token of the batch."""
     sequences: int = field(default=0)
@@ -128,8 +130,7 @@ def distribute_rows(
     trained = [row for row in rows if _trained_tokens(row.sequence)]
     split = share(trained, ranks, tokens_per_micro_batch)
     count = max(1, *(len(batches) for batches in split))
-    engine = bool(rows) and rows[0].sequence.engine_logprobs is not None
-    padding = _padding_row(engine=engine)
+    padding = _padding_row(rows[0].sequence if rows else None)
     counts = update_counts(rows)
     return [
         [_join(batch, packed=packed, counts=counts) for batch in batches]
@@ -198,10 +199,16 @@ def _split(share: list[BatchRow], budget: int) -> list[list[BatchRow]]:
     return batches
 
 
-def _padding_row(*, engine: bool) -> BatchRow:
-    logprobs = np.zeros(2, dtype=np.float32) if engine else None
-    mask = np.array([False, True])
-    return BatchRow(TokenSequence(np.zeros(2, dtype=np.int32), mask, engine_logprobs=logprobs), weight=0.0)
+def _padding_row(like: TokenSequence | None) -> BatchRow:
+    """Return a row that does not train, with the log-probabilities that the other rows have."""
+    zeros, mask = np.zeros(2, dtype=np.float32), np.array([False, True])
+    padding = TokenSequence(
+        np.zeros(2, dtype=np.int32),
+        mask,
+        engine_logprobs=None if like is None or like.engine_logprobs is None else zeros,
+        reference_logprobs=None if like is None or like.reference_logprobs is None else zeros,
+    )
+    return BatchRow(padding, weight=0.0)
 
 
 def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, counts: UpdateCounts) -> MicroBatch:
@@ -217,11 +224,6 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, c
         starts = np.arange(len(rows)) * max(lengths)
     trained = [np.flatnonzero(member.mask[1:]) + 1 for member in members]
     learned = [len(places) for places in trained]
-    engine = [
-        member.engine_logprobs[places]
-        for member, places in zip(members, trained, strict=True)
-        if member.engine_logprobs is not None
-    ]
     return MicroBatch(
         ids=ids,
         positions=np.concatenate([start + places - 1 for start, places in zip(starts, trained, strict=True)]),
@@ -230,7 +232,8 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, c
         ),
         weights=np.repeat(np.array([row.weight for row in rows], dtype=np.float32), learned),
         advantages=np.repeat(np.array([member.advantage for member in members], dtype=np.float32), learned),
-        engine_logprobs=np.concatenate(engine) if engine else None,
+        engine_logprobs=_joined([member.engine_logprobs for member in members], trained),
+        reference_logprobs=_joined([member.reference_logprobs for member in members], trained),
         stale=_stale(members, trained),
         rows=np.repeat(np.arange(len(rows), dtype=np.int64), learned),
         row_tokens=np.array([count if row.weight else 0 for row, count in zip(rows, learned, strict=True)], np.int64),
@@ -240,6 +243,12 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, c
         lengths=tuple(lengths) if packed else None,
         routes=tuple(member.routes or b"" for member in members) if any(member.routes for member in members) else None,
     )
+
+
+def _joined(values: list[NDArray[np.float32] | None], trained: list[NDArray[np.intp]]) -> NDArray[np.float32] | None:
+    """Return the values of the trained tokens of all sequences; None if no sequence has values."""
+    parts = [own[places] for own, places in zip(values, trained, strict=True) if own is not None]
+    return np.concatenate(parts) if parts else None
 
 
 def _stale(members: list[TokenSequence], trained: list[NDArray[np.intp]]) -> NDArray[np.bool_] | None:

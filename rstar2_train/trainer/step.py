@@ -79,12 +79,13 @@ def grpo_backward(
         settings: objective, temperature and importance correction.
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
-        reference: frozen policy, if the settings have one: of the KL term, or the teacher.
+        reference: frozen policy, if the ranks hold one: of the KL term, or the teacher. A teacher behind an endpoint
+            has rated the tokens of the micro-batches already.
         own_experts: measure the gap to the engine also without the replay of its experts, in the first micro-batch.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
-        reference_logprobs = None
+        reference_logprobs = batch.reference_logprobs
         if reference is not None:
             with torch.no_grad():
                 # Another model has its own experts.

@@ -29,6 +29,7 @@ class DeviceBatch:
     """That of `counts`, on the device."""
     counts: UpdateCounts
     engine_logprobs: Tensor | None
+    reference_logprobs: Tensor | None
     stale: Tensor | None
     lengths: tuple[int, ...] | None
     routes: tuple[bytes, ...] | None
@@ -74,6 +75,7 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         group_tokens=to_device(batch.counts.group_tokens, device),
         counts=batch.counts,
         engine_logprobs=move(batch.engine_logprobs),
+        reference_logprobs=move(batch.reference_logprobs),
         stale=move(batch.stale),
         lengths=batch.lengths,
         routes=batch.routes,

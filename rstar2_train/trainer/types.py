@@ -143,12 +143,15 @@ class TokenSequence:
     staleness: NDArray[np.int32] | None = None
     """Number of updates between the weights that sampled each token and those that it trains, 0 for masked tokens.
     None: all are 0."""
+    reference_logprobs: NDArray[np.float32] | None = None
+    """Log-probabilities under a teacher behind an endpoint, 0 for the first token; None: the ranks hold the frozen
+    policy, if there is one."""
     routes: bytes | None = None
     """Experts that the engine chose for the first tokens, all but those after the last sampled token (`RouteFormat`);
     None: no engine reported them."""
 
     def __post_init__(self) -> None:
-        for name in ("mask", "engine_logprobs", "staleness"):
+        for name in ("mask", "engine_logprobs", "staleness", "reference_logprobs"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.ids):
                 raise ValueError(f"a sequence has {len(self.ids)} tokens, but {name} has {len(values)}")

@@ -33,8 +33,8 @@ def grpo_metrics(tally: MetricTally) -> Metrics:
     """Return the metrics of a GRPO step.
 
     clip_fraction, ratio_mean, ratio_max, approx_kl, mismatch_mean and mismatch_max (|log p_trainer - log p_engine| at
-    the start of the step), correction_mean, reference_kl and teacher_kl if they are enabled, those of the gap to the
-    engine, and of a mixture those of the replay.
+    the start of the step), correction_mean, reference_kl, teacher_kl and distilled_tokens (those with a term of the
+    teacher) if they are enabled, those of the gap to the engine, and of a mixture those of the replay.
     """
     sums, maxima = tally.sums, tally.maxima
     tokens = sums["tokens"]
@@ -49,6 +49,8 @@ def grpo_metrics(tally: MetricTally) -> Metrics:
     if "correction" in sums:
         metrics["correction_mean"] = sums["correction"] / tokens
     metrics |= {name: sums[name] / tokens for name in ("reference_kl", "teacher_kl") if name in sums}
+    if "distilled_tokens" in sums:
+        metrics["distilled_tokens"] = sums["distilled_tokens"]
     return metrics | _gap_metrics(tally) | _replay_metrics(tally)
 
 

@@ -101,6 +101,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.secretRefs.hubToken.*", FETCH),
     ("spec.secretRefs.proxy.*", FETCH),
     ("spec.secretRefs.storage.*", FETCH),
+    ("spec.secretRefs.teacher.*", ATTEMPT),
     ("spec.secretRefs.ca.*", ATTEMPT),
     ("spec.registryPrefix", replaces(*SERVING, and_attempt=True)),
     ("spec.runtimePatches[[]].manager", NOW),

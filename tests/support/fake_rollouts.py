@@ -80,6 +80,7 @@ class CharacterFormat:
     """Replaces ChatFormat: a token is a character."""
 
     stop_ids = (0,)
+    tokenizer = None
 
     def problem_ids(self, problem: Problem) -> array[int]:
         return token_array(map(ord, problem.problem))

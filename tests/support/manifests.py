@@ -159,6 +159,8 @@ FINE: list[tuple[str, object]] = [
             {"type": "DAPO", "clipHigh": 0.3, "overlongBufferRatio": 0.1, "overlongPenalty": 0.5},
             {"type": "GSPO"},
             {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
+            {"type": "Distillation", "teacher": {"endpoint": "http://teacher.site:8000"}},
+            {"type": "Distillation", "teacher": {"endpoint": "https://teacher", "model": "owner/big"}},
             {
                 "type": "Distillation",
                 "teacher": {"source": "hf://a/b"},
@@ -346,6 +348,45 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         {"type": "Distillation"},
         "spec.stages[1].grpo.objective.teacher: teacher is required if type is Distillation",
         "teacher is required if type is Distillation, and only allowed then",
+    ),
+    *(
+        ("spec.grpo.objective", {"type": "Distillation", "teacher": teacher}, message, rule)
+        for teacher, message, rule in (
+            ({}, "spec.grpo.objective.teacher: set either source or endpoint", "set either source or endpoint"),
+            (
+                {"source": "pvc://m/t", "endpoint": "http://t:80"},
+                "spec.grpo.objective.teacher: set either source or endpoint",
+                "set either source or endpoint",
+            ),
+            (
+                {"source": "pvc://m/t", "model": "big"},
+                "spec.grpo.objective.teacher.model is 'big': is only allowed with endpoint",
+                "model is only allowed with endpoint",
+            ),
+            (
+                {"endpoint": "teacher:8000"},
+                "spec.grpo.objective.teacher.endpoint is 'teacher:8000': allowed: http:// or https://",
+                "should match",
+            ),
+            ({"endpoint": "http://u:p@t/v1"}, "without user, path and query", "should match"),
+        )
+    ),
+    (
+        "spec.stages.1.grpo",
+        {
+            "data": "/data/p.jsonl",
+            "steps": 2,
+            "temperature": 0.8,
+            "objective": {"type": "Distillation", "teacher": {"endpoint": "http://t:80"}},
+        },
+        "spec.stages[1].grpo.temperature is 0.8: must be 1 with a teacher behind an endpoint",
+        "temperature must be 1 with a teacher behind an endpoint",
+    ),
+    (
+        "spec.grpo",
+        {"temperature": 1.2, "objective": {"type": "Distillation", "teacher": {"endpoint": "http://t:80"}}},
+        "spec.grpo.temperature is 1.2: must be 1 with a teacher behind an endpoint",
+        "temperature must be 1 with a teacher behind an endpoint",
     ),
     (
         "spec.grpo.objective",

@@ -40,6 +40,8 @@ class FakeTrainerGroup:
         self.snapshot = 0.0
         self.fresh_optimizer = True
         self.asleep = False
+        self.groups: Any = None
+        """The sequences of the last step."""
         self._on_step = on_step
         self._on_save = on_save
 
@@ -61,6 +63,7 @@ class FakeTrainerGroup:
     def grpo_step(self, groups: object, *, lr: float, **_: object) -> dict[str, float]:
         assert not self.asleep
         self.weights += 1
+        self.groups = groups
         self._on_step(self)
         return {"loss": 0.0}
 

@@ -33,7 +33,7 @@ from rstar2_train.api.base import LocalReference
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.stages import Stage
 from rstar2_train.utils import ports
-from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN
+from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN, TEACHER_TOKEN
 from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 
 CPU_RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}}
@@ -147,7 +147,12 @@ def _stage_template(
         env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(context) if learns else {},
         env_from=_bucket_access(context),
-        site_secrets={**_mlflow_login(context), **server_tokens(context.job), **_hub_token(context, at_start=False)},
+        site_secrets={
+            **_mlflow_login(context),
+            **server_tokens(context.job),
+            **_hub_token(context, at_start=False),
+            **_teacher_token(context),
+        },
         secrets=secrets,
         fields={"POD_IP": "status.podIP", "POD_NAMESPACE": "metadata.namespace"},
         ports=listening,
@@ -192,8 +197,8 @@ def prepare(context: BuildContext) -> Manifest:
     """Return the Job that generates or downloads model and datasets, once, before the first stage."""
     secrets = context.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(context.name)]
-    token = _hub_token(context, at_start=True)
-    job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy, secrets.storage], site_secrets=token)
+    tokens = _hub_token(context, at_start=True) | _teacher_token(context)
+    job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy, secrets.storage], site_secrets=tokens)
     job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
     job["spec"] |= {
@@ -237,6 +242,12 @@ def _hub_token(context: BuildContext, *, at_start: bool) -> dict[str, tuple[str,
     if token is None or not (at_start or context.job.spec.storage.url):
         return {}
     return {HUB_TOKEN: (token.name, token.key)}
+
+
+def _teacher_token(context: BuildContext) -> dict[str, tuple[str, str]]:
+    """Return variable -> Secret and key of the token of a teacher's server."""
+    token = context.job.spec.secret_refs.teacher
+    return {} if token is None else {TEACHER_TOKEN: (token.name, token.key)}
 
 
 def _mlflow_login(context: BuildContext) -> dict[str, tuple[str, str]]:

@@ -28,11 +28,13 @@ from rstar2_train.capacity.model_shape import UnknownModel, read_shape
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.judge.sandbox import packages
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.launch.source_errors import find_source_errors
+from rstar2_train.rollout.teacher_check import find_teacher_errors
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -78,8 +80,17 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             continue
         source.put(str(path.resolve()))
     errors = find_source_errors(job) | missing
+    if not errors:
+        errors = _find_teacher_errors(job)
     _raise_all([f"{field}: {message}" for field, message in errors.items()] + _missing_programs(job))
     return job
+
+
+def _find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
+    try:
+        return find_teacher_errors(job)
+    except EngineUnavailable as error:
+        return {"objective.teacher.endpoint": f"the server of the teacher does not answer: {error}"}
 
 
 def check_programs(job: AgenticRLJob) -> None:

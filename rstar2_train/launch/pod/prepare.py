@@ -22,10 +22,12 @@ from rstar2_train.api.sources import BUCKETS, GENERATED, HUB, HubSource, sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import download_bucket, resolve
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.launch.pod.bucket import PodBucket, prepare_start
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
 from rstar2_train.launch.source_errors import find_source_errors
+from rstar2_train.rollout.teacher_check import find_teacher_errors
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 from rstar2_train.tracking.tracker import Tracker
@@ -127,6 +129,12 @@ def provide_sources(source: AgenticRLJob, job: AgenticRLJob, state: JobState) ->
         except StorageError as error:
             missing[original.field] = f"{value}: {error}"
     errors = find_source_errors(job) | missing
+    if not errors:
+        try:
+            errors = find_teacher_errors(job)
+        except EngineUnavailable as error:
+            message = f"the server of the teacher does not answer: {error}"
+            raise StageFailed("ServerUnavailable", message[:1500], retryable=True) from error
     if errors:
         message = "\n".join(f"{field}: {error}" for field, error in errors.items())
         raise StageFailed("BadData", message, retryable=False)

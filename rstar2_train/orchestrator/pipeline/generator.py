@@ -26,6 +26,7 @@ from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.pipeline.group_log import LOG_SUFFIX, GroupLog
+from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.selection import regroup_stored, select_group
@@ -75,8 +76,12 @@ class Generator:
         served: ServedVersion,
         *,
         routes: RouteFormat | None = None,
+        teacher: RemoteTeacher | None = None,
     ) -> None:
-        """`prompts`: the tokens of each problem's prompt, by id. `routes`: of a mixture whose experts are replayed."""
+        """`prompts`: the tokens of each problem's prompt, by id. `routes`: of a mixture whose experts are replayed.
+
+        `teacher`: rates the tokens of each batch; None: the ranks do, or the objective has no teacher.
+        """
         self._ctx = ctx
         self._settings = settings
         self._rollouts = rollouts
@@ -84,6 +89,7 @@ class Generator:
         self._prompts = prompts
         self._served = served
         self._routes = routes
+        self._teacher = teacher
         self._order = PromptSampler(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
 
     @contextlib.asynccontextmanager
@@ -124,6 +130,16 @@ class Generator:
         return task
 
     async def _batch(self, step: int) -> Batch:
+        """Return the batch, rated by the teacher if it is behind an endpoint."""
+        batch = await self._sampled(step)
+        if self._teacher is None:
+            return batch
+        started = time.monotonic()
+        trained = await self._teacher.rate(batch.trained)
+        metrics = batch.metrics | {"time/teacher_seconds": time.monotonic() - started}
+        return replace(batch, trained=trained, metrics=metrics)
+
+    async def _sampled(self, step: int) -> Batch:
         """Read the batch if an earlier attempt stored it; otherwise sample its missing groups and store them."""
         started = time.monotonic()
         problems = self._candidates(step)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.capacity.fit import sequence_tokens
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import InitialPolicy, inherits_optimizer, initial_policy
@@ -58,7 +59,11 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         rollouts = await stack.enter_async_context(sessions.rollouts(ctx, chat_format))
         served = ServedVersion()
         routes = RouteFormat.of_folder(source.model) if settings.router_replay else None
-        generator = Generator(ctx, settings, rollouts, problems, prompts, served, routes=routes)
+        teacher = None
+        if settings.objective.remote_teacher is not None:
+            teacher = await stack.enter_async_context(sessions.teacher(settings.objective.remote_teacher))
+            await teacher.check(chat_format.tokenizer, source.model, longest=sequence_tokens(ctx.job, ctx.stage))
+        generator = Generator(ctx, settings, rollouts, problems, prompts, served, routes=routes, teacher=teacher)
         steps = StepTrainer(ctx, settings, trainer, chat_format)
         publisher = Publisher(ctx, trainer, rollouts, served, in_flight=lag > 0)
 

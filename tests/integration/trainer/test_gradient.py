@@ -180,8 +180,9 @@ def gradients(
             compiled=case.compiled,
         )
         teacher = None
-        if settings.objective.teacher is not None:
-            folder, config = Path(settings.objective.teacher.source), replace(CONFIG, packed=case.packed)
+        if settings.has_reference:
+            assert settings.objective.teacher is not None
+            folder, config = Path(settings.objective.teacher.source or ""), replace(CONFIG, packed=case.packed)
             teacher = load_reference(folder, model, compute=trainer.compute, layout=layout, config=config)
         (update,) = grpo_updates(groups, updates=1, seed=0)
         rows = [row for group in update for row in group]
@@ -285,19 +286,18 @@ OLD = -4.0
 
 
 def objective_gradient(
-    model: Path, groups: list[list[TokenSequence]], settings: GRPOSettings
+    model: Path, groups: list[list[TokenSequence]], settings: GRPOSettings, *, teacher: Path | None = None
 ) -> dict[str, torch.Tensor]:
     """Return the gradient of minus the objective in float64, one sequence at a time; every old value is OLD."""
-    teacher = settings.objective.teacher
     policy, frozen = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
-        for folder in (model, teacher.source if teacher else model)
+        for folder in (model, teacher or model)
     )
     bounds, loss = settings.objective, torch.zeros((), dtype=torch.float64)
     rollouts = [rollout for group in groups for rollout in group]
     for rollout in rollouts:
         values, theirs = (_logprobs(each, rollout) for each in (policy, frozen))
-        if teacher is not None:
+        if settings.objective.teacher is not None:
             advantage = rollout.advantage + bounds.teacher_weight * (theirs - values).detach()
             tokens = sum(int(each.mask.sum()) for each in rollouts)
             loss = loss - ((values - OLD).exp() * advantage).sum() / tokens
@@ -316,18 +316,36 @@ def _logprobs(policy: Any, rollout: TokenSequence) -> torch.Tensor:
     return torch.stack([log_p[place - 1, int(rollout.ids[place])] for place in np.flatnonzero(rollout.mask)])
 
 
+def rated(groups: list[list[TokenSequence]], teacher: Path) -> list[list[TokenSequence]]:
+    """Return the rollouts with the log-probabilities of a teacher, as its server returns them: of every token."""
+    model = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32).eval()
+
+    def rate(rollout: TokenSequence) -> TokenSequence:
+        with torch.no_grad():
+            values = _logprobs(model, replace(rollout, mask=np.arange(len(rollout.ids)) > 0))
+        return replace(rollout, reference_logprobs=np.concatenate([[0.0], values.numpy()]).astype(np.float32))
+
+    return [[rate(rollout) for rollout in group] for group in groups]
+
+
 @pytest.mark.parametrize(
-    ("kind", "ranks"), [("GSPO", 1), ("GSPO", 4), ("DrGRPO", 1), ("DrGRPO", 4), ("Distillation", 4)]
+    ("kind", "ranks"),
+    [("GSPO", 1), ("GSPO", 4), ("DrGRPO", 1), ("DrGRPO", 4), ("Distillation", 4), ("Distillation, rated", 4)],
 )
 def test_step_gradient_of_other_objectives(model_dir: Path, tmp_path: Path, kind: str, ranks: int) -> None:
     """The denominators are those of the update: padded or packed, over ranks, shards and HSDP copies."""
     groups = rollout_groups(4, 4)
-    spec = ObjectiveSpec(type=kind, clip_low=0.9, clip_high=3.0)
-    if kind == "Distillation":
-        teacher = Teacher(source=str(write_model(tmp_path / "teacher", seed=8, layers=3)))
-        spec = ObjectiveSpec(type=kind, teacher=teacher, teacher_weight=0.5)
+    folder = None
+    if kind.startswith("Distillation"):
+        folder = write_model(tmp_path / "teacher", seed=8, layers=3)
+        teacher = Teacher(source=str(folder))
+        if kind != "Distillation":  # a server has rated the tokens; the ranks hold no teacher
+            teacher, groups = Teacher(endpoint="http://teacher:8000"), rated(groups, folder)
+        spec = ObjectiveSpec(type="Distillation", teacher=teacher, teacher_weight=0.5)
+    else:
+        spec = ObjectiveSpec(type=kind, clip_low=0.9, clip_high=3.0)
     settings = GRPOSettings(objective=spec.settings(), max_response_tokens=64)
-    expected = objective_gradient(model_dir, groups, settings)
+    expected = objective_gradient(model_dir, groups, settings, teacher=folder)
     cases = {
         1: [Case(1, tokens=4096), Case(1, tokens=20, packed=True)],
         4: [Case(2, tokens=20, packed=True, reduce_once=True), Case(2, tokens=30), Case(4, packed=True, unchecked=0)],

@@ -223,6 +223,16 @@ def test_builders_storage_secret_is_for_the_preparation() -> None:
     assert len(pods) > 4 and "bucket-keys" not in yaml.safe_dump(pods)
 
 
+def test_builders_teacher_token_is_for_preparation_and_trainer() -> None:
+    """The token of a teacher's server is in the pods that ask it, and in no other."""
+    pods = dict(templates(all_objects(manifest("g", secretRefs={"teacher": {"name": "big"}}), "g0")))
+    for name in ("demo-g0-1", "demo-prepare"):
+        (container,) = pods.pop(name)["spec"]["containers"]
+        reference = {"secretKeyRef": {"name": "big", "key": "token"}}
+        assert {"name": "RSTAR2_TEACHER_TOKEN", "valueFrom": reference} in container["env"], name
+    assert len(pods) > 3 and "TEACHER" not in yaml.safe_dump(pods)
+
+
 PATCH = {
     "manager": "site",
     "roles": ["trainer", "rollout", "judge", "redis"],

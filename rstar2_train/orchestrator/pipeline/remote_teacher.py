@@ -1,0 +1,110 @@
+"""The teacher behind an endpoint: a server rates the tokens of a batch, before the batch is trained on.
+
+The server belongs to another operator: it may be slow, busy (429) or restart. A request is repeated until the server
+has answered no request for some minutes; then the stage fails as retryable, and its stored rollouts are rated again. A
+request that the server rejects fails the stage: no repetition can help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.objectives import Teacher
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_session import EngineSession
+from rstar2_train.rollout.teacher_check import TeacherRejected, check_teacher, connect, vocabulary_of
+from rstar2_train.trainer.types import TokenSequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 32
+"""Requests at the same time."""
+PATIENCE_SECONDS = 300.0
+"""Time without any answer after which the server counts as unavailable."""
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
+"""Seconds before a request is repeated: doubled each time; a Retry-After header raises them, to a minute at most."""
+MOST_RETRY_AFTER = 60.0
+
+
+class RemoteTeacher:
+    """The server of one stage attempt. Use as `async with`."""
+
+    def __init__(
+        self, teacher: Teacher, *, patience: float = PATIENCE_SECONDS, first_delay: float = FIRST_DELAY
+    ) -> None:
+        self._teacher = teacher
+        self._patience = patience
+        self._first_delay = first_delay
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._answered = 0.0
+        """Clock of the last answer."""
+
+    async def __aenter__(self) -> Self:
+        self._session = EngineSession()
+        self._client = connect(self._teacher, self._session)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def check(self, tokenizer: PreTrainedTokenizerBase, model: Path, *, longest: int) -> None:
+        """Raise StageFailed if the server cannot rate the tokens of the model (`teacher_check`)."""
+        try:
+            await check_teacher(self._client, tokenizer, vocabulary=vocabulary_of(model), longest=longest)
+        except TeacherRejected as error:
+            raise StageFailed("BadConfiguration", f"the teacher: {error}", retryable=False) from error
+        except EngineUnavailable as error:
+            raise StageFailed("ServerUnavailable", f"the teacher: {error}", retryable=True) from error
+        self._answered = time.monotonic()
+
+    async def rate(self, groups: Sequence[Sequence[TokenSequence]]) -> list[list[TokenSequence]]:
+        """Return the sequences with the teacher's log-probability of each token. Raises StageFailed."""
+        self._answered = time.monotonic()
+        tasks = [[asyncio.create_task(self._rated(sequence)) for sequence in group] for group in groups]
+        flat = [task for group in tasks for task in group]
+        try:
+            await asyncio.gather(*flat)
+        finally:
+            for task in flat:
+                task.cancel()
+            await asyncio.gather(*flat, return_exceptions=True)
+        return [[task.result() for task in group] for group in tasks]
+
+    async def _rated(self, sequence: TokenSequence) -> TokenSequence:
+        if not sequence.mask[1:].any():  # it does not train; a request needs two tokens
+            return replace(sequence, reference_logprobs=np.zeros(len(sequence.ids), dtype=np.float32))
+        delay = self._first_delay
+        while True:
+            try:
+                async with self._slots:
+                    scores = await self._client.score(sequence.ids.tolist())
+            except EngineRejected as error:
+                raise StageFailed(
+                    "BadConfiguration", f"the teacher rejects a request: {error}", retryable=False
+                ) from error
+            except EngineUnavailable as error:
+                silent = time.monotonic() - self._answered
+                if silent > self._patience:
+                    message = f"the teacher has answered no request for {silent:.0f} s: {error}"
+                    raise StageFailed("ServerUnavailable", message, retryable=True) from error
+                log.warning("the teacher does not answer, retrying: %s", error)
+                await asyncio.sleep(max(delay, min(error.retry_after, MOST_RETRY_AFTER)))
+                delay = min(2 * delay, LONGEST_DELAY)
+            else:
+                self._answered = time.monotonic()
+                return replace(sequence, reference_logprobs=np.asarray(scores.logprobs, dtype=np.float32))
