@@ -2,12 +2,18 @@
 
     python -m bench.objectives [--only NAME] [--seeds 0 1 2] [--state FOLDER]
 
-`make bench-objectives` writes bench/results/objectives.json: {NAME: {uniform: {pass_at_1: [..], tool_errors: [..],
-step_seconds: [..]}, roc: {..}}, run: {..}}. `QUICK=1 make bench-objectives` runs some objectives for three steps of the
-smoke task, and writes the same figures under `quick`: this shows that the types run, not how well they learn. `run` has
-the measured objectives, the command, the commit and the machine. All runs of a seed start from the same SFT model. Each
-run is `rstar2 run`; complete jobs stay in the state folder, so that an interrupted benchmark resumes. Custom and
-Distillation need a file and a teacher, and are not measured.
+`make bench-objectives` writes bench/results/objectives.json and docs/pictures/objectives.svg:
+
+- NAME: {uniform: {pass_at_1: [..], tool_errors: [..], step_seconds: [..], tokens: [..], reward: [[..], ..]}, roc: ..}:
+  one value per seed; `tokens` are sampled tokens of the stage, `reward` the mean reward of each step.
+- `distillation`: {score, tokens, grpo_score, grpo_tokens}: pass@1 and sampled tokens of a stage of Distillation with a
+  third of the steps, whose teacher is the model that GRPO (uniform) trained from the same SFT model.
+- `run`: the measured objectives, the command, the commit and the machine.
+
+`QUICK=1 make bench-objectives` runs two objectives for three steps of the smoke task, and Distillation for one. It
+writes the same figures under `quick`: this shows that the types run, not how well they learn. All runs of a seed start
+from the same SFT model. Each run is `rstar2 run`; complete jobs stay in the state folder, so that an interrupted
+benchmark resumes. Custom needs a file and is not measured.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -25,23 +32,29 @@ from bench.learning import error_curve, run
 from bench.provenance import ROOT, describe_commit, describe_machine
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
+from rstar2_train.rollout import trajectory_store
 
 RESULTS = ROOT / "bench" / "results" / "objectives.json"
+PICTURE = ROOT / "docs" / "pictures" / "objectives.svg"
 NAMES = [name for name in OBJECTIVES if name not in ("Custom", "Distillation")]
-QUICK_NAMES = ["GRPO", "DrGRPO", "GSPO", "RLOO"]
+QUICK_NAMES = ["GRPO", "GSPO"]
 MODES = {"uniform": "Uniform", "roc": "Paper"}
 LAST_STEPS = 8
 """Steps at the end of a stage whose rollouts give the tool errors."""
 
 
-def write_manifest(name: str, mode: str, seed: int, folder: Path, *, quick: bool) -> Path:
-    """Write the manifest of one run, SFT and one GRPO stage, and return its path."""
+def write_manifest(name: str, mode: str, seed: int, folder: Path, *, quick: bool, teacher: Path | None = None) -> Path:
+    """Write the manifest of one run, SFT and one GRPO stage, and return its path; `teacher`: of Distillation."""
     data = read_manifest(ROOT / "examples" / ("smoke.yaml" if quick else "tiny-roc.yaml"))
     spec = data["spec"]
     sft, rl = [stage for stage in spec["stages"] if stage["type"] in ("SFT", "GRPO")][:2]
+    objective: dict[str, Any] = {"type": name}
+    if teacher is not None:
+        objective |= {"teacher": {"source": str(teacher)}}
+        rl["grpo"]["steps"] = max(1, rl["grpo"]["steps"] // 3)
     spec["stages"] = [sft, rl | {"name": "rl"}]
     spec["seed"] = seed
-    spec["grpo"] |= {"objective": {"type": name}, "resample": {"mode": MODES[mode]}}
+    spec["grpo"] |= {"objective": objective, "resample": {"mode": MODES[mode]}}
     if not quick:
         spec["validation"] |= {"samples": 4, "maxProblems": None}
     data["metadata"]["name"] = f"{'quick' if quick else 'objective'}-{name.lower()}-{mode}-{seed}"
@@ -51,29 +64,81 @@ def write_manifest(name: str, mode: str, seed: int, folder: Path, *, quick: bool
     return path
 
 
-def measure(name: str, mode: str, seed: int, state: Path, *, quick: bool) -> dict[str, float]:
+def measure(path: Path, state: Path) -> dict[str, Any]:
     """Run one objective, or read its complete run, and return its figures."""
-    path = write_manifest(name, mode, seed, state, quick=quick)
-    kind = path.stem.partition("-")[0]
+    kind, seed = path.stem.partition("-")[0], path.stem.rpartition("-")[2]
     trained = [folder for folder in state.glob(f"{kind}-*-{seed}/stages/sft") if (folder / "outcome.json").exists()]
     if trained and not (state / path.stem).exists():
         shutil.copytree(trained[0], state / path.stem / "stages" / "sft")
     job = run(path, state)
     report = json.loads(job.report_file.read_text(encoding="utf-8"))
     stage = next(each for each in report["stages"] if each["name"] == "rl")
-    errors = [point["tool_error_ratio_correct"] for point in error_curve(job)[-LAST_STEPS:]]
+    curve = error_curve(job)
+    errors = [point["tool_error_ratio_correct"] for point in curve[-LAST_STEPS:]]
     measured = [value for value in errors if value == value]  # a step without a correct rollout has none
+    folder = job.stage("rl").trajectories
     return {
         "pass_at_1": stage["pass_at_1"],
-        "tool_errors": sum(measured) / len(measured) if measured else float("nan"),
-        "step_seconds": _step_seconds(job.stage("rl").trajectories),
+        "tool_errors": sum(measured) / len(measured) if measured else None,
+        "step_seconds": _step_seconds(folder),
+        "tokens": _sampled_tokens(folder),
+        "reward": [round(point["reward"], 4) for point in curve],
     }
+
+
+def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[str, list[Any]]:
+    """Distil the model of GRPO (uniform) of each seed into its SFT model, in a third of the steps."""
+    rows = []
+    for seed in seeds:
+        taught = write_manifest("GRPO", "uniform", seed, state, quick=quick)
+        grpo = measure(taught, state)
+        teacher = state / taught.stem / "stages" / "rl" / "model"
+        own = measure(write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=teacher), state)
+        rows.append({"score": own["pass_at_1"], "tokens": own["tokens"]})
+        rows[-1] |= {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]}
+    return _by_name(rows)
+
+
+def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [row[key] for row in rows] for key in rows[0]}
 
 
 def _step_seconds(folder: Path) -> float:
     """Return the mean seconds between the ends of the rollouts of two steps."""
     times = [file.stat().st_mtime for file in sorted(folder.glob("step-*.parquet"))]
     return (times[-1] - times[0]) / max(1, len(times) - 1)
+
+
+def _sampled_tokens(folder: Path) -> int:
+    """Return the tokens that the policy sampled in a stage."""
+    rollouts = [rollout for file in folder.glob("step-*.parquet") for rollout in trajectory_store.read(file)]
+    segments = [segment for rollout in rollouts for segment in rollout.segments if segment.kind == "model"]
+    return sum(len(segment.token_ids) for segment in segments)
+
+
+def plot(results: dict[str, Any], file: Path, *, title: str) -> None:
+    """Draw the reward of each step under each objective: each seed, and their mean."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    modes = [mode for mode in MODES if any(mode in results.get(name, {}) for name in NAMES)]
+    figure, axes = pyplot.subplots(1, len(modes), figsize=(1 + 5 * len(modes), 4), sharey=True, squeeze=False)
+    for mode, axis in zip(modes, axes[0], strict=True):
+        for number, name in enumerate(each for each in NAMES if mode in results.get(each, {})):
+            curves, colour = results[name][mode]["reward"], f"C{number}"
+            for curve in curves if len(curves) > 1 else ():
+                axis.plot(range(1, len(curve) + 1), curve, color=colour, alpha=0.2)
+            mean = [fmean(column) for column in zip(*curves, strict=False)]
+            axis.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2, label=name)
+        axis.set(xlabel="step", title={"uniform": "uniform", "roc": "Resample-on-Correct"}[mode], ylim=(0, None))
+    axes[0][0].set(ylabel="mean reward of the rollouts")
+    axes[0][-1].legend(frameon=False, fontsize="small")
+    figure.suptitle(title, fontsize="medium")
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def main() -> None:
@@ -87,20 +152,31 @@ def main() -> None:
     seeds = options.seeds or ([0] if quick else [0, 1, 2])
     everything: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     results = everything.setdefault("quick", {}) if quick else everything
+    state = options.state.resolve()
     for name in options.only or (QUICK_NAMES if quick else NAMES):
         results[name] = {}
-        for mode in ["roc"] if quick else MODES:
-            rows = [measure(name, mode, seed, options.state.resolve(), quick=quick) for seed in seeds]
-            results[name][mode] = {key: [row[key] for row in rows] for key in rows[0]}
-        results["run"] = {
-            "measured": [name for name in NAMES if name in results],
-            "command": f"{'QUICK=1 ' if quick else ''}python -m bench.objectives{' --only NAME' * bool(options.only)}",
-            "seeds": seeds,
-            "commit": describe_commit(),
-            "machine": describe_machine(),
-        }
-        RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+        for mode in MODES:
+            paths = [write_manifest(name, mode, seed, state, quick=quick) for seed in seeds]
+            results[name][mode] = _by_name([measure(path, state) for path in paths])
+        _save(everything, results, seeds, only=bool(options.only), quick=quick)
+    if not options.only:
+        results["distillation"] = measure_distillation(seeds, state, quick=quick)
+        _save(everything, results, seeds, only=False, quick=quick)
+    if not quick or not any(name in everything for name in NAMES):
+        task = "3 steps of the smoke task: the types run; no comparison" if quick else "the tiny task"
+        plot(results, PICTURE, title=f"{task} (seeds: {', '.join(map(str, seeds))})")
     print(json.dumps(results, indent=1))
+
+
+def _save(everything: dict[str, Any], results: dict[str, Any], seeds: list[int], *, only: bool, quick: bool) -> None:
+    results["run"] = {
+        "measured": [name for name in (*NAMES, "distillation") if name in results],
+        "command": f"{'QUICK=1 ' if quick else ''}python -m bench.objectives{' --only NAME' * only}",
+        "seeds": seeds,
+        "commit": describe_commit(),
+        "machine": describe_machine(),
+    }
+    RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
