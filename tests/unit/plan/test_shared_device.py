@@ -63,6 +63,8 @@ def test_plan_counts_the_reference_policy() -> None:
     del data["spec"]["grpo"]["referenceKl"]
     data["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"source": "pvc://models/teacher"}}
     assert plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"] == values
+    data["spec"]["grpo"]["objective"]["teacher"] = {"endpoint": "http://teacher:8000"}
+    assert plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"] == plain
 
 
 def test_plan_counts_a_larger_teacher(tmp_path: Path) -> None:

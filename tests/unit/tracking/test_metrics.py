@@ -47,6 +47,13 @@ GROUPS = [
 ]
 
 
+def test_step_metrics_distilled_tokens_are_a_share_of_the_sampled_ones() -> None:
+    """Of all rollouts of the step that are not lost, kept or not; without a teacher there is no such metric."""
+    metrics = step_metrics(GROUPS, {"distilled_tokens": 21.0}, {})
+    assert (metrics["trainer/distilled_tokens"], metrics["trainer/distilled_ratio"]) == (21, 21 / 70)
+    assert "trainer/distilled_ratio" not in step_metrics(GROUPS, {}, {})
+
+
 def test_step_metrics_undecided_rollouts_are_excluded() -> None:
     """A rollout with an undecided answer counts in the two metrics of excluded rollouts only."""
     undecided = rollout("e", 0)
