@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rstar2_train.api import objectives
 from rstar2_train.api.lora_rules import NO_OFFLOAD, TRANSPORT
 from rstar2_train.api.objective_rules import (
     NEEDS_REFERENCE,
@@ -23,6 +24,7 @@ from rstar2_train.api.objective_rules import (
     ONE_TEACHER,
     ONLY_WITH_ENDPOINT,
     TEMPERATURE_OF_ENDPOINT,
+    UNUSED_PENALTY,
     only_for,
 )
 from rstar2_train.api.objectives import ObjectiveSpec, types_with
@@ -193,6 +195,10 @@ def _of_objective(at: str) -> Iterator[Rule]:
     shaped = "has(self.overlongBufferRatio) && self.overlongBufferRatio > 0.0"
     rule = f"self.type != 'MaxRL' || !({shaped})"
     yield Rule(at=at, rule=rule, message=NO_SHAPING, field=".overlongBufferRatio")
+    shaped_types = [kind for kind, fields in objectives.OBJECTIVES.items() if fields.get("overlong_buffer_ratio")]
+    default = f"self.type in {shaped_types} ? 1.0 : 0.0"
+    rule = f"!has(self.overlongPenalty) || self.?overlongBufferRatio.orValue({default}) > 0.0"
+    yield Rule(at=at, rule=rule, message=UNUSED_PENALTY, field=".overlongPenalty")
     rule = "(self.type == 'Distillation') == has(self.teacher)"
     yield Rule(at=at, rule=rule, message=NEEDS_TEACHER, field=".teacher")
     rule = "!has(self.teacher) || has(self.teacher.source) != has(self.teacher.endpoint)"

@@ -37,6 +37,7 @@ ONE_FROZEN_POLICY = (
     "term already is the K1 estimate of the divergence from it"
 )
 NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
+UNUSED_PENALTY = "has no effect unless overlongBufferRatio is above 0: set it, or remove overlongPenalty"
 NO_SHAPING = (
     "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
     "to 0 or below"
@@ -104,5 +105,7 @@ def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
             yield Issue(f"{at}.teacher.model", ONLY_WITH_ENDPOINT, spec.teacher.model)
     if spec.type == "Distillation" and spec.overlong_buffer_ratio and not spec.reward_weight:
         yield Issue(f"{at}.overlongBufferRatio", NEEDS_REWARD, spec.overlong_buffer_ratio)
+    if spec.overlong_penalty is not None and not spec.settings().overlong_buffer_ratio:
+        yield Issue(f"{at}.overlongPenalty", UNUSED_PENALTY, spec.overlong_penalty)
     if spec.type == "MaxRL" and spec.overlong_buffer_ratio:
         yield Issue(f"{at}.overlongBufferRatio", NO_SHAPING, spec.overlong_buffer_ratio)

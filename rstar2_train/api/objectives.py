@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-from rstar2_train.api.base import ENDPOINT, VARIABLE, ApiModel, Positive, Probability, Text, keys
+from rstar2_train.api.base import ENDPOINT, VARIABLE, ApiModel, Positive, Probability, keys
 
 OBJECTIVES: dict[str, dict[str, float | str | None]] = {
     "GRPO": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "GroupMean"},
@@ -47,18 +47,20 @@ ObjectiveType = Annotated[
 Aggregation = Literal["GroupMean", "SequenceMean", "TokenMean"]
 Truncated = Literal["Train", "Mask"]
 Weight = Annotated[float, Field(ge=0)]
+Source = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+"""A source that is never empty: an empty one would be the folder of the process."""
 Parameters = Annotated[dict[str, float], Field(max_length=32), keys(VARIABLE)]
 
 
 class Teacher(ApiModel):
     """Policy that a student learns from: of source or of endpoint, never both (docs/objectives.md)."""
 
-    source: Text | None = None
+    source: Source | None = None
     """Model folder with the tokenizer of the trained model; its architecture and size may be others. The ranks hold it
     in addition to the model."""
     endpoint: Annotated[str, StringConstraints(pattern=ENDPOINT, max_length=256)] | None = None
     """Address of a running vLLM server that serves the teacher, with the tokenizer of the trained model."""
-    model: Text | None = None
+    model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     """Name under which the server of endpoint serves the teacher. Default: that of its only model."""
 
 
@@ -88,7 +90,7 @@ class ObjectiveSpec(ApiModel):
     """Weight of the teacher's term: the log-probability of the teacher minus that of the policy."""
     reward_weight: Weight | None = None
     """Weight of the advantage of the reward. 0: the rewards only select rollouts."""
-    source: Text | None = None
+    source: Source | None = None
     """Python file with the functions `advantages` and `loss`. It runs in the trainer's processes without a sandbox."""
     parameters: Parameters | None = None
     """Numbers that the functions read."""
@@ -96,7 +98,7 @@ class ObjectiveSpec(ApiModel):
     """Last share of maxResponseTokens in which the reward falls linearly with the length, by overlongPenalty at its
     end. 0: no shaping."""
     overlong_penalty: Annotated[float, Field(ge=0)] | None = None
-    """Reward that a response of maxResponseTokens loses, if overlongBufferRatio is above 0. Default: 1."""
+    """Reward that a response of maxResponseTokens loses; only with an overlongBufferRatio above 0. Default: 1."""
     truncated: Truncated | None = None
     """Whether truncated rollouts train (Train), or only count in the baseline of their group (Mask). Default: Train."""
 
@@ -144,7 +146,7 @@ class ReferenceKL(ApiModel):
     """Estimate per token, of d = log p - log p_reference. K1: d. K2: d^2 / 2. K3: exp(-d) - 1 + d."""
     model: Literal["Initial", "Stage", "Source"] = "Initial"
     """Reference. Initial: spec.model.source. Stage: the policy at the start of the stage. Source: that of source."""
-    source: Text | None = None
+    source: Source | None = None
     """Model folder with the tokenizer of the trained model; required if model is Source, and only allowed then."""
 
 

@@ -89,7 +89,8 @@ def _read_scores(reply: bytes, ids: list[int]) -> PromptScores:
     rows: list[dict[str, Any] | None] = json.loads(reply)["choices"][0]["prompt_logprobs"]
     if len(rows) != len(ids):
         raise ValueError(f"{len(rows)} entries for {len(ids)} tokens")
-    logprobs, texts = array("f", [0.0]), [None]
+    logprobs = array("f", [0.0])
+    texts: list[str | None] = [None]
     for token, row in zip(ids[1:], rows[1:], strict=True):
         if row is None:
             raise ValueError(f"no value of token {token}")

@@ -120,7 +120,11 @@ async def check_teacher(
             )
         count = len(tokenizer)
         for ids in _chunks(max(count, vocabulary), min(MOST_IDS, served.max_model_len - 1)):
-            scores = await client.score(ids)
+            try:
+                scores = await client.score(ids)
+            except EngineRejected as error:
+                known = f"the teacher must take each of the {max(count, vocabulary):,} tokens of the model"
+                raise TeacherRejected(f"{error}: {known}, and return its log-probability") from error
             # The first token of a prompt has no value; it is the last one of the chunk before.
             for token, text in zip(ids[1:], scores.texts[1:], strict=True):
                 if token < count and not _is_text_of(token, text, tokenizer):
@@ -131,7 +135,8 @@ async def check_teacher(
             if theirs != own:
                 raise TeacherRejected(_other(client.url, f"the text {text[:20]!r}...", own[:20], theirs[:20]))
     except EngineRejected as error:
-        raise TeacherRejected(f"{error} (token: {TEACHER_TOKEN})") from error
+        hint = f": set {TEACHER_TOKEN}, or secretRefs.teacher in a cluster" if "returned 401" in str(error) else ""
+        raise TeacherRejected(f"{error}{hint}") from error
 
 
 def _chunks(count: int, size: int) -> Iterator[Sequence[int]]:

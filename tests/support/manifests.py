@@ -157,6 +157,8 @@ FINE: list[tuple[str, object]] = [
         for objective in (
             {"type": "GRPO", "aggregation": "SequenceMean", "truncated": "Mask"},
             {"type": "DAPO", "clipHigh": 0.3, "overlongBufferRatio": 0.1, "overlongPenalty": 0.5},
+            {"type": "DAPO", "overlongPenalty": 0.5},
+            {"type": "RLOO", "overlongPenalty": 0.5, "overlongBufferRatio": 0.5},
             {"type": "GSPO"},
             {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
             {"type": "Distillation", "teacher": {"endpoint": "http://teacher.site:8000"}},
@@ -369,6 +371,28 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
                 "should match",
             ),
             ({"endpoint": "http://u:p@t/v1"}, "without user, path and query", "should match"),
+        )
+    ),
+    *(
+        (
+            "spec.grpo.objective",
+            objective,
+            "overlongPenalty is 0.5: has no effect unless overlongBufferRatio is above 0",
+            "has no effect unless overlongBufferRatio is above 0",
+        )
+        for objective in (
+            {"type": "GRPO", "overlongPenalty": 0.5},
+            {"type": "MaxRL", "overlongPenalty": 0.5},
+            {"type": "DAPO", "overlongPenalty": 0.5, "overlongBufferRatio": 0},
+        )
+    ),
+    *(
+        (path, value, "at least 1 character", "should be at least 1 chars long")
+        for path, value in (
+            ("spec.grpo.objective", {"type": "Custom", "source": ""}),
+            ("spec.grpo.objective", {"type": "Distillation", "teacher": {"source": ""}}),
+            ("spec.grpo.objective", {"type": "Distillation", "teacher": {"endpoint": "http://t", "model": ""}}),
+            ("spec.grpo.referenceKl", {"model": "Source", "source": ""}),
         )
     ),
     (

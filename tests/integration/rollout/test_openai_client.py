@@ -103,7 +103,7 @@ async def test_teacher_of_another_kind_is_refused(
     async with RemoteTeacher(Teacher(endpoint=engine.url)) as teacher:
         for other, folder, longest, reason in (
             (swapped(tmp_path, models.boot), models.boot, 100, "use a teacher with the same tokenizer"),
-            (tokenizer, large, 100, "out of vocabulary"),
+            (tokenizer, large, 100, "the teacher must take each of the 100,000 tokens of the model"),
             (tokenizer, models.boot, 10**6, "raise --max-model-len of the server, or lower maxResponseTokens"),
         ):
             with pytest.raises(StageFailed, match=reason) as caught:
@@ -114,5 +114,5 @@ async def test_teacher_of_another_kind_is_refused(
             await teacher.check(tokenizer, models.boot, longest=100)
     monkeypatch.setenv(TEACHER_TOKEN, "wrong")
     async with RemoteTeacher(Teacher(endpoint=engine.url)) as teacher:
-        with pytest.raises(StageFailed, match=r"returned 401.*token: RSTAR2_TEACHER_TOKEN"):
+        with pytest.raises(StageFailed, match=r"returned 401.*set RSTAR2_TEACHER_TOKEN"):
             await teacher.check(tokenizer, models.boot, longest=100)

@@ -93,3 +93,22 @@ def test_validate_tries_the_bucket_of_the_state(
         assert main(["validate", str(file)]) == code
         printed = capsys.readouterr()
         assert text in printed.out + printed.err
+
+
+def test_validate_tries_the_server_of_a_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that only the cluster reaches is a warning; without the model's tokenizer it is not asked."""
+    file = write_job(tmp_path, {"model_type": "qwen3", "vocab_size": 1})
+    manifest = yaml.safe_load(file.read_text())
+    manifest["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"endpoint": "http://127.0.0.1:1"}}
+    file.write_text(yaml.safe_dump(manifest))
+    field = "spec.grpo.objective.teacher.endpoint"
+    assert main(["validate", str(file)]) == 0
+    assert f"note: {field} was not tried, because the tokenizer of the model" in capsys.readouterr().out
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    assert main(["validate", str(file)]) == 0
+    assert f"warning: {field}: the server does not answer from this machine: " in capsys.readouterr().out
+    job, _ = preflight.read_job(file)
+    job.spec.model.source = str(tmp_path / "model")
+    assert "Cannot connect" in preflight._find_teacher_errors(job)["objective.teacher.endpoint"]

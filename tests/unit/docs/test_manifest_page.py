@@ -101,7 +101,7 @@ def templates(changes: Mapping[str, Any]) -> dict[str, Any]:
         node = manifest
         for folder in folders:
             node = node.setdefault(folder, {})
-        if folders[-1] in ("secretRef", "hubToken", "ca"):
+        if folders[-1] in ("secretRef", "hubToken", "ca") or folders[-2:] == ["secretRefs", "teacher"]:
             node["name"] = "login"
         node[last] = copy.deepcopy(value)
     built = build_context(AgenticRLJob.model_validate(manifest), OperatorSettings())
@@ -124,6 +124,8 @@ def other_value(path: str) -> Any:
             return 0.125
         case "string" if path.endswith("resource"):
             return "example.org/device"
+        case "string" if path.endswith("endpoint"):
+            return "http://other"
         case "string":
             return "other" if "pattern" in node else "/other"
         case "object":

@@ -151,6 +151,28 @@ def test_objective_equals_its_equation_in_float64(name: str, extreme: bool, seed
     assert float(expected.norm()) > 0
 
 
+@pytest.mark.parametrize("cap", [None, 1.1])
+@pytest.mark.parametrize("extreme", [False, True], ids=["near", "extreme"])
+def test_default_objective_is_that_of_the_paper_to_the_last_bit(extreme: bool, cap: float | None) -> None:
+    """Eq. 6 in float32 with one rounded weight per token, as it was before objectives could be selected."""
+    correction = ImportanceCorrection(enabled=cap is not None, cap=cap or 2.0)
+    settings = GRPOSettings(max_response_tokens=MOST, importance_correction=correction)
+    update = draw_update(7, settings, extreme=extreme)
+    _, gradient = parts_of(update)
+    sizes = [sum(len(each.new) for each in group) for group in update.groups]
+    new, old, engine = (torch.cat([getattr(r, name) for r in update.rollouts]) for name in ("new", "old", "engine"))
+    advantages, weights = (
+        torch.cat([torch.full((len(each.new),), value(each)) for each in update.rollouts])
+        for value in (lambda each: each.advantage, lambda each: 1.0 / (sizes[each.group] * len(sizes)))
+    )
+    logprobs = new.clone().requires_grad_()
+    ratio = (logprobs - old).clamp(-20, 20).exp()
+    objective = torch.minimum(ratio * advantages, ratio.clamp(1 - 0.2, 1 + 0.28) * advantages)
+    factor = torch.ones_like(old) if cap is None else (old - engine).clamp(-20, 20).exp().clamp(max=cap)
+    (-(objective * factor * weights).sum()).backward()
+    assert torch.equal(gradient, logprobs.grad)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_objective_corrects_staleness_as_its_equation(name: str) -> None:
     """min(cap, p_old / p_engine) multiplies each term; an objective of sequences has that of the sequence."""
@@ -194,6 +216,9 @@ def test_objective_of_rollouts_above_the_gap(name: str, action: Literal["Mask", 
     torch.testing.assert_close(gradient.double(), expected, rtol=RTOL, atol=atol)
     excluded = sum(len(each.new) for each in update.rollouts if each.far)
     assert sum(float(part.sums["excluded"]) for part in parts) == excluded
+    if "distilled_tokens" in parts[0].sums:
+        trained = sum(len(each.new) for each in update.rollouts)
+        assert sum(float(part.sums["distilled_tokens"]) for part in parts) == trained - excluded
     assert bool(expected.any()) == (len(far) < 99)
 
 
@@ -257,6 +282,15 @@ def test_objective_advantages_equal_their_equation(kind: str, rewards: list[floa
     weight = 0.0 if kind == "Distillation" else 1.0
     actual = functions_of(settings.objective).advantages(group, settings)
     assert actual == pytest.approx([weight * value for value in ADVANTAGES[name](rewards)], abs=1e-12)
+
+
+@pytest.mark.parametrize("rewards", [[1.0], [0.0], [0.25], [0.1] * 7, [1e-9] * 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_objective_advantages_of_equal_rewards_are_0(kind: str, rewards: list[float]) -> None:
+    """Also of a single rollout: rounding of the mean is not enlarged by a division by the spread of 0."""
+    settings = CASES["Distillation with the reward" if kind == "Distillation" else kind]
+    actual = functions_of(settings.objective).advantages(GroupRewards(rewards, [10] * len(rewards)), settings)
+    assert actual == pytest.approx([0.0] * len(rewards), abs=1e-9)
 
 
 def test_distillation_has_the_gradient_of_the_reverse_divergence() -> None:

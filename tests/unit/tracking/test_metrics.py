@@ -47,7 +47,7 @@ GROUPS = [
 ]
 
 
-def test_step_metrics_distilled_tokens_are_a_share_of_the_sampled_ones() -> None:
+def test_step_metrics_distilled_ratio_is_of_sampled_tokens() -> None:
     """Of all rollouts of the step that are not lost, kept or not; without a teacher there is no such metric."""
     metrics = step_metrics(GROUPS, {"distilled_tokens": 21.0}, {})
     assert (metrics["trainer/distilled_tokens"], metrics["trainer/distilled_ratio"]) == (21, 21 / 70)
