@@ -46,7 +46,7 @@ def state_files(root: Path) -> Iterator[str]:
 
 
 def is_published(name: str) -> bool:
-    """Return whether a file of a state folder is published. No other file is restored, whatever a manifest names."""
+    """Return whether a file of a state folder is published. No other file is restored, even if a manifest names it."""
     path = Path(name)
     at, file = path.parent, path.name
     if not all(_is_followed(parent.parent, parent.name) for parent in (*at.parents, at) if parent.name):

@@ -141,6 +141,18 @@ def test_state_unchanged_files_are_uploaded_once(store: CountingStore, tmp_path:
     assert store.calls["upload"] == len(set(PUBLISHED.values())) + 1
 
 
+def test_state_publication_does_not_read_the_bucket(store: CountingStore, tmp_path: Path) -> None:
+    """A process knows the index that it wrote last; the conditional write detects another one."""
+    state = write(tmp_path / "a", PUBLISHED)
+    bucket = opened(store, state)
+    for number in range(4):
+        store.calls.clear()
+        write(state.root, {"progress.json": f"step {number}", f"stages/sft/trajectories/{number}.parquet": f"{number}"})
+        bucket.publish()
+    assert store.calls.pop("read") == 2  # of the folder, by its conditional writes
+    assert store.calls == {"upload": 2, "put_if_absent": 1, "put_if_unchanged": 2, "delete": 2}
+
+
 def test_state_folder_that_is_ahead_is_kept(store: CountingStore, tmp_path: Path) -> None:
     """kill -9 between a checkpoint and its publication loses nothing on the same machine."""
     state = write(tmp_path / "a", PUBLISHED)
