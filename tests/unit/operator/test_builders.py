@@ -402,10 +402,13 @@ def test_patch_of_the_trainer_reaches_its_helpers_in_part() -> None:
 
 
 def test_patch_executors_accept_only_placement() -> None:
-    """Executors get nodeSelector, tolerations and pull secrets, and keep their sandbox."""
+    """Executors get nodeSelector, tolerations, pull secrets and the opt-outs of injectors, and keep their sandbox."""
     patch = {key: PATCH[key] for key in ("manager", "nodeSelector", "tolerations", "imagePullSecrets")}
-    data = manifest("g", runtimePatches=[patch | {"roles": ["executor"]}])
-    spec = dict(templates(all_objects(data, "g0")))["demo-executor"]["spec"]
+    opt_out = {"annotations": {"agents.example.org/inject": "no"}}
+    data = manifest("g", runtimePatches=[patch | opt_out | {"roles": ["executor"]}])
+    template = dict(templates(all_objects(data, "g0")))["demo-executor"]
+    spec = template["spec"]
+    assert template["metadata"]["annotations"]["agents.example.org/inject"] == "no"
     assert spec["nodeSelector"] == {"pool": "gpu"} and spec["tolerations"]
     assert spec["runtimeClassName"] == "gvisor"
 
