@@ -9,7 +9,8 @@ from .compare import same_answer
 from .dates import same_moments
 from .extract import final_answer
 from .texts import choice, choices
-from .tree import Undecided
+from .tokens import Token
+from .tree import Undecided, names
 from .verifier import MAX_CHARACTERS, Comparison, is_text
 
 MAX_WORDS = 6
@@ -48,9 +49,21 @@ def known_fault(known: str) -> str | None:
     read = [value for value in dict.fromkeys(values) if value is not None]
     if not read:
         return "it has no type: it is compared as text"
+    if read[0].kind == "quantity" and not names(read[0]) and _has_plain_unit(tokens):
+        return None
     try:
         if all(same_answer(value, read[0]) for value in read[1:]):
             return None
     except (Undecided, RecursionError, OverflowError, MemoryError):
         pass
     return TWO_READINGS
+
+
+def _has_plain_unit(tokens: list[Token]) -> bool:
+    """Return whether a unit of several letters follows after a blank: `5 m/s`. One letter may be a variable."""
+    at = next((at for at, token in enumerate(tokens) if token.kind in ("letter", "word")), 0)
+    unit = tokens[at:-1]
+    plain = all(
+        token.kind in ("letter", "word", "number") or token.text in ("/", "^", "{", "}", "-", "*") for token in unit
+    )
+    return at > 0 and tokens[at].gap > 0 and len(unit) > 1 and plain

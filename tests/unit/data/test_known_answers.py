@@ -12,7 +12,20 @@ from rstar2_train.cli.main import main
 from rstar2_train.data.known_answers import answer_fault
 
 TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
-CLEAR = ("5", "1,234", r"\frac{1}{2}", r"5\text{ m/s}", "(2,4)", "B", r"\text{Evelyn}", "x^2+y^2=25", "no solution")
+CLEAR = (
+    "5",
+    "1,234",
+    r"\frac{1}{2}",
+    r"5\text{ m/s}",
+    "5 m/s",
+    "9.8 m/s^2",
+    "3 kg",
+    "(2,4)",
+    "B",
+    r"\text{Evelyn}",
+    "x^2+y^2=25",
+    "no solution",
+)
 ROWS = [
     {"id": "clear", "problem": "1+1", "answer": 2},
     {"id": "quotient", "problem": "Simplify.", "answer": "a/bc"},
