@@ -147,6 +147,8 @@ def _decimal_same(match: re.Match[str]) -> Iterator[str]:
     )
     if value < 1:
         yield text.removeprefix("0")
+    if power != 3:
+        yield text.replace(".", ",")
 
 
 def _decimal_other(match: re.Match[str]) -> Iterator[str]:
@@ -161,8 +163,9 @@ def _decimal_other(match: re.Match[str]) -> Iterator[str]:
         f"{text}, 1",
         f"{text}x",
         fraction(1 / value),
-        text.replace(".", ","),
     )
+    if len(text.partition(".")[2]) == 3:
+        yield text.replace(".", ",")  # a mark of thousands
     yield from (rf"{text}^2", rf"{text}\pi", fraction(value + last), rf"\pm {text}")
 
 

@@ -119,5 +119,7 @@ def _run(node: Node) -> str:
 
 def _python_list(answer: Node, text: str, known: Node) -> Node:
     """Return a list for `[2, 3]` as Python prints it, if the known answer is a list."""
-    printed = answer.kind == "interval" and answer.text == "[]" and "\\" not in text and ", " in text
-    return Node("list", answer.parts, ",") if printed and known.kind in ("list", "set", "tuple") else answer
+    pair = answer.kind == "interval" and answer.text == "[]" and known.kind in ("list", "set", "tuple")
+    several = answer.kind == "tuple" and text.startswith("[") and known.kind in ("list", "set")
+    printed = (pair or several) and "\\" not in text and ", " in text
+    return Node("list", answer.parts, ",") if printed else answer

@@ -112,7 +112,7 @@ def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
         return None
     plain, share = (known, first) if first else (given, second)
     assert share is not None
-    hundredth = Node("div", (share, integer(100)))
+    hundredth = Node("div", (share, Node("pow", (integer(10), integer(2)))))
     if same(hundredth, plain) if first else same(plain, hundredth):
         return True
     try:
@@ -129,6 +129,8 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     ):  # fmt: skip
         return None
     first, second = (side.parts[0] if side.kind == "quantity" else side for side in (given, known))
+    if given.kind == known.kind == "quantity" and not any(units) and given.unit != known.unit:
+        return False  # square and cubic units
     if not any(units):
         return same(first, second)
     if all(units):
@@ -247,6 +249,8 @@ def _same_compounds(
     total = _total(amounts)
     if total is None:
         return False
+    if other.kind == "ratio" and len(amounts) == len(other.parts):  # `2:15` for `2 h 15 min`
+        return total == _total([(node, unit) for node, (_, unit) in zip(other.parts, amounts, strict=True)])
     if other.kind == "quantity":
         if scale(other.unit)[0] != scale(amounts[0][1])[0]:
             return False

@@ -19,7 +19,7 @@ _ACCENTS = word_set(
 FRACTIONS = frozenset(["frac", "dfrac", "tfrac", "cfrac"])
 _BINOMIALS = frozenset(["binom", "dbinom", "tbinom"])
 _SETS = frozenset(["mathbb", "Bbb"])
-_CALLED = word_set("Matrix Poly binomial permutations factorial Integer sympyroot")
+_CALLED = word_set("Matrix Piecewise diag Poly binomial permutations factorial Integer sympyroot")
 
 
 class CommandParser(FunctionParser):
@@ -130,7 +130,7 @@ class CommandParser(FunctionParser):
             assert token.node is not None
             return self._ordinal_ending(token)
         if token.kind == "letter":
-            return self.name(token.text)
+            return self._chosen(token) or self.name(token.text)
         if token.kind == "command":
             return self.command(token.text)
         if token.kind == "sign":
@@ -156,6 +156,14 @@ class CommandParser(FunctionParser):
             return Node("call", (token.node, below), kind)
         return token.node
 
+    def _chosen(self, token: Token) -> Node | None:
+        """Parse `nC2` as a binomial coefficient; return None for other letters."""
+        below = self.ahead()
+        if token.text != "n" or self.token.text != "C" or self.token.gap or below.gap or below.kind != "number":
+            return None
+        self.at += 2
+        return Node("call", (Node("name", text="n"), below.node or integer(0)), "binom")
+
     def _word(self) -> Node:
         token = self.token
         if self.ordinal_alone() and not is_number_word(token):
@@ -176,6 +184,8 @@ class CommandParser(FunctionParser):
         """Parse a group in brackets of any kind."""
         if opening == "{":
             if self.skip("}"):
+                if self.at == 2 and self.token.kind == "end":
+                    return Node("empty")
                 return self.operand() if not self.is_sign("^", "_") else self._left_script()
             return self._set("}") if self._has_condition() else self.group("}")
         if opening in ("^", "_"):
@@ -277,6 +287,8 @@ class CommandParser(FunctionParser):
             return simple[name]
         if name in ("Z", "N", "Q", "C"):
             return self.name(f"\\mathbb{name}")
+        if name in ("neg", "lnot"):
+            return Node("apply", (self.operand(),), "not")
         if name == "Pr":
             return self.name(name)
         if name == "root":
@@ -285,6 +297,8 @@ class CommandParser(FunctionParser):
             return Node("root", (self.argument(whole_number=True), index))
         if name == "root4":
             return Node("root", (self.argument(whole_number=True), integer(4)))
+        if name == "angle" and not (self.token.kind == "letter" or self.is_sign("{", "_")):
+            return Node("call", (self._signed(),), "cis")  # type: ignore[attr-defined]  # `2\\angle 60^\\circ`
         if name in ("angle", "measuredangle", "triangle"):
             return self._figure("angle" if name != "triangle" else name)
         if name in ("lfloor", "lceil"):
@@ -322,12 +336,26 @@ def _bracketed(opening: str, node: Node, closing: str) -> Node:
         if opening == "]" or (opening == "(") != (closing == ")"):
             raise ParseError("brackets that do not match")
         return node
-    if opening == "(" and closing == ")":
+    if opening == "(" and closing == ")" and not set(node.text.split()) <= {"or", "and"}:
         return Node("tuple", node.parts)
+    if opening == "(" and closing == ")":
+        return node
     if all(part.kind == "tuple" and len(part.parts) == 2 for part in node.parts):
         return Node("list", node.parts, node.text)  # a list of points as Python prints it
+    if opening == "[" and closing == "]" and set(node.text.split()) == {",", ";"}:
+        return Node("tuple", _rows(node))  # `[1, 2; 3, 4]`
     if len(node.parts) == 2:
         return Node("interval", node.parts, ("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
     if opening == "[" and closing == "]":
         return Node("tuple", node.parts)
     raise ParseError("brackets that do not match")
+
+
+def _rows(node: Node) -> tuple[Node, ...]:
+    """Return the rows of a list with two kinds of separators as tuples."""
+    rows = [[node.parts[0]]]
+    for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
+        if separator == ";":
+            rows.append([])
+        rows[-1].append(part)
+    return tuple(Node("tuple", tuple(row)) for row in rows)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from fractions import Fraction
 
 import mpmath
 from mpmath import mp
@@ -16,19 +15,18 @@ from .amounts import same_amounts, without_units
 from .constants import same_antiderivatives, with_constants
 from .declarations import Declared, declared, same_declarations
 from .exact import exact
-from .expressions import (
-    constant_factor,
-    same_derivatives,
-    same_expressions,
-    without_denominators,
-)
-from .families import PARAMETERS, has_modulus, is_periodic, parameter, same_families, same_residues
+from .expression_grammar import UNNAMED
+from .expressions import constant_factor, same_derivatives, same_expressions, without_denominators
+from .families import PARAMETERS, has_modulus, has_parity, is_periodic, parameter, same_families, same_residues
 from .labels import evaluated, function_values, is_alternative, without_labels
+from .numerals import same_numerals
+from .pieces import same_pieces
 from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set
 from .shapes import (
     EQUALITIES,
     as_cases,
     as_column,
+    as_list,
     as_matrix,
     as_vector,
     components,
@@ -49,12 +47,18 @@ from .values import structure
 def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
     given, known = (as_cases(with_systems(side)) for side in (given, known))
+    if known.kind == "list":
+        given = as_list(given)
     ours, theirs = declared(given, known), declared(known, given)
     if not same_declarations(ours, theirs):
         return False
     given, known = _one_parameter(ours, theirs)
     if same(given, known):
         return True
+    if len(theirs.constants) == 1:  # `f(x)=cx` for a constant c, with another letter
+        (constant,), mine = theirs.constants, names(_values(given)) - names(_values(known))
+        if len(mine) == 1 and same(substituted(given, {mine.pop(): Node("name", text=constant)}), known):
+            return True
     if _same_parametric(given, known, all_integers="Z" in theirs.sets.values()):
         return True
     return bool(theirs.sets) and _same_integers(given, known)
@@ -84,7 +88,9 @@ def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
         given = substituted(given, {ours: Node("name", text=theirs)})
         if same(given, known):
             return True
-    if all_integers and same_families(given, known):
+    listed = "list" in (given.kind, known.kind) or has_parity(given)
+    periodic = listed and ours in PARAMETERS and theirs in PARAMETERS and is_periodic(known)
+    if (all_integers or periodic) and same_families(given, known):
         return True
     renamed = list(with_constants(given, known))
     return any(same(node, known) for node in renamed) or any(same_antiderivatives(node, known) for node in renamed)
@@ -109,6 +115,8 @@ def same(given: Node, known: Node) -> bool:
         return False
     if given.kind == known.kind == "text":
         return same_sentences(given.text.lower().split(), known.text.lower().split())
+    if {given.kind, known.kind} == {"ratio", "list"} and {"am", "pm"} & {*ours.split(), *theirs.split()}:
+        return False  # a time of day is no duration
     amounts = same_amounts(given, known, same)
     if amounts is not None:
         return amounts
@@ -137,7 +145,7 @@ def _same_kind(given: Node, known: Node) -> bool:
     if ordered is not None:
         return ordered
     if "based" in (given.kind, known.kind):
-        return _same_numerals(given, known)
+        return same_numerals(given, known)
     if is_set(given) or is_set(known):
         return _same_sets(given, known)
     if given.kind == "relation" or known.kind == "relation":
@@ -146,6 +154,9 @@ def _same_kind(given: Node, known: Node) -> bool:
     given, known = as_matrix(given), as_matrix(known)
     if "empty" in (given.kind, known.kind):
         return given.kind == known.kind
+    pieces = same_pieces(given, known)
+    if pieces is not None:
+        return pieces
     if {given.kind, known.kind} == {"matrix", "tuple"}:
         given, known = components(given), components(known)
     if "matrix" in (given.kind, known.kind):
@@ -166,19 +177,6 @@ def _same_kind(given: Node, known: Node) -> bool:
     if "congruent" in (given.kind, known.kind):
         return _same_congruences(given, known)
     return same_expressions(without_units(given), without_units(known))
-
-
-def _same_numerals(given: Node, known: Node) -> bool:
-    """Compare two numerals of a base; a number without a base is the digits."""
-    if given.kind == known.kind:
-        return given.text == known.text
-    numeral, other = (given, known) if given.kind == "based" else (known, given)
-    digits, base = numeral.text.split("|")
-    if numeral.number:
-        return other.kind == "number" and other.number == numeral.number
-    if numeral is given and base != "10":
-        return False
-    return other.kind == "number" and other.number == Fraction(int(digits))
 
 
 def _is_mixed(given: Node, known: Node) -> bool:
@@ -209,12 +207,15 @@ def _same_collections(given: Node, known: Node) -> bool:
         if nested[0] != nested[1]:
             return False
     if "tuple" in (given.kind, known.kind) and not (has_signs(given) or has_signs(known)):
+        if "or" in (*given.text.split(), *known.text.split()):
+            return False
         if {given.kind, known.kind} <= {"tuple", "list"} and len(given.parts) == len(known.parts):
             return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
         if given.kind in ("tuple", "set") or known.kind in ("tuple", "set"):
             return False
     alternatives = [set(side.text.split()) == {"or"} for side in (given, known)]
-    if alternatives[0] != alternatives[1] and all(part.kind == "name" for part in (*given.parts, *known.parts)):
+    propositions = all(part.kind in ("name", "text") or part.text == "not" for part in (*given.parts, *known.parts))
+    if alternatives[0] != alternatives[1] and propositions:
         return False  # `p \\land q`, and the choices `B or D`
     ours, theirs = list(members(given)), list(members(known))
     if "set" in (given.kind, known.kind) or has_signs(given) or has_signs(known):
@@ -321,6 +322,9 @@ def _same_congruences(given: Node, known: Node) -> bool:
 
 
 def _same_sets(given: Node, known: Node) -> bool:
+    letters = [_letters(side) for side in (given, known)]
+    if all(letters) and letters[0] != letters[1]:
+        return False  # `y > 4` for `x > 4`
     try:
         return equal_intervals(intervals(given), intervals(known))
     except Unknown:
@@ -337,6 +341,12 @@ def _same_sets(given: Node, known: Node) -> bool:
     if given.kind == known.kind and given.kind in ("union", "intersection"):
         return _same_members(_operands(given), _operands(known))
     return structure(given) == structure(known)
+
+
+def _letters(node: Node) -> set[str]:
+    """Return the letters that inequalities limit; those of a set builder are bound."""
+    parts = node.parts if node.kind == "list" else (node,) if node.kind == "relation" else ()
+    return set().union(*map(names, parts)) - {UNNAMED.text}
 
 
 def _operands(node: Node) -> list[Node]:

@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from .tree import Node, TooLarge, Undefined, Unknown, names, nodes, substituted
+from .tree import Node, TooLarge, Undefined, Unknown, integer, names, nodes, substituted
 from .values import equal_values
 
 _CONSTANT = re.compile(r"[Cc](?:_\d+)?")
@@ -38,13 +38,26 @@ def with_constants(given: Node, known: Node) -> Iterator[Node]:
 
 
 def same_antiderivatives(given: Node, known: Node) -> bool:
-    """Return whether both are a sum with the same constant, and differ by a number: `\\sin^2x+C`, `-\\cos^2x+C`."""
+    """Return whether both have one constant term, and differ by a number: `\\sin^2x+C`, `-\\cos^2x+C`, `(x^3+C)/3`."""
     given, known = _value(given), _value(known)
-    terms = [_added_constants(side) for side in (given, known)] if _constants(known) else [set(), set()]
-    if len(terms[0]) != 1 or terms[0] != terms[1]:
+    constants = _added_constants(known) if _constants(known) else set()
+    if len(constants) != 1 or not constants <= names(given):
         return False
-    zero = {terms[0].pop(): Node("number")}
-    difference = Node("add", (substituted(given, zero), Node("neg", (substituted(known, zero),))))
+    constant = constants.pop()
+    plain, rest, moved = (
+        substituted(side, {constant: integer(value)}) for side, value in ((given, 0), (known, 0), (given, 1))
+    )
+    return _is_number(_difference(plain, rest)) and (
+        constant in _added_constants(given) or _is_number(_difference(moved, plain))
+    )
+
+
+def _difference(first: Node, second: Node) -> Node:
+    return Node("add", (first, Node("neg", (second,))))
+
+
+def _is_number(difference: Node) -> bool:
+    """Return whether a difference is the same for two values of its only letter."""
     letters = names(difference)
     if len(letters) != 1 or any(part.kind == "apply" for part in nodes(difference)):
         return False

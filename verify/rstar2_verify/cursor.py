@@ -13,14 +13,17 @@ _END = Token("end", "")
 
 
 class Reading:
-    """How ambiguous texts are read, in both answers alike."""
+    """How ambiguous texts are read, in both answers alike.
+
+    `commas`: `,` where a comma can mark thousands, `.` where it can be a decimal point, `;` where it only separates.
+    """
 
     def __init__(
         self,
         compounds: Collection[str] = (),
         derived: Collection[str] = (),
         *,
-        commas: bool = True,
+        commas: str = ",",
         tight: bool = False,
         vectors: bool = False,
         units: bool = True,

@@ -30,11 +30,12 @@ _FORMS = (
     (re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4})"), "mdy"),
     (re.compile(r"(\d{1,2})[/.](\d{1,2})[/.](\d{4})"), "dmy"),
 )
+_SHORT = ((re.compile(r"(\d{1,2})/(\d{1,2})()"), "mdy"), (re.compile(r"(\d{1,2})/(\d{1,2})()"), "dmy"))
 _HOUR = "|".join(word for word, number in CARDINALS.items() if 1 <= number <= 12)
 _TIME = re.compile(
-    rf"(?:(?:(?P<part>half|quarter|\d{{1,2}}(?= minutes)|five|ten|twenty(?:-five)?)(?: minutes)? "
+    rf"(?:(?:(?:an? )?(?P<part>half|quarter|\d{{1,2}}(?= minutes)|five|ten|twenty(?:-five)?)(?: minutes)? "
     rf"(?P<relation>past|after|to) )?"
-    rf"(?P<hour>\d{{1,2}}|{_HOUR})(?::(?P<minute>\d\d))?(?P<clock> o'?clock)?\s*"
+    rf"(?P<hour>\d{{1,2}}|{_HOUR})(?:[:h](?P<minute>\d\d))?(?P<clock> o'?clock)?\s*"
     r"(?P<half>a\.?\s?m\.?|p\.?\s?m\.?|in the (?:morning|afternoon|evening)|at night)?\s*)?(?P<noon>noon|midnight)?"
 )
 _SEPARATOR = re.compile(r"\s*(?:,|\band\b|\bto\b|(?<=\w)\s*[-\N{EN DASH}])\s*")
@@ -55,11 +56,14 @@ def _plain(text: str) -> tuple[str, str]:
     return (plain[: day.start()] + plain[day.end() :], day["first"] or day["last"]) if day else (plain, "")
 
 
-def dates(text: str) -> set[tuple[int, int, int, str]]:
-    """Return the readings of a date as (year, month, day, weekday), with 0 and an empty text for missing parts."""
+def dates(text: str, *, short: bool = False) -> set[tuple[int, int, int, str]]:
+    """Return the readings of a date as (year, month, day, weekday), with 0 and an empty text for missing parts.
+
+    `short`: whether `12/25` is a date, and no fraction.
+    """
     readings = set()
     plain, weekday = _plain(text)
-    for form, order in _FORMS if re.search(r"\d", plain) else ():
+    for form, order in (*_FORMS, *_SHORT * short) if re.search(r"\d", plain) else ():
         match = form.fullmatch(plain)
         if match:
             parts = dict(zip(order, match.groups(), strict=True))
@@ -115,7 +119,7 @@ def same_moments(known: str, answer: str) -> bool | None:
     """
     days = dates(known)
     if days:
-        return any(_agree(first, second) for first in days for second in dates(answer))
+        return any(_agree(first, second) for first in days for second in dates(answer, short=True))
     first = times(known)
     if not first:
         return None

@@ -13,7 +13,7 @@ from .tree import Node, names
 _SETS = {"\\mathbbZ": "Z", "\\mathbbN": "N", "\\mathbbR": "R", "\\mathbbZ^+": "N", "\\mathbbZ_+": "N",
          "\\mathbbN^*": "N", "\\mathbbZ_>0": "N", "\\mathbbZ_>=0": "N", "\\mathbbN_0": "N",
          "\\mathbbC": "R", "\\mathbbQ": "R", "vec Z": "Z", "vec R": "R", "vec N": "N",
-         "Z": "Z", "N": "N", "R": "R"}  # fmt: skip
+         "\\mathbbK": "K", "Z": "Z", "N": "N", "R": "R"}  # fmt: skip
 _PARAMETERS = frozenset("jklmnpqrst")
 _CONSTANT = re.compile(r"[A-DKa-dk](?:_\d)?")
 
@@ -24,6 +24,8 @@ class Declared(NamedTuple):
     node: Node
     sets: dict[str, str]
     """Letter of a parameter -> Z, or N for a part of the integers."""
+    constants: frozenset[str] = frozenset()
+    """Letters that the answer declares as constants."""
 
 
 def declared(node: Node, other: Node) -> Declared:
@@ -40,7 +42,7 @@ def declared(node: Node, other: Node) -> Declared:
     if node.kind != "list":
         return Declared(node, sets)
     separators = ["", *node.text.split()]
-    parts = list(node.parts)
+    parts, constants = list(node.parts), set[str]()
     while len(parts) > 1:
         last, separator = parts[-1], separators[-1]
         letter, kind = _membership(last)
@@ -52,8 +54,8 @@ def declared(node: Node, other: Node) -> Declared:
             and (letter in _PARAMETERS or separator == "where" or letter in "abcxyz")
         ):
             sets[letter] = kind
-        elif letter and kind == "R" and (letter in before):
-            pass
+        elif letter and kind in ("R", "K") and letter in before:
+            constants |= {letter} if kind == "K" else set()
         elif _is_series(parts):
             letter = parts[-4].parts[0].text
             sets[letter] = "Z"
@@ -67,7 +69,7 @@ def declared(node: Node, other: Node) -> Declared:
         parts.pop()
         separators.pop()
     value = parts[0] if len(parts) == 1 else Node("list", tuple(parts), " ".join(separators[1:]))
-    return Declared(value, sets)
+    return Declared(value, sets, frozenset(constants))
 
 
 def _membership(node: Node) -> tuple[str, str]:

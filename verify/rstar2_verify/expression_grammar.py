@@ -14,6 +14,8 @@ _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "diff
 
 _COMPARISONS = ("<", ">", "<=", ">=", "\\between")
 HOURS = (("h", 1),)
+UNNAMED = Node("name", text="any")
+"""The letter of `all real numbers greater than 3`."""
 MAX_SIGNS = 20
 """Most signs in front of one value."""
 
@@ -24,11 +26,11 @@ class ExpressionParser(CommandParser):
     def relation(self) -> Node:
         """Parse a chain of relations, and a modulus."""
         subject = self.subject if self.is_sign(*_COMPARISONS) else None
-        unnamed = Node("name", text="x") if self.is_sign("\\between") else None
+        unnamed = UNNAMED if self.is_sign("\\between") else None
         operands, operators = [subject or unnamed or self.sets()], []
         domain = None
         if operands[0].kind in ("reals", "interval", "difference") and self.is_sign(*_COMPARISONS):
-            domain, operands[0] = operands[0], Node("name", text="x")  # `all real numbers greater than 3`
+            domain, operands[0] = operands[0], UNNAMED  # `all real numbers greater than 3`
         self.subject = operands[0]
         if self.skip("\\between"):
             operands = [self.sum(), operands[0]]
@@ -75,6 +77,8 @@ class ExpressionParser(CommandParser):
         node = self.sum()
         while self.is_sign(*_SET_OPERATORS) or (self.token.text == "U" and self._joins_sets()):
             kind = _SET_OPERATORS.get(self.take().text, "union")
+            if kind == "difference" and node == Node("name", text="R"):
+                node = Node("reals")
             if kind == "difference" and not (self.is_sign("\\{", "(", "[") or self.token.text in ("R", "Z", "mathbb")):
                 if self.token.kind == "letter" and self.tokens[self.at + 1].text == "=":
                     self.at += 2
@@ -101,6 +105,8 @@ class ExpressionParser(CommandParser):
             while self.skip(":"):
                 written.append(self.token.text)
                 parts.append(self.sum())
+            if len(parts) == 2 and node.kind in ("name", "text") and parts[1].kind in ("number", "neg", "quantity"):
+                return Node("relation", tuple(parts), "=")  # `pH: 4.74`
             if len(written) == 2 and len(written[1]) == 2 and parts[1].kind == "quantity" and parts[1].unit == HOURS:
                 minutes = Node("quantity", parts[1].parts, unit=(("min", 1),))
                 return Node("list", (Node("quantity", (parts[0],), unit=HOURS), minutes), "and")  # `1:45 hours`

@@ -22,6 +22,8 @@ _MARKER = re.compile(
     r"|[*_ \t]*[:=]|[ \t]*[*_#]*[ \t]*\n)[*_]{0,3}\s*",
     re.IGNORECASE,
 )
+_BULLET = re.compile(r"\s*[-*+\N{BULLET}] +(\S.*?)[\s,;]*\Z")
+"""An item of a list, in a line of its own."""
 _CLOSING = re.compile(r"\bI hope (?:it|this) is correct[.!\s]{0,9}\Z", re.IGNORECASE)
 _WRAPPERS = tuple(
     re.compile(pattern, re.DOTALL)
@@ -93,6 +95,12 @@ def final_answer(text: str) -> str:
 
 
 def _after_marker(text: str) -> str:
+    opening, _, tagged = text.rpartition("<answer>")
+    if opening or tagged != text:
+        return tagged.partition("</answer>")[0]
+    items = [_BULLET.match(line) for line in text.split("\n")] if "\n" in text else []
+    if items and all(items):
+        return ", ".join(item[1] for item in items if item)
     if "####" in text:
         return text.rpartition("####")[2]
     for marker in reversed(list(_MARKER.finditer(text))):

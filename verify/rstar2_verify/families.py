@@ -17,11 +17,12 @@ from mpmath import mp
 from .exact import exact
 from .real_sets import linear
 from .shapes import members
-from .tree import Node, NotExact, Undefined, Unknown, names, nodes
+from .tree import Node, NotExact, Undefined, Unknown, integer, mapped, names, nodes, substituted
 from .values import DIGITS
 
 PARAMETERS = frozenset("klmn")
 """Letters of an integer parameter that no text declares."""
+MINUS_ONE = Node("neg", (integer(1),))
 _MAX_OFFSETS = 200
 _MAX_MODULUS = 10_000
 
@@ -83,7 +84,33 @@ def _families(node: Node) -> list[tuple[Any, Any]]:
     parts = list(members(_unlabelled(node)))
     if any(len(names(part)) != 1 for part in parts):
         raise Unknown("a member without a parameter")
-    return [linear(part) for part in parts]
+    return [family for part in parts for family in _by_parity(part)]
+
+
+def has_parity(node: Node) -> bool:
+    """Return whether a tree has a power of -1."""
+    return any(part.kind == "pow" and part.parts[0] == MINUS_ONE for part in nodes(node))
+
+
+def _by_parity(node: Node) -> list[tuple[Any, Any]]:
+    r"""Return (slope, offset) of an expression; of one with `(-1)^n` those of the even and of the odd numbers."""
+    if not has_parity(node):
+        return [linear(node)]
+    (letter,) = names(node)
+    families = []
+    for parity in range(2):
+
+        def sign(part: Node, parity: int = parity) -> Node | None:
+            if part.kind != "pow" or part.parts[0] != MINUS_ONE:
+                return None
+            exponents = [exact(substituted(part.parts[1], {letter: integer(value)})) for value in (parity, parity + 2)]
+            if any(exponent.denominator != 1 for exponent in exponents) or (exponents[1] - exponents[0]) % 2:
+                raise Unknown("a power that changes within the even numbers")
+            return MINUS_ONE if exponents[0] % 2 else integer(1)
+
+        steps = Node("add", (Node("mul", (integer(2), Node("name", text=letter))), integer(parity)))
+        families.append(linear(substituted(mapped(node, sign), {letter: steps})))
+    return families
 
 
 def _rational(value: Any) -> Fraction | None:

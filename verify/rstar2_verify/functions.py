@@ -174,6 +174,20 @@ class FunctionParser(NameParser):
         if name == "Matrix":
             rows = [row.parts if row.kind in ("tuple", "interval", "list") else (row,) for row in parts]
             return Node("matrix", tuple(Node("row", row) for row in rows), "matrix")
+        if name == "diag":
+            zero = integer(0)
+            rows = [
+                tuple(part if at == place else zero for at in range(len(parts))) for place, part in enumerate(parts)
+            ]
+            return Node("matrix", tuple(Node("row", row) for row in rows), "matrix")
+        if name == "Piecewise":
+            rows = [row.parts for row in (parts if parts[0].kind == "tuple" else (inner,))]
+            last = Node("text", text="otherwise")
+            return Node(
+                "matrix",
+                tuple(Node("row", (row[0], last if row[-1].text.lower() == "true" else row[-1])) for row in rows),
+                "cases",
+            )
         if name in ("Poly", "Integer"):
             return parts[0]
         if name == "factorial":

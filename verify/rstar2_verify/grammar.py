@@ -66,6 +66,11 @@ class Parser(ExpressionParser):
                 items.append(declared)
                 separators.append("where")
                 continue
+            if self.token.text.lower() == "remainder" and self.ahead().kind == "number":
+                self.take()
+                quotient = items[-1].parts[0] if items[-1].text == "quotient" else items[-1]
+                items[-1] = Node("remainder", (quotient, self.sum()))
+                continue
             separators.append({"\\quad": ",", "\\\\": ","}.get(separator, separator))
             items.append(self.statement())
         if len(items) == 1:
@@ -80,13 +85,19 @@ class Parser(ExpressionParser):
             self.at += 1
             bracket = True
         starts = self.token.kind == "word" and self.token.text.lower() in _DECLARING
-        if not (starts or bracket or (self.token.kind == "command" and self.token.text == "forall")):
+        if not (
+            starts or bracket or self._is_integer() or (self.token.kind == "command" and self.token.text == "forall")
+        ):
             return None
         forall = self.token.kind == "command" and self.token.text == "forall"
         if starts or forall:
             self.take()
         kind = ""
-        while self.token.kind == "word" or (self.token.text == "a" and self.ahead().kind in ("word", "letter")):
+        while self.token.kind == "word" or (
+            self.token.text == "a"
+            and self.ahead().kind in ("word", "letter")
+            and self.ahead().text not in ("is", "are")
+        ):
             word = self.take().text.lower()
             kind = self._kind_of(word) or kind
         if not (self.token.kind in ("letter",) or (self.token.kind == "command" and self.token.text == "vec")):
@@ -97,7 +108,9 @@ class Parser(ExpressionParser):
         except ParseError:
             self.at = start
             return None
-        while self.token.kind == "word" or (self.token.text == "a" and self.token.roman):
+        while self.token.kind == "word" or (
+            self.token.text == "a" and (self.token.roman or self.ahead().kind == "word")
+        ):
             word = self.take().text.lower()
             kind = self._kind_of(word) or kind
         if bracket and not self.skip(")"):
@@ -112,11 +125,18 @@ class Parser(ExpressionParser):
         self.at = start
         return None
 
+    def _is_integer(self) -> bool:
+        """Return whether `k an integer` or `n is any integer` follows."""
+        following = [token.text.lower() for token in self.tokens[self.at + 1 : self.at + 4] if token.kind == "word"]
+        return self.token.kind == "letter" and any(word.startswith("integer") for word in following)
+
     @staticmethod
     def _kind_of(word: str) -> str:
         if word.startswith("integer"):
             return "Z"
-        if word in ("real", "constant", "constants", "reals", "number", "numbers"):
+        if word in ("constant", "constants"):
+            return "K"
+        if word in ("real", "reals", "number", "numbers"):
             return "R"
         return {"natural": "N", "positive": ""}.get(word, "")
 
@@ -173,6 +193,8 @@ class Parser(ExpressionParser):
         token = self.token
         if token.kind == "letter" and token.roman and token.text in ("a", "A") and words_follow(self.tokens, self.at):
             return True
+        if token.text in ("a", "A") and self.at == 0 and self.ahead().kind == "number" and self.ahead().gap:
+            return True  # `a 15% increase`
         if token.text in ("a", "A") and self.at == 0 and words_follow(self.tokens, 0) and self.ahead().gap:
             return True
         if token.kind != "word" or is_number_word(token) or token.text in self.compounds:
@@ -274,7 +296,7 @@ def tokenized(text: str, reading: Reading) -> list[Token]:
 
 
 @functools.lru_cache(maxsize=512)
-def _tokenized(text: str, compounds: tuple[str, ...], commas: bool) -> list[Token]:
+def _tokenized(text: str, compounds: tuple[str, ...], commas: str) -> list[Token]:
     return phrased(Lexer(text, compounds, commas=commas).read())
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 
+from .evaluator import TRIGONOMETRIC
 from .expressions import same_expressions
-from .shapes import EQUALITIES, defined_function, has_signs, is_equation, with_binomials
+from .numerals import in_tens
+from .shapes import EQUALITIES, defined_function, is_equation, with_binomials
 from .tree import Node, TooLarge, Undecided, Undefined, Unknown, integer, names, substituted
 from .values import equal_values
 
-_ACCENT = re.compile("(?:hat|bar|tilde) ")
+_ACCENT = re.compile("(?:hat|bar|tilde) |°")
 _FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
 """Letters that a tuple has in the order of the alphabet."""
 
@@ -20,7 +22,7 @@ _FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
 def _is_label(node: Node) -> bool:
     """Return whether the left side of an equation only names the right one: `x`, `f(2)`, `a+b`, `(x,y)`."""
     if node.kind in ("name", "apply", "text", "constant", "bind", "noted"):
-        return True
+        return node.text != "not"
     if node.kind == "mul":
         first, second = node.parts
         event = second.kind in ("relation", "union", "intersection")  # `\\mathbb{P}(X=1)`
@@ -59,6 +61,8 @@ def _is_name(node: Node) -> bool:
         if node.text != "()":
             return False
         return _is_name(function) or all(part.kind == "name" for part in function.parts)
+    if node.kind == "call" and node.text in TRIGONOMETRIC:
+        return bool(re.fullmatch(r"[A-Z]|\\[a-z]+|angle .*", node.parts[0].text))  # `\\cos\\theta = 3/5`
     return node.kind == "call" and node.text in ("abs", "det") and _is_name(node.parts[0])
 
 
@@ -95,7 +99,8 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
     if len(labels) == 1 and _is_label(value) and not _is_label(labels[0]) and value.kind == "name":
         labels, value = [value], labels[0]  # `5 = x`
     for label in labels:
-        if not _is_label(label) and not _equal_or_unknown(label, value):
+        written_out = label.kind == "add" and any(part.kind == "dots" for part in label.parts)
+        if not (written_out or _is_label(label) or _equal_or_unknown(label, value)):
             return node
     return value
 
@@ -128,13 +133,10 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
         if (
             named
             and given.text == known.text
-            and _bare(label) == _bare(second)
+            and _same_label(label, second)
             and len(given.parts) == len(known.parts) == 2
         ):
             return value, known_value
-        if has_signs(given) or has_signs(known):
-            same_label = label.text.partition("_")[0] == second.text.partition("_")[0] and label.kind == "name"
-            return (value, known_value) if same_label else None
         phrase = next((side.text for side in (label, second) if side.kind == "text"), "")
         worded = (label.kind == "text") != (second.kind == "text") and (
             phrase[1:] == phrase[1:].lower() or label.text == second.text
@@ -145,7 +147,8 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
     if functions[0] is None or functions[1] is None or given.parts[0] == known.parts[0]:
         return None
     (name, argument), (other, theirs) = functions[0], functions[1]
-    if name != other and "y" not in (name, other):
+    terms = {name, other} <= {"a_", "u_", "t_", "T_"}  # `b_n` may be another sequence of the problem
+    if name != other and "y" not in (name, other) and not terms:
         return None
     value = given.parts[1]
     if argument and theirs and argument != theirs:
@@ -153,6 +156,21 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
             return None
         value = substituted(value, {argument: Node("name", text=theirs)})
     return value, known.parts[1]
+
+
+def _same_label(first: Node, second: Node) -> bool:
+    r"""Return whether two labels are the same without accents, or of one name of which one has an index: `\theta_c`."""
+    if _bare(first) == _bare(second):
+        return True
+    if {first.kind, second.kind} == {"tuple", "name"}:  # `(x,y,z) =` and `\\vec r =`
+        point, vector = (first, second) if first.kind == "tuple" else (second, first)
+        return (
+            vector.text in ("vec r", "r") and [part.text for part in point.parts] == ["x", "y", "z"][: len(point.parts)]
+        )
+    texts = [_bare(side).text for side in (first, second) if side.kind == "name"]
+    return (
+        len(texts) == 2 and texts[0].partition("_")[0] == texts[1].partition("_")[0] and "_" not in min(texts, key=len)
+    )
 
 
 def _bare(label: Node) -> Node:
@@ -184,6 +202,7 @@ def _shortened(node: Node) -> Node:
 def _equal_or_unknown(label: Node, value: Node) -> bool:
     if value.kind == "quantity" and label.kind != "quantity":
         value = value.parts[0]  # `A = 6 \\cdot 4 = 24 cm^2`
+    label, value = in_tens(label), in_tens(value)
     try:
         return equal_values(label, value)
     except (Unknown, TooLarge, Undefined):
@@ -206,7 +225,7 @@ def _list_without_labels(node: Node, other: Node) -> Node:
         values = {part.parts[0].text: part.parts[-1] for part in node.parts}
         letters = {name.partition("_")[0] for name in values}
         if len(letters) < len(node.parts):
-            return Node("list", tuple(part.parts[-1] for part in node.parts), ",")
+            return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)
         order = _named_order(other) or _usual_order(list(values))
         return Node("tuple", tuple(values[name] for name in order)) if set(order) == set(values) else node
     if labelled[0] and not any(part.kind == "relation" for part in node.parts[1:]):

@@ -35,7 +35,7 @@ MATH_WORDS = {
     "gamma": "gamma", "exp_polar": "exp", "Integer": "Integer", "Float": "Integer", "Pow": "Pow", "Mul": "Mul",
     "Add": "Add", "conjugate": "conjugate", "otimes": "otimes", "MutableDenseMatrix": "Matrix", "Piecewise": "Piecewise",
     "ImmutableDenseMatrix": "Matrix", "root": "sympyroot", "Ne": "Ne", "Le": "Le", "Lt": "Lt", "Ge": "Ge", "Gt": "Gt",
-    "Open": "Interval.open",
+    "Open": "Interval.open", "diag": "diag",
 }  # fmt: skip
 """Words of Python, SymPy and plain text -> command."""
 
@@ -120,7 +120,9 @@ SYNONYMS = {
     "eastward": "east", "westward": "west", "northward": "north", "southward": "south", "leftward": "left",
     "rightward": "right", "dne": "undefined", "convergent": "converges", "divergent": "diverges", "infinite": "infinitely many",
     "undefined": "undefined", "anticlockwise": "counterclockwise", "upwards": "up", "upward": "up", "downwards": "down",
-    "downward": "down", "kids": "children", "max": "maximum", "min": "minimum",
+    "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
+    "weds": "wednesday", "nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast",
+    "infty": "infinitely many", "fri": "friday", "sat": "saturday", "downward": "down", "kids": "children", "max": "maximum", "min": "minimum",
 }  # fmt: skip
 
 _BE = r"(?:(?:is|are|must be|should be|can be|has to be) )"
@@ -158,7 +160,7 @@ _KNOWN = word_set(
     "september october november december degrees degree celsius fahrenheit kelvin radians radian newtons joules watts",
     "volts amps ohms tesla pascals hertz moles coulombs farads square cubic squared cubed only about around cube",
     "he she it they has have left more less than out max min if with and or on as but usd eur hr hrs sec secs min mins",
-    "dogs cats dog cat cow cows pen pens cup cups way ways old new one two both day yr yrs tons ton each",
+    "tues thurs weds dogs cats dog cat cow cows pen pens cup cups way ways old new one two both day yr yrs tons ton each",
 )
 KNOWN_WORDS = (
     _KNOWN

@@ -128,6 +128,8 @@ class NameParser(UnitParser):
         return Node("name", text="unit i") if self.vectors else Node("constant", text="i")
 
     def _greek(self, name: str) -> Node:
+        if name == "Delta" and self.token.kind == "letter" and not self.token.roman:
+            return self.name("\\Delta " + self.take().text)  # a difference is one name
         if name == "nabla":
             if self.token.kind == "letter":
                 return self.name("nabla " + self.take().text)
@@ -164,8 +166,8 @@ class NameParser(UnitParser):
             return node._replace(text=node.text + "'" * (1 if name == "dot" else 2))
         if name in ("hat", "vec") and re.fullmatch(r"(?:vec |hat |unit )*[ijk]", flat) and inner.kind != "number":
             return Node("name", text=f"unit {flat[-1]}")
-        if name == "hat" and flat in ("x", "y", "z") and not self.is_sign("="):
-            return Node("name", text=f"unit {'ijk'['xyz'.index(flat)]}")
+        if name == "hat" and re.fullmatch("(?:vec )?[xyz]", flat) and not self.is_sign("="):
+            return Node("name", text=f"unit {'ijk'['xyz'.index(flat[-1])]}")
         if name == "vec" and inner.kind == "number":
             return inner
         if name == "bar" and re.fullmatch("[A-Z]{2}", flat):

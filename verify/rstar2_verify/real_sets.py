@@ -32,7 +32,7 @@ class RealInterval(NamedTuple):
 
 _MAX_MEMBERS = 1000
 """Most members of a set of integers that is compared with a list."""
-_REALS = [RealInterval(-mp.inf, False, mp.inf, False)]
+REALS = [RealInterval(-mp.inf, False, mp.inf, False)]
 
 
 def is_set(node: Node) -> bool:
@@ -71,19 +71,19 @@ def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:
     """
     match node.kind:
         case "reals":
-            return _REALS
+            return REALS
         case "empty":
             return []
         case "interval" | "tuple" if len(node.parts) == 2:
             return _interval(node)
         case "set":
-            return _merged([_point(part) for part in node.parts])
+            return merged([_point(part) for part in node.parts])
         case "union":
-            return _merged([*intervals(node.parts[0], letter), *intervals(node.parts[1], letter)])
+            return merged([*intervals(node.parts[0], letter), *intervals(node.parts[1], letter)])
         case "intersection":
             return _intersection(intervals(node.parts[0], letter), intervals(node.parts[1], letter))
         case "difference":
-            return _intersection(intervals(node.parts[0], letter), _complement(intervals(node.parts[1], letter)))
+            return _intersection(intervals(node.parts[0], letter), complement(intervals(node.parts[1], letter)))
         case "builder":
             element, condition = node.parts
             inner = intervals(condition)
@@ -113,7 +113,7 @@ def equal_intervals(first: list[RealInterval], second: list[RealInterval]) -> bo
 
 def equal_integers(first: list[RealInterval], second: list[RealInterval]) -> bool:
     r"""Return whether two sets of intervals have the same integers: `n>3` and `n \ge 4`."""
-    return equal_intervals(*(_merged(list(_integers(part))) for part in (first, second)))
+    return equal_intervals(*(merged(list(_integers(part))) for part in (first, second)))
 
 
 def _integers(parts: list[RealInterval]) -> Iterator[RealInterval]:
@@ -163,7 +163,7 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
     operators = node.text.split()
     if operators in (["\\in"], ["\\notin"]):
         members = intervals(node.parts[1])
-        return members if operators == ["\\in"] else _complement(members)
+        return members if operators == ["\\in"] else complement(members)
     letters = [at for at, part in enumerate(node.parts) if names(part)]
     if len(letters) != 1 or len(names(node)) != 1 or names(node) != {letter or next(iter(names(node)))}:
         raise Unknown("not one letter, in one part of a relation")
@@ -171,14 +171,14 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
     expression = node.parts[at]
     absolute = expression.kind == "call" and expression.text == "abs"
     slope, offset = linear(expression.parts[0] if absolute else expression)
-    result = _REALS
+    result = REALS
     for index, operator in enumerate(operators):
         if index not in (at - 1, at):
             raise Unknown("a chain of constants")
         bound = _bound(node.parts[at - 1 if index == at - 1 else at + 1])
         if operator in ("=", "!="):
             point = [RealInterval(bound, True, bound, True)]
-            result = _intersection(result, point if operator == "=" else _complement(point))
+            result = _intersection(result, point if operator == "=" else complement(point))
             continue
         if operator not in TURNED:
             raise Unknown(operator)
@@ -193,8 +193,8 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
     with mp.workdps(DIGITS):
         if absolute:
             positive = _intersection(result, [RealInterval(mp.mpf(0), True, mp.inf, False)])
-            result = _merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
-        return _merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
+            result = merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
+        return merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
 
 
 def linear(node: Node) -> tuple[Any, Any]:
@@ -239,7 +239,7 @@ def _conditions(node: Node, letter: str | None) -> list[RealInterval]:
             (separator in (",", ";") or part.kind != "relation") and not excluded and not _overlap(result, part, letter)
         )
         result = (
-            _merged([*result, *intervals(part, letter)])
+            merged([*result, *intervals(part, letter)])
             if join_parts
             else _intersection(result, intervals(part, letter))
         )
@@ -257,7 +257,7 @@ def _same(first: Any, second: Any) -> bool:
         return bool(abs(first - second) <= mpmath.mpf(10) ** -100 * max(abs(first), abs(second)))
 
 
-def _merged(parts: list[RealInterval]) -> list[RealInterval]:
+def merged(parts: list[RealInterval]) -> list[RealInterval]:
     """Return sorted intervals; those that touch are one."""
     result: list[RealInterval] = []
     for interval in sorted(parts, key=lambda interval: (interval.low, not interval.low_closed)):
@@ -288,10 +288,10 @@ def _intersection(first: list[RealInterval], second: list[RealInterval]) -> list
             high, high_closed = min((a.high, a.high_closed), (b.high, b.high_closed), key=lambda end: end[0])
         if (low < high and not _same(low, high)) or (_same(low, high) and low_closed and high_closed):
             result.append(RealInterval(low, low_closed, high, high_closed))
-    return _merged(result)
+    return merged(result)
 
 
-def _complement(parts: list[RealInterval]) -> list[RealInterval]:
+def complement(parts: list[RealInterval]) -> list[RealInterval]:
     result, low, closed = [], -mp.inf, False
     for interval in parts:
         if low < interval.low or (closed and not interval.low_closed and low == interval.low):

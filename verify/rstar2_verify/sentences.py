@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from .lexicon import CARDINALS, SCALES, word_set
-from .texts import opposed
+from .texts import opposed, opposed_directions
 
 MAX_CHARACTERS = 2_000
 """Longest text that is read as a sentence."""
@@ -59,7 +59,8 @@ _DETERMINERS = word_set("the these those all in over per every each last first n
 
 def statements(text: str, known: str) -> Iterator[str]:
     """Yield the parts of a text that its last sentence may state as the answer, if no word opposes the known answer."""
-    if len(text) > MAX_CHARACTERS or opposed(*(re.findall("[a-z]+", side.lower()) for side in (text, known))):
+    ours, theirs = (re.findall("[a-z]+", side.lower()) for side in (text, known))
+    if len(text) > MAX_CHARACTERS or opposed(ours, theirs) or opposed_directions(ours, theirs):
         return
     decision = _DECISION.match(text)
     if decision and not re.search(r"\b(?:yes|no|true|false|but|however|maybe)\b", decision[2], re.IGNORECASE):
@@ -125,7 +126,7 @@ def _only_number(sentence: str) -> Iterator[str]:
         for numeral in _NUMERAL.finditer(sentence)
         if sentence[: numeral.start()].rpartition(" ")[0].rpartition(" ")[2].lower() not in _DETERMINERS
     ]
-    if len(numerals) != 1 or re.search(r"[=^+*/<>{}()]", sentence):
+    if len(numerals) != 1 or re.search(r"[=^+*/<>{}()]|\\[a-zA-Z]", sentence):
         return
     before = re.findall(r"[A-Za-z']+", sentence[: numerals[0].start()])
     after = re.findall(r"[A-Za-z']+", sentence[numerals[0].end() :])

@@ -13,7 +13,7 @@ from .tree import Node, names, nodes, substituted
 
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
-_OTHERWISE = re.compile("otherwise|else(?:where)?")
+OTHERWISE = re.compile("otherwise|else(?:where)?")
 
 
 def is_equation(node: Node) -> bool:
@@ -200,7 +200,7 @@ def _factors(node: Node) -> list[tuple[str, str]] | None:
 def without_otherwise(*sides: Node) -> Iterator[Node]:
     """Yield cases without the condition of a last row, if one of them has `otherwise` there."""
     last = [side.parts[-1] for side in sides]
-    if not any(_OTHERWISE.fullmatch(part.text) for row in last for part in row.parts):
+    if not any(OTHERWISE.fullmatch(part.text) for row in last for part in row.parts):
         yield from sides
         return
     for side, row in zip(sides, last, strict=True):
@@ -222,6 +222,12 @@ def with_systems(node: Node) -> Node:
     return Node("list", systems, ",") if {len(group) for group in groups} == {len(groups[0])} != {1} else node
 
 
+def as_list(node: Node) -> Node:
+    r"""Return the list of `3 \to 6 \to 12`; other nodes unchanged."""
+    arrows = node.text.split() if node.kind == "relation" else []
+    return Node("list", node.parts, "," * len(arrows)) if len(arrows) > 1 and set(arrows) == {"\\to"} else node
+
+
 def as_cases(node: Node) -> Node:
     r"""Return the cases of `x^2 \text{ for } x<0, 2x \text{ otherwise}`; other nodes unchanged."""
     rows: list[Node] = []
@@ -230,7 +236,7 @@ def as_cases(node: Node) -> Node:
         if separator == "where":
             rows[-1] = rows[-1]._replace(parts=(rows[-1].parts[0], part))
             continue
-        last = Node("text", text=part.text) if part.kind == "noted" and _OTHERWISE.fullmatch(part.text) else None
+        last = Node("text", text=part.text) if part.kind == "noted" and OTHERWISE.fullmatch(part.text) else None
         value = part.parts[0] if last else part
         if is_equation(value) and len(value.parts) == 2:
             label, value = value.parts

@@ -48,7 +48,7 @@ UNICODE_COMMANDS = {
     "∫": "int", "∑": "sum", "∏": "prod", "∂": "partial", "∇": "nabla", "ℏ": "hbar", "⌊": "lfloor", "⌋": "rfloor",
     "⌈": "lceil", "⌉": "rceil", "ℝ": "R", "ℤ": "Z", "ℕ": "N", "ℚ": "Q", "ℂ": "C", "Ω": "Omega", "ℓ": "ell", "∀": "forall",
     **{letter: name for letter, name in zip("αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ", ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi", "Psi", "Omega"], strict=True)},
-    "µ": "mu", "ⅈ": "imath", "ϕ": "phi", "ϵ": "epsilon",
+    "µ": "mu", "¬": "neg", "ⅈ": "imath", "ϕ": "phi", "ϵ": "epsilon",
 }  # fmt: skip
 SUPERSCRIPTS = {**dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵏᵗᵃᵇᵐ", "0123456789+-()nixyktabm", strict=True))}
 SUBSCRIPTS = {**dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₐₑₓₙᵢⱼₖₘₜₙ", "0123456789+-()aexnijkmtn", strict=True))}

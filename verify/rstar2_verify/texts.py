@@ -18,8 +18,16 @@ _SENTENCE = word_set(
     "geometry molecular function functions graph series sequence figure shape matrix triangle's sum lies no-one person",
     "reaction process triangle quadrilateral hybridization hybridized hybridised statement we it",
 )
-_GROUPED = DIRECTIONS | frozenset(word for group in GROUPS for members in group for word in members)
+_PLACES: dict[str, list[tuple[int, int]]] = {}
+"""Word -> its groups of words that exclude each other, and its place in them."""
+for _group, _alternatives in enumerate(GROUPS):
+    for _member, _alternative in enumerate(_alternatives):
+        for _word in _alternative:
+            _PLACES.setdefault(_word, []).append((_group, _member))
+_WITHOUT_CONTENT = NEUTRAL | DIRECTIONS | _PLACES.keys()
+_DROPPED = (NEUTRAL | _SENTENCE | {"th", "st", "nd", "rd"}) - DIRECTIONS
 _IGNORED_SIGNS = frozenset(":;()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
+_ANNOUNCING = word_set("statement statements option options choice choices only are correct true the answer answers is")
 _ROMAN = frozenset(["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"])
 
 
@@ -39,7 +47,7 @@ def compatible_notes(given: str, known: str) -> bool:
     if not same_meaning(ours, theirs):
         return False
     contents = [
-        {_singular(word) for word in side if word not in NEUTRAL | _GROUPED and unit_of(word) is None}
+        {_singular(word) for word in side if word not in _WITHOUT_CONTENT and unit_of(word) is None}
         for side in (ours, theirs)
     ]
     symbols = [{word for word in side if word.startswith("=")} for side in contents]
@@ -59,15 +67,27 @@ def same_meaning(given: Sequence[str], known: Sequence[str]) -> bool:
     return True
 
 
+def opposed_directions(given: Collection[str], known: Collection[str]) -> bool:
+    """Return whether both answers have words of directions, and none in common."""
+    sides = [{SYNONYMS.get(word, word) for word in side} & DIRECTIONS for side in (given, known)]
+    return all(sides) and sides[0].isdisjoint(sides[1])
+
+
 def opposed(given: Collection[str], known: Collection[str]) -> bool:
     """Return whether one of two words that exclude each other is in each answer: `gain` and `loss`."""
-    for group in GROUPS:
-        first, second = (
-            {at for at, members in enumerate(group) if not members.isdisjoint(side)} for side in (given, known)
-        )
-        if len(first) == len(second) == 1 and first != second:
-            return True
-    return False
+    first, second = (_members(side) for side in (given, known))
+    return any(
+        len(first[group]) == len(second[group]) == 1 and first[group] != second[group]
+        for group in first.keys() & second.keys()
+    )
+
+
+def _members(side: Collection[str]) -> dict[int, set[int]]:
+    """Return the members of the groups of excluding words: number of the group -> numbers of its members."""
+    members: dict[int, set[int]] = {}
+    for group, member in (place for word in side for place in _PLACES.get(word, ())):
+        members.setdefault(group, set()).add(member)
+    return members
 
 
 def sentence(tokens: Sequence[Token]) -> list[str]:
@@ -90,14 +110,12 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
             result[-1] += word
             continue
         result += _plain_words(word)
-    dropped = NEUTRAL | _SENTENCE | {"th", "st", "nd", "rd"}
-    kept = [word for word in result if (len(word) == 1 and word not in "a^") or word not in dropped | {"^"}]
+    kept = [word for word in result if word != "^" and ((len(word) == 1 and word != "a") or word not in _DROPPED)]
     kept = kept or result
     while kept and kept[-1] == ",":
         kept.pop()
     kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] == ["and"])]
-    kept = ["and" if word == "," else word for word in kept]
-    return kept
+    return ["and" if word == "," else SYNONYMS.get(word, word) for word in kept]
 
 
 def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
@@ -110,8 +128,10 @@ def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
         return sorted(runs[0]) == sorted(runs[1]) if circled else runs[0] == runs[1]
     if not same_meaning(given, known):
         return False
-    if "and" in known and "or" not in (*given, *known):
-        parts = [sorted(" ".join(map(_singular, side)).split(" and ")) for side in (given, known)]
+    joined = "nor" if "neither" in known else "and"
+    if joined in known and "or" not in (*given, *known):
+        sides = [[_singular(word) for word in side if word != "neither"] for side in (given, known)]
+        parts = [sorted(" ".join(side).split(f" {joined} ")) for side in sides]
         return parts[0] == parts[1] and len(parts[0]) > 1 and not set(known) & {"true", "false", "yes", "no"}
     counted = any(word.isdigit() for word in known)
     return counted and [_singular(word) for word in given] == [_singular(word) for word in known]
@@ -181,7 +201,7 @@ def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
             listed.append(text)
         elif token.kind == "word" and (text in _ROMAN or re.fullmatch("[A-H]{2,8}", text)):
             listed += [text] if text in _ROMAN else list(text)
-        elif token.kind != "end":
+        elif token.kind != "end" and text.lower() not in _ANNOUNCING:
             return None
     letters = all(len(item) == 1 and item in "ABCDEFGH" for item in listed)
     if len(listed) < 2 or len(set(listed)) < len(listed) or not (letters or set(listed) <= _ROMAN):

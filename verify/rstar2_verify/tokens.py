@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
 from fractions import Fraction
-from typing import NamedTuple
 
 from .extract import ENVIRONMENT, ESCAPED
 from .lexicon import FUNCTION_ALIASES, FUNCTIONS, GREEK, KNOWN_WORDS, MATH_WORDS, is_prose
+from .scanner import LITERAL, NUMERAL, Scanner, Token
 from .signs import (
     FONTS,
     FRACTIONS,
@@ -28,25 +27,10 @@ from .signs import (
     VARIANTS,
 )
 from .tree import Node, ParseError
-from .units import unit_of
+from .units import PREFIX_NAMES, unit_of
 
-MAX_EXPONENT = 5000
-"""Largest absolute exponent of a number in scientific notation."""
 MAX_DEPTH = 60
 """Deepest nesting of font commands."""
-
-
-class Token(NamedTuple):
-    """A token of an answer."""
-
-    kind: str
-    text: str
-    gap: int = 0
-    """The gap before it: 0 nothing, 1 a blank, 2 a spacing command."""
-    node: Node | None = None
-    """The value of a number."""
-    roman: bool = False
-    """Whether it is in a font command for text."""
 
 
 _IGNORED = '\u200b\u200c\u200d\u2060\ufeff\xad`$\N{VARIATION SELECTOR-16}✓✔"'
@@ -55,49 +39,15 @@ _BROKEN = {"\x0c": "f", "\x08": "b", "\t": "t", "\r": "r", "\n": "n", "\x07": "a
 _MARKS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u20d7": "vec"}
 _COMBINED = re.compile(f"([A-Za-z])([{''.join(_MARKS)}])")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
-_GROUPED = re.compile(
-    r"\d{1,3}(?:(?:\{,\}|,?\\!|,\\!|\\,|\\ |[ _\u2009\u202f\xa0]|\\;)\d{3})+(?!\d| ?\d)(?:\.\d+)?"
-    r"|\d{1,3}(?:\{?,\}?\\!\s*\d{3})+(?!\d)(?:\.\d+)?"
-)
-_COMMAS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d|,\d)(?:\.\d+)?")
-_DIGITS = re.compile(r"\d+(?:\.\d+|\.(?!\.|\s*[A-Za-z]{2}))?|\.\d+", re.ASCII)
-_EXPONENT = re.compile(r"[eE]([-+]?\d+)(?![\w.]|\s*\^)")
-_REPEATED = re.compile(
-    r"\s*\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))(?:(\d*)\\dot\s*(?:\{\s*(\d)\s*\}|(\d)))?|\((\d+)\)(?=\s*$)"
-)
-_DOTS = re.compile(r"\s*(?:\.{3}|…|\\(?:ldots|dots|cdots)(?![a-zA-Z]))")
-_LITERAL = re.compile(r"0([xX](?=[0-9a-fA-F]{1,64}\b)|[bB](?=[01]{1,64}\b)|[oO](?=[0-7]{1,64}\b))([0-9a-fA-F]+)")
-_NUMERAL = re.compile(r"([0-9]{0,32}[A-F][0-9A-F]{0,32})_(?:16|\{\s*(?:\\text\s*\{)?\s*(?:16|hex|sixteen)\s*\}?\s*\})")
+_SI_GROUP = re.compile(r"\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}")
+_SI_PART = re.compile(r"\\[a-zA-Z]+|[^\\\s]+")
+"""Commands of a unit, and a unit as text."""
 _LETTERS = re.compile(r"[^\W\d_]+")
 _BARE = sorted(FUNCTIONS - {"arg", "Re", "Im", "det", "lg", "sgn", "cis", "gcd", "lcm", "max", "min"}, key=len)[::-1]
 
 
-def repeating(whole: str, start: str, period: str) -> Fraction:
-    """Return `whole.start` followed by `period` repeated without end."""
-    shift = 10 ** len(start)
-    nines = 10 ** len(period) - 1
-    return Fraction(int(whole or "0")) + Fraction(int(start or "0"), shift) + Fraction(int(period), shift * nines)
-
-
-def _continued(digits: str) -> tuple[str, str] | None:
-    """Return (start, period) of decimals before dots: `1666` is 1 and 6; None if nothing repeats."""
-    for length in range(1, len(digits) // 2 + 1):
-        period, start, count = digits[-length:], digits, 0
-        while start.endswith(period):
-            start, count = start[:-length], count + 1
-        if count >= 3 or (count >= 2 and (not start or length > 1)):
-            return start, period
-    return None
-
-
-class Lexer:
+class Lexer(Scanner):
     """Splits a text into tokens."""
-
-    def __init__(self, text: str, compounds: Collection[str] = (), *, commas: bool = True, depth: int = 0) -> None:
-        self.text, self.compounds, self.commas, self.depth = text, compounds, commas, depth
-        self.tokens: list[Token] = []
-        self.brackets: list[str] = []
-        self.gap, self.roman = 0, False
 
     def read(self) -> list[Token]:
         """Return the tokens, with an end token."""
@@ -106,17 +56,6 @@ class Lexer:
         while at < len(self.text):
             at = self._next(at)
         return [*self.tokens, Token("end", "", self.gap)]
-
-    def _add(self, kind: str, text: str, node: Node | None = None, gap: int | None = None) -> None:
-        self.tokens.append(Token(kind, text, self.gap if gap is None else gap, node, self.roman))
-        self.gap = 0
-
-    def _sign(self, text: str) -> None:
-        if text in ("(", "[", "{", "\\{"):
-            self.brackets.append(text)
-        elif text in (")", "]", "}", "\\}") and self.brackets:
-            self.brackets.pop()
-        self._add("sign", text)
 
     def _next(self, at: int) -> int:
         character = self.text[at]
@@ -129,7 +68,7 @@ class Lexer:
         if self.text[at : at + 3] in ("{:}", "{=}", "{+}", "{-}", "{<}", "{>}"):
             self._sign(self.text[at + 1])
             return at + 3
-        numeral = _LITERAL.match(self.text, at) or _NUMERAL.match(self.text, at)
+        numeral = LITERAL.match(self.text, at) or NUMERAL.match(self.text, at)
         if numeral:
             return self._numeral(numeral)
         if re.match(r"\.?[0-9]", self.text[at : at + 2]):
@@ -226,6 +165,8 @@ class Lexer:
     def _command_named(self, name: str, end: int) -> int:
         if name in TEXTS or name in FONTS:
             return self._font(name, end)
+        if name in ("num", "ang", "SI", "qty", "si", "unit"):
+            return self._measured(name, end)
         if name in (ENVIRONMENT, "end"):
             closing, opening = self.text.find("}", end), self.text.find("{", end)
             if opening < 0 or closing < opening:
@@ -242,6 +183,9 @@ class Lexer:
                 raise ParseError("\\not without a relation")
             self._sign({"=": "!=", "\\in": "\\notin", "\\equiv": "\\nequiv"}[match[1]])
             return match.end()
+        if name == " " and self.text[end : end + 1] == "{" and self.tokens and self.tokens[-1].text == "R":
+            self._sign("\\setminus")  # `R \ {2}`
+            return end
         if name in SPACES:
             self.gap = 2
             if name in ("quad", "qquad"):
@@ -271,6 +215,37 @@ class Lexer:
     def _skip_group(self, at: int) -> int:
         match = re.compile(r"\s*\*?(?:\[[^\[\]]*\])?\s*\{[^{}]*\}").match(self.text, at)
         return match.end() if match else at
+
+    def _measured(self, name: str, end: int) -> int:
+        r"""Read `\num{6e23}`, `\ang{120}`, `\SI{9.8}{\metre\per\second}` and `\unit{m/s}` of siunitx."""
+        if name not in ("si", "unit"):
+            match = _SI_GROUP.match(self.text, end)
+            if match is None:
+                raise ParseError(f"\\{name} without its number")
+            number = Lexer(match[1], depth=self.depth + 1).read()
+            self.tokens += [number[0]._replace(gap=self.gap), *number[1:-1]]
+            end, self.gap = match.end(), 2
+            if name == "ang":
+                self._sign("\\degree")
+            if name in ("num", "ang"):
+                return end
+        match = _SI_GROUP.match(self.text, end)
+        if match is None:
+            raise ParseError(f"\\{name} without its unit")
+        prefix = ""
+        for part in _SI_PART.findall(match[1]):
+            if part == "\\per":
+                self._sign("/")
+            elif part[1:] in PREFIX_NAMES:
+                prefix = part[1:]
+            elif part[0] == "\\":
+                self.tokens.append(Token("word", prefix + part[1:], 1, None, True))
+                prefix = ""
+            else:
+                inner = Lexer(part, depth=self.depth + 1)
+                inner.roman = True
+                self.tokens += inner.read()[:-1]
+        return match.end()
 
     def _font(self, name: str, end: int) -> int:
         """Read the content of a font command. Words in a font for text are words, never products of letters."""
@@ -318,50 +293,6 @@ class Lexer:
             self._sign("}")
         return closing + 1
 
-    def _number(self, at: int) -> int:
-        """Read a number with thousands marks, a repeated part, or a power of ten."""
-        index = bool(self.tokens) and self.tokens[-1].text == "_"  # `\\log_2 512`
-        match = None if index else _GROUPED.match(self.text, at)
-        nested = bool(self.brackets) and self.brackets[-1] != "{"
-        if match is None:
-            match = _COMMAS.match(self.text, at)
-            if match and (nested or not self.commas) and ",0" not in match[0]:
-                match = None
-        match = match or _DIGITS.match(self.text, at)
-        if match is None:
-            raise ParseError("a digit that is not ASCII")
-        whole, point, part = re.sub(r"[^\d.]", "", match[0]).partition(".")
-        end = match.end()
-        repeated, dots = (_REPEATED.match(self.text, end), _DOTS.match(self.text, end)) if point else (None, None)
-        continued = _continued(part) if dots else None
-        value = Fraction(int(whole or 0) * 10 ** len(part) + int(part or 0), 10 ** len(part))
-        decimals: int | None = len(part) if point else None
-        if repeated:
-            period = "".join(group for group in repeated.groups() if group)
-            value, end, decimals = repeating(whole, part, period), repeated.end(), None
-        elif dots and continued:
-            value, end, decimals = repeating(whole, *continued), dots.end(), None
-        elif dots:
-            end = dots.end()
-        exponent = _EXPONENT.match(self.text, end) if not (repeated or dots) else None
-        if exponent:
-            power = int(exponent[1][:6])
-            if abs(power) > MAX_EXPONENT:
-                raise ParseError("an exponent beyond the limit")
-            value, end = value * Fraction(10) ** power, exponent.end()
-            decimals = None if decimals is None else decimals - power
-        text = match[0] if end == match.end() else ""
-        self._add("number", text, Node("number", number=value, decimals=decimals))
-        return end
-
-    def _numeral(self, match: re.Match[str]) -> int:
-        """Read `0x2A`, whose value counts, or `2A_{16}`."""
-        base = {"x": 16, "b": 2, "o": 8}[match[1].lower()] if match.re is _LITERAL else 16
-        digits = (match[2] if match.re is _LITERAL else match[1]).upper().lstrip("0") or "0"
-        value = Fraction(int(digits, base)) if match.re is _LITERAL else Fraction(0)
-        self._add("number", match[0], Node("based", text=f"{digits}|{base}", number=value))
-        return match.end()
-
     def _letters(self, at: int) -> int:
         """Read a run of letters: words, known functions, names of the other answer, else single letters."""
         match = _LETTERS.match(self.text, at)
@@ -375,8 +306,10 @@ class Lexer:
         lower = run.lower()
         alone = not re.match(r"[\w\\({^]", self.text[end : end + 1] or " ") or self.text[end : end + 1] == ""
         spaced = alone and (self.gap > 0 or not self.tokens or self.tokens[-1].kind == "sign")
-        if run in self.compounds:
+        if run in self.compounds or run in ("II", "III"):
             self._add("word", run)
+        elif run == "US" and self.text[end : end + 1] in ("$", "\\"):
+            return end  # `US$5`
         elif run == "mg" and not (self.roman or any(token.kind == "number" for token in self.tokens)):
             self._split(run)  # mass times acceleration
         elif run in _ACIDITY:
@@ -399,27 +332,26 @@ class Lexer:
                 self._add("word", run)
         elif run in GREEK:
             self._add("command", run)
-        elif (
-            self.roman
-            or self._is_word(run, spaced=spaced, ends=self.text[end : end + 1] in (*" ,.;:)}\\", ""))
-            or not run.isascii()
-            or is_prose(run, spaced=spaced)
-        ):
+        elif self.roman or self._is_word(run, end, spaced=spaced) or not run.isascii() or is_prose(run, spaced=spaced):
             self._add("word", run)
         else:
             self._split(run)
         return end
 
-    def _is_word(self, run: str, *, spaced: bool, ends: bool) -> bool:
+    def _is_word(self, run: str, end: int, *, spaced: bool) -> bool:
         """Return whether a table has a run of letters; of two letters only units, or words between blanks."""
         number = bool(self.tokens) and self.tokens[-1].kind == "number"
-        apart = spaced and ends and (self.gap > 0 or not self.tokens)
+        ends = self.text[end : end + 1] in (*" ,.;:)}\\", "")
+        opened = bool(self.tokens) and self.tokens[-1].text == "(" and self.text[end : end + 1] == " "
+        apart = spaced and ends and (self.gap > 0 or not self.tokens or opened)
         return run.lower() in KNOWN_WORDS and (len(run) > 2 or apart or (number and unit_of(run) is not None))
 
     def _split(self, run: str) -> None:
         start = 0
+        measured = bool(self.tokens) and self.tokens[-1].kind == "number" and unit_of(run) is not None  # `1230 meV`
+        compounds = () if measured else self.compounds
         while start < len(run):
-            word = next((word for word in self.compounds if run.startswith(word, start)), "")
+            word = next((word for word in compounds if run.startswith(word, start)), "")
             function = "" if word else next((name for name in _BARE if run.startswith(name, start)), "")
             if word:
                 self._add("word", word)

@@ -217,6 +217,8 @@ class UnitParser(Cursor):
         while self.token.kind == "number" and len(parts) < 4:
             start = self.at
             following = self.product()
+            if following.kind == "number" and node.unit == (("h", 1),) and not self.tokens[start].gap:
+                following = Node("quantity", (following,), unit=(("min", 1),))  # `1h30`
             if following.kind == "quantity":
                 parts.append(following)
                 continue

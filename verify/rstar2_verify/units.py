@@ -15,7 +15,7 @@ _PREFIXES = {
     "y": -24, "z": -21, "a": -18, "f": -15, "p": -12, "n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "h": 2, "k": 3,
     "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
 }  # fmt: skip
-_PREFIX_NAMES = {
+PREFIX_NAMES = {
     "atto": "a", "femto": "f", "pico": "p", "nano": "n", "micro": "u", "milli": "m", "centi": "c", "deci": "d",
     "hecto": "h", "kilo": "k", "mega": "M", "giga": "G", "tera": "T",
 }  # fmt: skip
@@ -95,7 +95,7 @@ def _word_names() -> dict[str, str]:
             for plural in ("", "s"):
                 table[name + plural] = symbol
             if symbol in _BASES and len(name) > 3:
-                for prefix, short in _PREFIX_NAMES.items():
+                for prefix, short in PREFIX_NAMES.items():
                     table |= {f"{prefix}{name}{plural}": short + symbol for plural in ("", "s")}
     return table
 

@@ -7,7 +7,7 @@ depth of their values, and the digits and terms of a computation.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from .compare import same_answer
@@ -15,11 +15,19 @@ from .dates import same_moments
 from .extract import final_answer
 from .grammar import Reading, parse, tokenized
 from .lexicon import KNOWN_WORDS, MATH_WORDS, SCALES
+from .preparation import (
+    after_label,
+    differentials,
+    has_components,
+    has_unit_vector,
+    unknown_functions,
+    without_part_labels,
+)
 from .sentences import statements
 from .shapes import as_tuple
 from .texts import choice, choices, names_another_choice, same_sentences, sentence
 from .tokens import Token
-from .tree import Node, ParseError, Undecided, integer
+from .tree import Node, ParseError, Undecided
 from .words import is_number_word
 
 Outcome = Literal["equal", "different", "undecided"]
@@ -31,10 +39,13 @@ MAX_TEXT = 100_000
 """Longest text in which an answer is looked for."""
 _HEXADECIMAL = re.compile(
     r"\(?(?:0x)?(?P<digits>[0-9A-Fa-f]{1,64})\)?"
-    r"\s*(?P<base>_\{?(?:\\text\{)?(?:16|hex|sixteen)\}{0,2}|\(?(?:in )?base (?:16|sixteen)\)?)?"
+    r"\s*(?P<base>_\{?(?:\\text\{)?(?:16|hex|sixteen)\}{0,2}|\(?(?:(?:in )?base (?:16|sixteen)|hex(?:adecimal)?)\)?)?"
 )
 _NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
+_DECIMAL_COMMA = re.compile(r"(?<![\d,])\d+(?:[. ]\d{3})+(?:,|\{,\})\d|(?<![\d,])\d+(?:,|\{,\})(?!\d{3}(?!\d))\d")
+"""A comma that is no mark of thousands."""
+_MARK = re.compile(r"\{,\}|(?<=\d),(?=\d{3}(?!\d))")
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 _DIVISION = re.compile(r"/\s*[\w\\]")
 _FONT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
@@ -120,9 +131,8 @@ class Comparison:
             return Verdict("equal" if decided else "different", "choices", *self.values)
         if kind == "choice":
             return Verdict("different", "the known answer or the answer is no choice")
-        sentences = sentence(known), sentence(answer)
         if is_text(known) or kind == "text":
-            if same_sentences(sentences[1], sentences[0]):
+            if same_sentences(sentence(answer), sentence(known)):
                 return Verdict("equal", "the words are the same")
             if kind == "text":
                 return Verdict("different", "the words differ")
@@ -142,8 +152,10 @@ class Comparison:
                 undecided = True
         if undecided:
             raise Undecided
-        if not any(self.values) or (self.values[0] is None and same_sentences(sentences[1], sentences[0])):
-            equal = same_sentences(sentences[1], sentences[0]) or _bare(self.known) == _bare(self.answer)
+        if self.values[0] is None:
+            equal = same_sentences(sentence(answer), sentence(known))
+            if self.values[1] is not None and not equal:
+                return Verdict("different", "the values differ", *self.values)
             return Verdict("equal" if equal else "different", "both are compared as words", *self.values)
         return Verdict("different", "the values differ", *self.values)
 
@@ -179,7 +191,7 @@ class Comparison:
                 return sorted(ours[0]) == sorted(listed[0])
             return None if not sorted_known else False
         mark = choice(known)
-        if mark is None or len(_without_part_labels(known)) != len(known):
+        if mark is None or len(without_part_labels(known)) != len(known):
             return None
         letter, content = mark
         ours_mark = choice(answer)
@@ -210,14 +222,16 @@ class Comparison:
             for word in _WORD.findall(text)
             if not word.islower() and word.lower() not in KNOWN_WORDS and word not in MATH_WORDS
         }
-        derived = {letter for side in (known, answer) for letter in _derived(side)}
-        vectors = any(_has_unit_vector(side) for side in (known, answer))
+        derived = {letter for side in (known, answer) for letter in unknown_functions(side)}
+        vectors = any(has_unit_vector(side) for side in (known, answer)) or has_components(known, answer)
         for units in (True, False):
             yield Reading(compounds, derived, vectors=vectors, units=units)
             if any(_DIVISION.search(text) for text in texts):
                 yield Reading(compounds, derived, vectors=vectors, units=units, tight=True)
             if any(_THOUSANDS.search(text) for text in texts):
-                yield Reading(compounds, derived, vectors=vectors, units=units, commas=False)
+                yield Reading(compounds, derived, vectors=vectors, units=units, commas=";")
+            if _DECIMAL_COMMA.search(self.answer) and "," not in _MARK.sub("", self.known):
+                yield Reading(compounds, derived, vectors=vectors, units=units, commas=".")
             if not any(token.kind == "letter" for side in (known, answer) for token in side):
                 break
 
@@ -226,7 +240,7 @@ class Comparison:
         for text in (self.known, self.answer):
             sides.append(self.value(text, reading))
         known, answer = sides
-        if reading.commas:
+        if reading.commas == ",":
             self.values = known, answer
         if known is None or answer is None:
             return False
@@ -235,7 +249,7 @@ class Comparison:
         self.compared.append((known, answer))
         if not reading.units and (known.kind == "quantity") != (answer.kind == "quantity"):
             return False  # a missing unit, and letters that may be one
-        if not reading.commas:
+        if reading.commas == ";":
             known, answer = as_tuple(known), as_tuple(answer)
         known, answer = self._alike(known, answer)
         return same_answer(answer, known) or self._choice_content(known, answer, reading)
@@ -260,12 +274,12 @@ class Comparison:
             tokens = tokenized(text, reading)
         except ParseError:
             return None
-        tokens = _without_part_labels(_differentials(tokens, reading.derived))
+        tokens = without_part_labels(differentials(tokens, reading.derived))
         try:
             return parse(tokens, reading)
         except ParseError:
             pass
-        rest = _after_label(tokens)
+        rest = after_label(tokens)
         if rest is None:
             return None
         try:
@@ -302,128 +316,3 @@ def is_text(tokens: list[Token]) -> bool:
         and not brackets
         and not all(is_number_word(word) or word.text.lower() in SCALES for word in texts)
     )
-
-
-def _derived(tokens: list[Token]) -> Iterator[str]:
-    """Yield the letters of unknown functions, of which an answer has a derivative."""
-    for at, token in enumerate(tokens):
-        following = [other.text for other in tokens[at + 1 : at + 6]]
-        if token.kind == "letter":
-            if following[:1] == ["'"] or following[:2] == ["^", "'"] or following[:3] == ["^", "{", "'"]:
-                yield token.text
-            if (
-                token.text == "d"
-                and at > 1
-                and tokens[at - 1].text == "{"
-                and tokens[at - 2].text in ("frac", "dfrac", "tfrac")
-            ):
-                name = following[0] if following[:1] != ["^"] else following[4] if following[1] == "{" else following[2]
-                below = [other.text for other in tokens[at + 1 : at + 12]]
-                below = (
-                    below[below.index("{") :]
-                    if "{" in below and "}" in below[: below.index("{")]
-                    else below[below.index("}") + 1 :]
-                    if "}" in below
-                    else []
-                )
-                if name.isalpha() and len(name) == 1 and below[1:2] == ["d"]:
-                    yield name
-
-
-def _has_unit_vector(tokens: list[Token]) -> bool:
-    for at, token in enumerate(tokens):
-        if token.kind == "command" and token.text in ("vec", "hat"):
-            following = [other.text for other in tokens[at + 1 : at + 5] if other.text not in ("{", "vec")]
-            if following and following[0] in ("i", "j", "k", "imath", "jmath"):
-                return True
-    return False
-
-
-def _differentials(tokens: list[Token], derived: Collection[str]) -> list[Token]:
-    """Return `y y' = x` for `y dy = x dx`, if y is an unknown function and no fraction has the differentials."""
-    places = [
-        at
-        for at, token in enumerate(tokens[:-1])
-        if token.kind == "letter" and token.text == "d" and tokens[at + 1].kind == "letter" and not tokens[at + 1].gap
-    ]
-    letters = {tokens[at + 1].text for at in places}
-    known = letters & set(derived)
-    fractions = any(token.text in ("int", "partial") for token in tokens) or bool(set(_derived(tokens)) & known)
-    if len(letters) != 2 or len(known) != 1 or fractions or not any(token.text == "=" for token in tokens):
-        return tokens
-    (function,) = known
-    result: list[Token] = []
-    skip = 0
-    for at, token in enumerate(tokens):
-        if skip:
-            skip -= 1
-            continue
-        if at in places:
-            skip = 1
-            if tokens[at + 1].text == function:
-                result += [Token("letter", function, 1), Token("sign", "'")]
-            else:
-                result += [Token("sign", "("), _unit_token(), Token("sign", ")")]
-            continue
-        result.append(token)
-    return result
-
-
-def _unit_token() -> Token:
-    return Token("number", "1", 0, integer(1))
-
-
-_PART_MARKS = (("a", "b", "c", "d", "e"), ("i", "ii", "iii", "iv", "v"), ("1", "2", "3", "4", "5"))
-
-
-def _without_part_labels(tokens: list[Token]) -> list[Token]:
-    """Return a list for parts with letters: `(a) 5 (b) 10`, `a) 3, b) 7`."""
-    marks_read = 0
-    result: list[Token] = []
-    at = 0
-    while at < len(tokens):
-        length, mark = _part_mark(tokens, at)
-        if mark and marks_read < 5 and any(marks[marks_read] == mark for marks in _PART_MARKS[:2]):
-            if marks_read and result and result[-1].text not in (",", ";", "and"):
-                result.append(Token("sign", ",", 1))
-            marks_read += 1
-            at += length
-            continue
-        result.append(tokens[at])
-        at += 1
-    starts = _part_mark(tokens, 0)[0] > 0
-    if marks_read < 2 or not starts:
-        return tokens
-    return [Token("sign", "("), *result[:-1], Token("sign", ")"), result[-1]]  # the order counts
-
-
-def _part_mark(tokens: list[Token], at: int) -> tuple[int, str]:
-    opened = tokens[at].text == "("
-    start = at + opened
-    text, end = "", start
-    while (
-        end < len(tokens) and (tokens[end].kind in ("letter", "word")) and len(text) < 3 and tokens[end].text.islower()
-    ):
-        text += tokens[end].text
-        end += 1
-    if not text or end >= len(tokens) or tokens[end].text != ")":
-        return 0, ""
-    return end + 1 - at, text
-
-
-def _after_label(tokens: list[Token]) -> list[Token] | None:
-    """Return the tokens after the last `=` outside of brackets, if everything before it is a label."""
-    depth, at = 0, -1
-    for index, token in enumerate(tokens):
-        if token.kind != "sign":
-            if token.text in ("not", "wrong", "false", "no", "neg", "lnot"):
-                return None
-            continue
-        depth += (token.text in ("(", "[", "{", "\\{")) - (token.text in (")", "]", "}", "\\}"))
-        if depth == 0 and token.text in ("=", "~"):
-            at = index
-        elif depth == 0 and token.text in (",", ";", "<", ">", "<=", ">=", "!=", "\\in", "\\notin", "and", "or"):
-            return None
-    if at < 1 or tokens[0].kind == "number":
-        return None
-    return tokens[at + 1 :]

@@ -68,6 +68,10 @@ def phrased(tokens: Sequence[Token]) -> list[Token]:
             result.append(Token("word", f"{token.text}-{tokens[at + 2].text.lower()}", token.gap, None, True))
             at += 3
             continue
+        if token.kind == "letter" and following.text == "-" and tokens[at + 2].text in ("hat", "bar"):
+            result += [Token("command", tokens[at + 2].text, token.gap), token._replace(gap=0)]
+            at += 3
+            continue
         if token.text == "choose" and result and result[-1].kind == following.kind == "number":
             result.append(Token("command", "choose", token.gap))
             at += 1

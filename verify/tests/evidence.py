@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -109,25 +108,34 @@ def lines_of(run: Callable[[], Any]) -> set[Line]:
 def main() -> None:
     """Write a small set of cases that runs all rules, and print the rules that no case runs."""
     wanted = rules()
+    written = {line for path in sorted(CASES.glob("*.jsonl"), reverse=True) for line in _pairs(path)}
+    present = [line for line in EVIDENCE.read_text("utf-8").splitlines() if line in written]
+    others = [line for path in sorted(CASES.glob("*.jsonl"), reverse=True) for line in _pairs(path)]
     by_case: dict[str, set[Line]] = {}
-    covered: dict[Line, int] = defaultdict(int)
-    for path in sorted(CASES.glob("*.jsonl")):
-        for line in path.read_text("utf-8").splitlines():
-            case = json.loads(line)
-            ran = lines_of(lambda case=case: verify(case["known"], case["answer"])) & wanted
-            if any(covered[rule] < 4 for rule in ran):
-                by_case[json.dumps({key: case[key] for key in ("known", "answer")}, ensure_ascii=False)] = ran
-                for rule in ran:
-                    covered[rule] += 1
-    left, chosen = {rule for rule in wanted if covered[rule]}, []
-    while left:
-        best = max(by_case, key=lambda case: len(by_case[case] & left))
+    left = set(wanted)
+    for line in (*present, *others):  # present cases first: most rules are run by them
+        if not left:
+            break
+        case = json.loads(line)
+        ran = lines_of(lambda case=case: verify(case["known"], case["answer"])) & wanted
+        if line in present or ran & left:
+            by_case[line] = ran
+            left -= ran
+    chosen, needed = [], wanted - left
+    while needed:
+        best = max(by_case, key=lambda case: len(by_case[case] & needed))
         chosen.append(best)
-        left -= by_case[best]
+        needed -= by_case[best]
     EVIDENCE.write_text("\n".join(sorted(chosen)) + "\n", "utf-8")
     print(f"{len(wanted)} rules, {len(chosen)} cases")
-    for module, number in sorted(rule for rule in wanted if not covered[rule]):
+    for module, number in sorted(left):
         print(f"{module}.py:{number}: no case runs this rule")
+
+
+def _pairs(path: Path) -> list[str]:
+    """Return known answer and answer of each case of a file, as lines of evidence.jsonl."""
+    cases = map(json.loads, path.read_text("utf-8").splitlines())
+    return [json.dumps({key: case[key] for key in ("known", "answer")}, ensure_ascii=False) for case in cases]
 
 
 if __name__ == "__main__":
