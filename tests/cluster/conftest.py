@@ -17,8 +17,8 @@ __all__ = ["cluster", "namespace", "operated"]
 def operated(cluster: Cluster) -> Iterator[Cluster]:
     """Provide the cluster with the project's chart, for all tests of the session that need the operator.
 
-    The operator reconciles every job. Tests without an operator (of the CRD, of the chart) are in files whose names
-    sort first. `make e2e` runs the tests in two parts, each with a node of its own.
+    The operator reconciles every job. Tests of the node itself are in files whose names sort first; tests that need no
+    node are in tests/apiserver. `make e2e` runs these tests in two parts, each with a node of its own.
     """
     operator_release.install(cluster, "crds.keep=false")
     yield cluster

@@ -14,8 +14,9 @@ PORT = 8080
 
 
 def reaches(cluster: Cluster, namespace: str, source: str, host: str, port: int = PORT) -> bool:
-    """Return whether a pod opens a TCP connection within two seconds."""
-    return cluster.exec(namespace, source, "nc", "-z", "-w", "2", host, str(port), check=False).returncode == 0
+    """Return whether a pod opens a TCP connection within two seconds after its lookup, which may take eight."""
+    command = ("timeout", "10", "nc", "-z", "-w", "2", host, str(port))  # without DNS the lookup alone takes 20 s
+    return cluster.exec(namespace, source, *command, check=False).returncode == 0
 
 
 def policy(namespace: str, name: str, **spec: object) -> dict:
