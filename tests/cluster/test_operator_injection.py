@@ -27,6 +27,7 @@ def test_injected_container_does_not_keep_a_job(
     sft["sft"] |= {"epochs": 0.5, "shortestFirstSteps": 0}
     job["spec"] |= {"stages": [sft], "model": {"source": model}, "failurePolicy": {"maxRestarts": 0}}
     del job["spec"]["validation"]
+    job["spec"]["trainer"]["terminationGracePeriodSeconds"] = 10  # the added container ignores SIGTERM until its end
     with injected(operated, namespace, tmp_path, image=images.BASE):
         operated.apply([job])
         deadline, names = time.monotonic() + SECONDS, set[str]()
