@@ -1,9 +1,10 @@
 """The adapters of one engine: which it has, which it serves, and which of its requests still use one.
 
 An update first adds the new adapter, while the engine generates with the one before (`load`). Then the client stops the
-requests, and the engine serves the new one (`serve`). Each version has a name, an id and a path of its own: vLLM's
-prefix cache has the name in its keys, and a path that is loaded in place would be read again at every step of the
-model. `generate_route.py` has the routes. Imported only inside vLLM.
+requests, and the engine serves the new one (`serve`). Each adapter that is added has a name and an id of its own, and
+each version a path: vLLM's prefix cache has the name in its keys, it reads the path again for an adapter that it lost,
+and a path that is loaded in place would be read again at every step of the model. `generate_route.py` has the routes.
+Imported only inside vLLM.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vllm.v1.engine.exceptions import EngineGenerateError
 
 from rstar2_train.weights.adapter_check import AdapterOrder, verify_adapter
 from rstar2_train.weights.shard_file import ShardFileInvalid
+from rstar2_train.weights.version_store import read_manifest
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +31,8 @@ class Adapter:
 
     version: str
     request: LoRARequest
+    files: dict[str, str]
+    """SHA-256 of its files by name."""
     users: int = 0
     """Number of requests that use it."""
 
@@ -63,8 +67,14 @@ class EngineAdapters:
         for mismatch in await engine.collective_rpc("rstar2_adapter_mismatch", args=(layers,)):
             if mismatch:
                 return f"{order.folder}: {mismatch}"
+        manifest = await asyncio.to_thread(read_manifest, Path(order.folder))
+        files = {file.name: file.digest for file in manifest.files}
+        for other in self._adapters:
+            if other.request.path == order.folder and other.files != files:
+                return f"{order.folder} had other files as version {other.version}: a version needs a path of its own"
         number = next(self._ids)
-        adapter = Adapter(order.version, LoRARequest(Path(order.folder).name, number, order.folder))
+        request = LoRARequest(f"{Path(order.folder).name}-{number}", number, order.folder)
+        adapter = Adapter(order.version, request, files)
         self._adapters.append(adapter)
         try:
             await engine.add_lora(adapter.request)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.job import AgenticRLJob
@@ -24,6 +25,7 @@ from rstar2_train.inference.engine_protocols import PooledClient, weight_receive
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.turn_wire import ADAPTER
 from rstar2_train.inference.weight_update import AdapterUpdate, FolderUpdate
+from rstar2_train.weights.adapter_folder import tensor_name
 from rstar2_train.weights.probe import TOLERANCE, Probe, mean_difference, probe_rows
 from tests.support.adapters import Tensors, merged_scores, publish, random_tensors
 from tests.support.engine import JOB, Engine
@@ -196,6 +198,45 @@ async def test_version_before_under_a_new_name_is_refused(pool: EnginePool, trai
     previous = dict(trainer.tensors)
     update = write_again(trainer.publish(size=1e-4), previous)
     await refuse(pool, trainer, update, "equal those of the version before: the update was not applied")
+
+
+async def test_path_of_the_version_before_is_refused(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """vLLM reads the path again for an adapter that it lost, and its prefix cache would have the old tokens' values."""
+    update = trainer.publish()
+    await pool.push(update)
+    client = pool.client(engine.url)
+    await client.generate(PROMPT, max_tokens=4, temperature=0.0)
+    following = trainer.publish()
+    folder = Path(update.order.folder)
+    shutil.rmtree(folder)
+    shutil.copytree(following.order.folder, folder)
+    reused = replace(following, order=replace(following.order, folder=str(folder)))
+    await refuse(pool, trainer, reused, "had other files as version rl-step-000001: a version needs a path")
+
+
+class MergedInHalf(AdapterUpdate):
+    """The engine got the base with the adapter merged in bfloat16: a small change is lost."""
+
+    async def load(self, client: PooledClient, **_: Any) -> None:
+        assert isinstance(client, EngineClient)
+        await client.load_weights(Path(self.order.folder), self.version, seconds=60)
+
+
+async def test_adapter_merged_in_half_precision_is_refused(
+    pool: EnginePool, trainer: Trainer, models: Models, tmp_path: Path
+) -> None:
+    """Whole weights under the adapter's version do not pass the probe, which has the adapter switched on and off."""
+    await pool.push(trainer.publish())
+    update, merged = trainer.publish(size=1e-3), tmp_path / "merged"
+    shutil.copytree(models.boot, merged)
+    weights = load_file(merged / "model.safetensors")
+    for name in [each.removesuffix(".weight") for each in weights]:
+        if (a := trainer.tensors.get(tensor_name(name, "lora_A"))) is not None:
+            change = torch.from_numpy(trainer.tensors[tensor_name(name, "lora_B")] @ a) * (ALPHA / RANK)
+            weights[f"{name}.weight"] = (weights[f"{name}.weight"].bfloat16() + change.bfloat16()).float()
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    order = replace(update.order, folder=str(merged))
+    await refuse(pool, trainer, MergedInHalf(update.base, order, update.probe), "equal those of the base")
 
 
 async def test_evicted_adapter_is_loaded_again_or_fails(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
