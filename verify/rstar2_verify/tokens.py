@@ -306,7 +306,7 @@ class Lexer(Scanner):
         lower = run.lower()
         alone = not re.match(r"[\w\\({^]", self.text[end : end + 1] or " ") or self.text[end : end + 1] == ""
         spaced = alone and (self.gap > 0 or not self.tokens or self.tokens[-1].kind == "sign")
-        if run in self.compounds or run in ("II", "III"):
+        if run in self.compounds or (run in _NUMERALS and _STATEMENTS.search(self.text)):
             self._add("word", run)
         elif run == "US" and self.text[end : end + 1] in ("$", "\\"):
             return end  # `US$5`
@@ -367,6 +367,9 @@ def _is_plain(mark: str) -> bool:
     return not (mark in SUPERSCRIPTS or mark in SUBSCRIPTS or mark in UNICODE_COMMANDS or mark in UNICODE)
 
 
+_NUMERALS = frozenset(["II", "III", "IV", "VI", "VII", "VIII", "IX"])
+_STATEMENTS = re.compile(r"\bIII?\b")
+"""A Roman numeral that is no product: next to it `IV` is one too."""
 _ALONE = frozenset(["Reals", "EmptySet", "Infinity"])
 """Words of SymPy in capitals that no bracket follows."""
 _ACIDITY = frozenset(["pH", "pOH", "pKa", "pKb", "pKw"])
