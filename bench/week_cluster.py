@@ -142,15 +142,15 @@ class WeekCluster(PlayedPods):
             return
         if is_attempt:
             work.last = time.time()
-        code = await self._run_job(job, pods, work if is_attempt else None)
-        await self._finish(job, pods, failed=code != 0)
+        code, ended = await self._run_job(job, pods, work if is_attempt else None)
+        await self._finish(job, [pod for pod in pods if pod is not ended], failed=code != 0)
 
     def _work_of(self, job: Body) -> Work | None:
         owner = self.jobs.get((job["metadata"]["namespace"], labels(job)[names.JOB_LABEL]))
         return None if owner is None else self.work.setdefault(owner["metadata"]["uid"], Work(last=time.time()))
 
-    async def _run_job(self, job: Body, pods: list[Pod], work: Work | None) -> int:
-        """Run the pods of a Job until its first pod has exited; return its exit code."""
+    async def _run_job(self, job: Body, pods: list[Pod], work: Work | None) -> tuple[int, Pod]:
+        """Run the pods of a Job until one has ended; return its exit code, and the pod."""
         await asyncio.gather(*(self.schedule(pod) for pod in pods))
         await asyncio.sleep(self._faults.start_seconds())
         stage = labels(job).get(names.STAGE_LABEL, "")
@@ -159,7 +159,8 @@ class WeekCluster(PlayedPods):
         if fault == "rejection":
             cause = {"reason": "UnexpectedAdmissionError", "message": "Allocate failed: no healthy devices"}
             await self.set_status("Pod", pods[-1].body, {"phase": "Failed", **cause, "conditions": [scheduled()]})
-            return 1
+            self._free(pods[-1])
+            return 1, pods[-1]
         if fault in ("init", "silent"):
             await self._stay_pending(pods, fault)
         for pod in pods:
@@ -175,7 +176,7 @@ class WeekCluster(PlayedPods):
         await self.exit_pod(pods[0], code, extra=extra)
         if extra:
             await asyncio.Event().wait()  # until the operator deletes the Job
-        return code
+        return code, pods[0]
 
     async def _stay_pending(self, pods: list[Pod], fault: str) -> None:
         """Keep one pod from starting, with or without a reason, until its Job is deleted."""
@@ -246,19 +247,19 @@ class WeekCluster(PlayedPods):
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": target, "data": work.reports}
         await self._client.apply(body, manager="orchestrator")
 
-    async def _finish(self, job: Body, pods: list[Pod], *, failed: bool) -> None:
+    async def _finish(self, job: Body, others: list[Pod], *, failed: bool) -> None:
         """Write the end of a batch Job, after its other pods have terminated."""
         now = timestamp(time.time())
         before, final = ("FailureTarget", "Failed") if failed else ("SuccessCriteriaMet", "Complete")
         condition = {"status": "True", "lastTransitionTime": now, "lastProbeTime": now, "reason": "Played"}
         await self._write_job(job, conditions=[{"type": before, **condition}])
-        for pod in pods[1:]:
+        for pod in others:
             self.spawn(self.terminate(pod))  # not in this task, which ends with the Job
-        while not all(pod.gone for pod in pods[1:]):  # noqa: ASYNC110 - as a controller, which sees them gone later
+        while not all(pod.gone for pod in others):  # noqa: ASYNC110 - as a controller, which sees them gone later
             await asyncio.sleep(GRACE_SECONDS)
         now = timestamp(time.time())
         conditions = [{"type": before, **condition}, {"type": final, **condition, "lastTransitionTime": now}]
-        ended: Body = {"failed": len(pods), "active": 0} if failed else {"succeeded": 1, "completionTime": now}
+        ended: Body = {"failed": 1 + len(others), "active": 0} if failed else {"succeeded": 1, "completionTime": now}
         await self._write_job(job, conditions=conditions, **ended)
 
     async def _write_job(self, job: Body, **status: Any) -> None:

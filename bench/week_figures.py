@@ -37,7 +37,8 @@ class WeekFigures:
         self._silent: set[Key] = set()
         self._idle_since: dict[Key, float] = {}
         self.details: list[str] = []
-        """One line per finding."""
+        """One line per kind of finding and job."""
+        self._detailed: set[tuple[str, Key]] = set()
 
     async def run(self) -> None:
         """Sample all jobs until cancelled."""
@@ -71,7 +72,8 @@ class WeekFigures:
 
     def _detail(self, finding: str, key: Key, job: Any, now: float) -> None:
         status = job.get("status") or {}
-        if len(self.details) < MAX_DETAILS:
+        if (finding, key) not in self._detailed and len(self.details) < MAX_DETAILS:
+            self._detailed.add((finding, key))
             at = f"hour {(now - self._start) / HOUR:.1f}: {finding} {'/'.join(key)}"
             self.details.append(f"{at}: {status.get('phase')} {status.get('message')}")
 
