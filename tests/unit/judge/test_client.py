@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -250,25 +250,35 @@ async def test_client_status_of_an_invalid_url_is_unavailable() -> None:
 
 @contextmanager
 def judge_in_a_thread(*bodies: bytes) -> Iterator[str]:
-    """Answer one request after another with these bodies; yield the URL. Its work is none of the client's loop."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    """Answer one request after another with these bodies; yield the URL. Its work is none of the client's loop.
 
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection, connection.makefile("rb") as stream:
-                for body in bodies:
-                    length = 0
-                    while line := stream.readline().strip():
-                        name, _, value = line.partition(b":")
-                        length = int(value) if name == b"Content-Length" else length
-                    while length:
-                        length -= len(stream.read(min(length, 1 << 20)))
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    A call has its result before its connection is free again, so the next request may come by another connection.
+    """
+    replies = iter(bodies)
 
-        with ThreadPoolExecutor(1) as pool:
-            serving = pool.submit(serve)
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-            serving.result()
+    def serve(connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            while stream.readline():
+                length = 0
+                while line := stream.readline().strip():
+                    name, _, value = line.partition(b":")
+                    length = int(value) if name == b"Content-Length" else length
+                while length:
+                    length -= len(stream.read(min(length, 1 << 20)))
+                body = next(replies)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(4) as pool:
+
+        def accept() -> None:
+            with suppress(OSError):  # the end
+                while True:
+                    pool.submit(serve, listening.accept()[0])
+
+        accepting = pool.submit(accept)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        accepting.result()
 
 
 def test_client_large_calls_and_results_hold_no_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
