@@ -103,7 +103,7 @@ def read_json(body: bytes | bytearray, *, max_fields: int = MAX_FIELDS) -> Any:
         if len(structure) > MAX_STRUCTURE_BYTES:
             raise _beyond(f"The JSON has more than {MAX_STRUCTURE_BYTES >> 20} MiB besides its strings")
     try:
-        return _decoder(strings, max_fields).decode(structure.decode())
+        return _decoder(strings, max_fields).decode(structure.decode("utf-8", "surrogatepass"))
     except JSONDecodeError as error:
         start, at = max(offset for offset in offsets if offset[0] <= error.pos)
         raise JSONDecodeError(error.msg, "", at + error.pos - start) from None

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rstar2_train.api.judge_limits import MAX_OUTPUT_BYTES
@@ -54,6 +54,7 @@ def longest_step(function: Callable[[], Any]) -> float:
 
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 3]))
+@example({"\ud800": None}, ascii=False, indent=None)
 def test_read_json_returns_the_value_of_loads(value: Any, ascii: bool, indent: int | None) -> None:
     """Long strings, keys, escapes, pairs of surrogates and whitespace."""
     body = json.dumps(value, ensure_ascii=ascii, indent=indent).encode("utf-8", "surrogatepass")
