@@ -54,7 +54,7 @@ def longest_step(function: Callable[[], Any]) -> float:
 
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 3]))
-@example({"\ud800": None}, ascii=False, indent=None)
+@example({"\ud800": None}, False, None)
 def test_read_json_returns_the_value_of_loads(value: Any, ascii: bool, indent: int | None) -> None:
     """Long strings, keys, escapes, pairs of surrogates and whitespace."""
     body = json.dumps(value, ensure_ascii=ascii, indent=indent).encode("utf-8", "surrogatepass")
