@@ -27,7 +27,7 @@ from rstar2_train.capacity.memory import (
     trainer_memory,
 )
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
-from rstar2_train.capacity.model_support import find_obstacles
+from rstar2_train.capacity.model_support import find_engine_obstacles, find_obstacles
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 
 TRAINER_SHARE = 0.92
@@ -242,7 +242,11 @@ def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
     if not lengths or not isinstance(config, dict):
         return []
     adapter = any(job.lora(stage) for stage in job.spec.stages)
-    return list(find_obstacles(config, packed=is_packed(job), longest=max(lengths), adapter=adapter))
+    longest = max(lengths)
+    obstacles = list(find_obstacles(config, packed=is_packed(job), longest=longest, adapter=adapter))
+    if any(stage.learns and stage.needs_engines for stage in job.spec.stages):
+        obstacles += find_engine_obstacles(config, longest=longest)
+    return obstacles
 
 
 def spec_warnings(job: AgenticRLJob) -> list[Issue]:

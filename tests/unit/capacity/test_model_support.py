@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.capacity.model_support import OutputLayer, UnsupportedModel, find_obstacles, output_layer
+from rstar2_train.capacity.model_support import (
+    OutputLayer,
+    UnsupportedModel,
+    find_engine_obstacles,
+    find_obstacles,
+    output_layer,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +48,6 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
         ({"logit_scale": 2.0}, "logit_scale: 2.0 changes the logits"),
-        ({"model_type": "olmoe", "num_experts": 8, "norm_topk_prob": True}, "norm_topk_prob: True .* with False"),
-        ({"model_type": "olmoe", "num_experts": 8, "clip_qkv": 8.0}, "clip_qkv: 8.0 is not supported .* vLLM ignores"),
-        ({"model_type": "cohere2", "attention_bias": True}, "attention_bias: True is not supported"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention cannot be packed"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64}, "rope_type dynamic"),
         (
@@ -59,6 +62,40 @@ def test_find_obstacles_names_field_and_fix(config: dict[str, Any], message: str
         raise UnsupportedModel("; ".join(find_obstacles({"model_type": "new"} | config, packed=True, longest=100)))
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "olmoe", "norm_topk_prob": True}, "norm_topk_prob: True .* with False"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv: 8.0 is not supported .* vLLM ignores"),
+        ({"model_type": "cohere2", "attention_bias": True}, "attention_bias: True is not supported"),
+        ({"model_type": "cohere2", "sliding_window": 64}, "one token longer .* has 100 tokens: limit"),
+        ({"model_type": "qwen3", "attention_bias": True}, "attention_bias: True is not supported"),
+        ({"model_type": "ernie4_5", "use_bias": True}, "use_bias: True is not supported"),
+        ({"model_type": "gemma", "hidden_activation": "gelu"}, "hidden_activation: 'gelu' .* 'gelu_pytorch_tanh'"),
+        (
+            {"model_type": "qwen2", "head_dim": 64, "num_attention_heads": 4, "hidden_size": 128},
+            "head_dim: 64 is not supported",
+        ),
+        ({"model_type": "gpt_neox"}, "vLLM computes other log-probabilities"),
+    ],
+)
+def test_find_engine_obstacles_names_the_difference(config: dict[str, Any], message: str) -> None:
+    """A model that vLLM computes with another value, or wrongly, is refused, though the trainer computes it."""
+    with pytest.raises(UnsupportedModel, match=message):
+        raise UnsupportedModel("; ".join(find_engine_obstacles(config, longest=100)))
+    assert not list(find_obstacles(config, packed=True, longest=100))
+
+
+def test_find_engine_obstacles_accepts_what_is_equal() -> None:
+    """The values that vLLM computes with, and sequences within a window."""
+    for config in (
+        {"model_type": "olmoe", "norm_topk_prob": False, "rms_norm_eps": 1e-5},
+        {"model_type": "cohere2", "sliding_window": 100},
+        {"model_type": "llama", "attention_bias": True},
+    ):
+        assert not list(find_engine_obstacles(config, longest=100))
+
+
 def test_find_obstacles_accepts_what_is_exact() -> None:
     """Dense models, windows, and rotary embeddings that no sequence of the job scales."""
     windows = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"]}
@@ -67,7 +104,7 @@ def test_find_obstacles_accepts_what_is_exact() -> None:
     assert not list(find_obstacles(hybrid, packed=False))
     long = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 64}}
     assert not list(find_obstacles(long, packed=True, longest=64))
-    assert not list(find_obstacles({"model_type": "olmoe", "num_experts": 8, "rms_norm_eps": 1e-5}, packed=True))
+    assert not list(find_obstacles({"model_type": "olmoe", "num_experts": 8}, packed=True))
     mixture = {"model_type": "qwen3_moe", "num_experts": 8}
     assert not list(find_obstacles(mixture, packed=True))
     assert any("not supported with LoRA" in obstacle for obstacle in find_obstacles(mixture, packed=True, adapter=True))
