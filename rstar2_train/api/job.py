@@ -294,6 +294,15 @@ class AgenticRLJob(ApiModel):
                 return stage
         raise KeyError(f"job {self.metadata.name} has no stage {name!r}")
 
+    def grpo_fields(self) -> list[tuple[str, GRPODefaults]]:
+        """Return the fields of GRPO that the job sets, with their paths: those of spec.grpo, then those of stages."""
+        stages = [
+            (f"spec.stages[{index}].grpo", stage.grpo)
+            for index, stage in enumerate(self.spec.stages)
+            if stage.grpo is not None
+        ]
+        return [("spec.grpo", self.spec.grpo), *stages]
+
     def grpo_settings(self, stage: Stage) -> GRPOSettings:
         """Return the effective settings of a GRPO stage; with LoRA, the default learning rate is higher."""
         own, shared = stage.grpo or GRPODefaults(), self.spec.grpo

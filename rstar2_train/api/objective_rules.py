@@ -54,9 +54,7 @@ def only_for(name: str) -> str:
 
 def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the faults of spec.grpo.referenceKl and of those of stages."""
-    specs = [("spec.grpo", job.spec.grpo)]
-    specs += [(f"spec.stages[{n}].grpo", stage.grpo) for n, stage in enumerate(job.spec.stages) if stage.grpo]
-    for at, grpo in specs:
+    for at, grpo in job.grpo_fields():
         reference = grpo.reference_kl
         if reference is not None and (reference.model == "Source") != (reference.source is not None):
             yield Issue(f"{at}.referenceKl.source", NEEDS_REFERENCE, reference.source)
@@ -70,11 +68,9 @@ def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
 
 def objectives(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the faults of spec.grpo.objective and of the objectives of stages."""
-    if job.spec.grpo.objective is not None:
-        yield from _objective(job.spec.grpo.objective, "spec.grpo.objective")
-    for index, stage in enumerate(job.spec.stages):
-        if stage.grpo is not None and stage.grpo.objective is not None:
-            yield from _objective(stage.grpo.objective, f"spec.stages[{index}].grpo.objective")
+    for at, grpo in job.grpo_fields():
+        if grpo.objective is not None:
+            yield from _objective(grpo.objective, f"{at}.objective")
 
 
 def teacher_endpoints(job: AgenticRLJob) -> Iterator[Issue]:

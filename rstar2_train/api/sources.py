@@ -15,6 +15,7 @@ from typing import Literal
 
 from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import GRPODefaults
 
 GENERATED = "generated://"
 HUB = "hf://"
@@ -109,12 +110,7 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
         yield SourceField(spec.validation, "data", "spec.validation.data", "problems")
     if spec.grpo.data:
         yield SourceField(spec.grpo, "data", "spec.grpo.data", "problems")
-    if spec.grpo.objective and spec.grpo.objective.source:
-        yield SourceField(spec.grpo.objective, "source", "spec.grpo.objective.source", "objective")
-    if spec.grpo.objective and spec.grpo.objective.teacher and spec.grpo.objective.teacher.source:
-        yield SourceField(spec.grpo.objective.teacher, "source", "spec.grpo.objective.teacher.source", "model")
-    if spec.grpo.reference_kl and spec.grpo.reference_kl.source:
-        yield SourceField(spec.grpo.reference_kl, "source", "spec.grpo.referenceKl.source", "model")
+    yield from _of_grpo(spec.grpo, "spec.grpo")
     for index, stage in enumerate(spec.stages):
         at = f"spec.stages[{index}].{stage.type.lower()}"
         if stage.evaluate:
@@ -123,12 +119,19 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
         for member in (stage.sft, stage.grpo, stage.filter):
             if member is not None and member.data:
                 yield SourceField(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
-        if stage.grpo and stage.grpo.objective and stage.grpo.objective.source:
-            yield SourceField(stage.grpo.objective, "source", f"{at}.objective.source", "objective")
-        if (objective := stage.grpo and stage.grpo.objective) and objective.teacher and objective.teacher.source:
-            yield SourceField(objective.teacher, "source", f"{at}.objective.teacher.source", "model")
-        if stage.grpo and stage.grpo.reference_kl and stage.grpo.reference_kl.source:
-            yield SourceField(stage.grpo.reference_kl, "source", f"{at}.referenceKl.source", "model")
+        if stage.grpo:
+            yield from _of_grpo(stage.grpo, at)
+
+
+def _of_grpo(grpo: GRPODefaults, at: str) -> Iterator[SourceField]:
+    """Yield the sources of an objective and of a reference."""
+    objective, reference = grpo.objective, grpo.reference_kl
+    if objective and objective.source:
+        yield SourceField(objective, "source", f"{at}.objective.source", "objective")
+    if objective and objective.teacher and objective.teacher.source:
+        yield SourceField(objective.teacher, "source", f"{at}.objective.teacher.source", "model")
+    if reference and reference.source:
+        yield SourceField(reference, "source", f"{at}.referenceKl.source", "model")
 
 
 def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[AgenticRLJob, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.objectives import ObjectiveSpec, Teacher
+from rstar2_train.api.objectives import Teacher
 from rstar2_train.capacity.fit import sequence_tokens
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
@@ -64,12 +64,10 @@ def find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
 
 def remote_teachers(job: AgenticRLJob) -> dict[str, Teacher]:
     """Return the teachers of a job behind endpoints: field -> teacher."""
-    specs: list[tuple[str, ObjectiveSpec | None]] = [("spec.grpo", job.spec.grpo.objective)]
-    specs += [(f"spec.stages[{n}].grpo", stage.grpo.objective) for n, stage in enumerate(job.spec.stages) if stage.grpo]
     return {
-        f"{at}.objective.teacher.endpoint": spec.teacher
-        for at, spec in specs
-        if spec is not None and spec.teacher is not None and spec.teacher.endpoint is not None
+        f"{at}.objective.teacher.endpoint": teacher
+        for at, grpo in job.grpo_fields()
+        if grpo.objective and (teacher := grpo.objective.teacher) and teacher.endpoint is not None
     }
 
 

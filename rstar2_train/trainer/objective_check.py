@@ -41,18 +41,13 @@ _LENGTHS = ((1, 5, 9), (3, 3), (12, 2, 1, 7))
 
 def find_objective_errors(job: AgenticRLJob) -> dict[str, str]:
     """Return the fault of each file of an objective that exists: field -> message. Runs the code of the files."""
-    specs = {"spec.grpo.objective.source": job.spec.grpo.objective}
-    specs |= {
-        f"spec.stages[{index}].grpo.objective.source": stage.grpo.objective
-        for index, stage in enumerate(job.spec.stages)
-        if stage.grpo is not None
-    }
     errors = {}
-    for field, spec in specs.items():
+    for at, grpo in job.grpo_fields():
+        spec = grpo.objective
         if spec is not None and spec.type == "Custom" and spec.source and Path(spec.source).is_file():
             error = _check_in_child(spec)
             if error:
-                errors[field] = error
+                errors[f"{at}.objective.source"] = error
     return errors
 
 
