@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
 from tests.kube_node.binaries import VERSITYGW, ensure_binary
@@ -79,3 +81,13 @@ def s3_server(folder: Path, *arguments: str, scheme: str = "http") -> Iterator[S
     finally:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def s3_server_or_skip(folder: Path) -> Iterator[S3Server]:
+    """Run a server for a fixture; skip its tests where the server cannot be built."""
+    try:
+        with s3_server(folder) as running:
+            yield running
+    except ClusterUnavailable as problem:
+        pytest.skip(str(problem))

@@ -13,9 +13,8 @@ from rstar2_train.storage.bucket import Bucket, Endpoint
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import ObjectStore
-from tests.kube_node.requirements import ClusterUnavailable
 from tests.support.s3_proxy import S3Proxy, s3_proxy
-from tests.support.s3_server import CREDENTIALS, S3Server, s3_server
+from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
 
 PART_BYTES = 5 * 2**20
 """The smallest size of a part that S3 allows."""
@@ -25,11 +24,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Run VersityGW; skip where it cannot be built."""
-    try:
-        with s3_server(tmp_path_factory.mktemp("s3")) as running:
-            yield running
-    except ClusterUnavailable as problem:
-        pytest.skip(str(problem))
+    with s3_server_or_skip(tmp_path_factory.mktemp("s3")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from rstar2_train.api.contracts import ExitCode, Progress
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.preflight import LOW_BYTES
-from tests.kube_node.requirements import ClusterUnavailable
 from tests.support.full_disk import small_disk
-from tests.support.s3_server import CREDENTIALS, S3Server, s3_server
+from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
 from tests.support.state_assertions import assert_complete
 from tests.support.waiting import until
 
@@ -70,11 +69,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[S3Server]:
     """An S3 server for the states of runs; skip where it cannot be built."""
-    try:
-        with s3_server(tmp_path_factory.mktemp("s3")) as running:
-            yield running
-    except ClusterUnavailable as problem:
-        pytest.skip(str(problem))
+    with s3_server_or_skip(tmp_path_factory.mktemp("s3")) as running:
+        yield running
 
 
 def storage_in(server: S3Server, bucket: str) -> dict[str, Any]:
