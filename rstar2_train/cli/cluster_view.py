@@ -18,13 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rstar2_train.cli.job_timeline import ROLE_LABEL
 from rstar2_train.cli.kubectl import JOB_LABEL, KIND, Kubectl, KubectlFailed
+from rstar2_train.cli.view import add_page_options
 from rstar2_train.utils.options import count
 
 HELP = "follow a job in a browser on this machine: curves, newest trajectories"
 PORT = 8265
 """Port of the page inside the pod."""
-START_SECONDS = 300.0
+START_SECONDS = 300
 POLL_SECONDS = 1.0
 LIFE_SECONDS = 12 * 3600
 """Time after which the pod of a killed command ends."""
@@ -45,16 +47,11 @@ _FORWARDED = re.compile(r"^Forwarding from 127\.0\.0\.1:(\d+)")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument(
-        "--port", type=int, default=0, choices=range(65536), metavar="PORT", help="local port (default: a free one)"
-    )
-    parser.add_argument(
-        "--limit", type=count, default=20_000, metavar="N", help="trajectories in the list (default: %(default)s)"
-    )
+    add_page_options(parser)
     parser.add_argument(
         "--timeout",
         type=count,
-        default=int(START_SECONDS),
+        default=START_SECONDS,
         metavar="SECONDS",
         help="time for the pod to start (default: %(default)s)",
     )
@@ -69,7 +66,8 @@ def view(kubectl: Kubectl, options: argparse.Namespace) -> int:
     modes = kubectl.get("persistentvolumeclaims", claim)["spec"]["accessModes"]
     if not {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
         pods = kubectl.get("pods", "-l", f"{JOB_LABEL}={options.job}")
-        on_node(pod, node_of_claim(pods, claim, modes))
+        if (node := node_of_claim(pods, claim, modes)) is not None:
+            on_node(pod, node)
     name = pod["metadata"]["name"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -94,7 +92,7 @@ def newest_template(jobs: Sequence[Mapping[str, Any]], name: str) -> Mapping[str
 
     def rank(job: Mapping[str, Any]) -> tuple[int, str]:
         labels = job["metadata"].get("labels") or {}
-        return order.get(labels.get("rstar2.dev/role", ""), 0), job["metadata"]["creationTimestamp"]
+        return order.get(labels.get(ROLE_LABEL, ""), 0), job["metadata"]["creationTimestamp"]
 
     if not jobs:
         raise KubectlFailed(f"{name} has no Job to take image and claim from: it has not started, or they were deleted")
@@ -183,10 +181,8 @@ def node_of_claim(pods: Sequence[Mapping[str, Any]], claim: str, modes: Sequence
     return None
 
 
-def on_node(pod: dict[str, Any], node: str | None) -> None:
-    """Bind a pod to a node, in place; None: to no node."""
-    if node is None:
-        return
+def on_node(pod: dict[str, Any], node: str) -> None:
+    """Bind a pod to a node, in place."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     pod["spec"]["affinity"] = {"nodeAffinity": required}
@@ -211,7 +207,7 @@ def _free(own: Mapping[str, str] | None) -> dict[str, str]:
     return {key: value for key, value in (own or {}).items() if not key.startswith(OWNED) and key not in OWNED_NAMES}
 
 
-def _until_ready(kubectl: Kubectl, name: str, *, seconds: float) -> str:
+def _until_ready(kubectl: Kubectl, name: str, *, seconds: int) -> str:
     """Wait for the page; return its path, with the token. Raises KubectlFailed."""
     print(f"waiting for pod {name} ...", file=sys.stderr, flush=True)
     deadline, printed = time.monotonic() + seconds, ""
@@ -224,7 +220,7 @@ def _until_ready(kubectl: Kubectl, name: str, *, seconds: float) -> str:
         if phase in ("Failed", "Succeeded"):
             raise KubectlFailed(f"pod {name} ended: {output.strip() or reason}")
         if time.monotonic() > deadline:
-            raise KubectlFailed(f"pod {name} does not run after {seconds:.0f} s: {reason or phase}")
+            raise KubectlFailed(f"pod {name} does not run after {seconds} s: {reason or phase}")
         if reason not in ("", printed, "ContainerCreating"):
             print(f"pod {name}: {reason}", file=sys.stderr, flush=True)
             printed = reason

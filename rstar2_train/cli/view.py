@@ -24,6 +24,12 @@ def add_arguments(commands: Subparsers) -> None:
     help = "follow a running job in a browser: curves, newest trajectories"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("job", metavar="JOB", help="name of the job, as in its manifest")
+    add_page_options(parser)
+    add_state_option(parser)
+
+
+def add_page_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the page, also for `kubectl rstar2 view`."""
     parser.add_argument(
         "--port", type=int, default=0, choices=range(65536), metavar="PORT", help="port (default: a free one)"
     )
@@ -34,7 +40,6 @@ def add_arguments(commands: Subparsers) -> None:
         metavar="N",
         help="approximate number of trajectories in the list, the newest; steps are not split (default: %(default)s)",
     )
-    add_state_option(parser)
 
 
 def main(args: argparse.Namespace) -> int:
