@@ -212,13 +212,12 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
     if status.get("phase") == "Failed":
         yield from _never_started(pod, name, role, observed, now)
         return
+    yield from _unscheduled(pod, name, role, now)
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
         if scheduled.get("reason") == UNSCHEDULABLE:  # the scheduler retries the others, such as SchedulerError
             yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
-        yield from _unscheduled(pod, name, role, now)
         return
-    yield from _unscheduled(pod, name, role, now)
     for container in _all_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in WAITING:

@@ -96,7 +96,8 @@ def _released_until(observed: ObservedJob, now: float) -> float | None:
     retry = observed.status.get("nextRetryTime")
     if retry is None or observed.status.get("reason") != SCHEDULING_TIMEOUT:
         return None
-    return seconds(retry) if seconds(retry) <= now + 2 * RETRY_SECONDS[1] else None
+    until = seconds(retry)
+    return until if until <= now + 2 * RETRY_SECONDS[1] else None
 
 
 def _released(facts: Facts, message: str, until: float) -> Decision:
