@@ -94,8 +94,8 @@ def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[
         grpo = measure(taught, state)
         teacher = state / taught.stem / "stages" / "rl" / "model"
         own = measure(write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=teacher), state)
-        rows.append({"score": own["pass_at_1"], "tokens": own["tokens"]})
-        rows[-1] |= {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]}
+        figures = {"score": own["pass_at_1"], "tokens": own["tokens"]}
+        rows.append(figures | {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]})
     return _by_name(rows)
 
 
