@@ -8,26 +8,11 @@ every rule with its twin in rules.py on a real API server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
-from rstar2_train.api import objectives
+from rstar2_train.api import cel_objectives
+from rstar2_train.api.cel_rule import Rule, each_grpo
 from rstar2_train.api.lora_rules import NO_OFFLOAD, TRANSPORT
-from rstar2_train.api.objective_rules import (
-    NEEDS_REFERENCE,
-    NEEDS_REWARD,
-    NEEDS_SOURCE,
-    NEEDS_TEACHER,
-    NO_SHAPING,
-    ONE_FROZEN_POLICY,
-    ONE_TEACHER,
-    ONLY_WITH_ENDPOINT,
-    TEMPERATURE_OF_ENDPOINT,
-    UNUSED_PENALTY,
-    only_for,
-)
-from rstar2_train.api.objectives import ObjectiveSpec, types_with
 from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
     ACCELERATOR_CLAIM,
@@ -44,27 +29,6 @@ from rstar2_train.api.sources import LOCAL_FOLDER, ONE_POD, ONLY_SFT, WITH_URL
 from rstar2_train.api.stages import GRPOSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One entry of x-kubernetes-validations."""
-
-    at: str
-    """Path of the schema node: `spec.stages[]`; empty for the whole object."""
-    rule: str
-    """CEL expression that must hold."""
-    message: str
-    """Error message."""
-    message_expression: str = ""
-    """CEL expression of a more specific error message; `message` is the fallback."""
-    field: str = ""
-    """Field of the error, relative to `at`."""
-
-    def entry(self) -> dict[str, Any]:
-        """Return the rule as an entry of x-kubernetes-validations."""
-        parts = {"message": self.message, "messageExpression": self.message_expression, "fieldPath": self.field}
-        return {"rule": self.rule, **{name: value for name, value in parts.items() if value}}
-
-
 def _effective(name: str) -> str:
     """Return CEL of a number of GRPO stage `s`, seen from `spec`: its own, else of spec.grpo, else the default."""
     field = GRPOSettings.model_fields[name]
@@ -73,14 +37,6 @@ def _effective(name: str) -> str:
 
 def _default(name: str) -> str:
     return f"{GRPOSettings.model_fields[name].alias} (default {GRPOSettings.model_fields[name].default})"
-
-
-def _each_grpo(condition: str, message: str) -> Rule:
-    """Return a rule about every GRPO stage `s`, seen from `spec`.
-
-    Its message cannot name the stage: the API server rejects message expressions whose length it cannot estimate.
-    """
-    return Rule(at="spec", rule=f"self.stages.all(s, !has(s.grpo) || {condition})", message=message, field=".stages")
 
 
 def _member(kind: str, member: str) -> Rule:
@@ -141,26 +97,26 @@ STAGES = (
         field=".spec.stages",
     ),
     *(_member(kind, member) for kind, member in MEMBERS.items()),
-    _each_grpo(f"{_effective('steps')} >= 1", "grpo.steps is required in a GRPO stage: the number of rollout steps"),
-    _each_grpo(
+    each_grpo(f"{_effective('steps')} >= 1", "grpo.steps is required in a GRPO stage: the number of rollout steps"),
+    each_grpo(
         f"{_KEPT} <= {_SAMPLED}",
         f"in a GRPO stage {_default('keep_per_prompt')} must be at most {_default('rollouts_per_prompt')}",
     ),
-    _each_grpo(
+    each_grpo(
         "2 * (has(s.grpo.resample) ? s.grpo.resample.minPerClass"
         f" : self.grpo.?resample.minPerClass.orValue(0)) <= {_KEPT}",
         f"in a GRPO stage resample.minPerClass must be at most half of {_default('keep_per_prompt')}",
     ),
-    _each_grpo(
+    each_grpo(
         f"{_effective('updates_per_step')} <= {_effective('prompts_per_step')}",
         f"in a GRPO stage {_default('updates_per_step')} must be at most {_default('prompts_per_step')}",
     ),
-    _each_grpo(
+    each_grpo(
         "has(s.grpo.data) || has(s.grpo.dataFrom) || has(self.grpo.data) || has(self.grpo.dataFrom)",
         "a GRPO stage needs data, or dataFrom with the name of an earlier Filter stage",
     ),
     # rules.py checks that the Filter stage is an earlier one: CEL has no index of list entries in all served versions.
-    _each_grpo(
+    each_grpo(
         "!has(s.grpo.dataFrom) || self.stages.exists(t, t.type == 'Filter' && t.name == s.grpo.dataFrom)",
         "dataFrom of a GRPO stage must name an earlier Filter stage",
     ),
@@ -184,51 +140,6 @@ STAGES = (
     ),
 )
 
-
-def _of_objective(at: str) -> Iterator[Rule]:
-    """Yield the rules about the fields of an objective's type."""
-    for name, field in ObjectiveSpec.model_fields.items():
-        if types := list(types_with(name)):
-            rule = f"!has(self.{field.alias}) || self.type in {types}"
-            yield Rule(at=at, rule=rule, message=only_for(name), field=f".{field.alias}")
-    yield Rule(at=at, rule="(self.type == 'Custom') == has(self.source)", message=NEEDS_SOURCE, field=".source")
-    shaped = "has(self.overlongBufferRatio) && self.overlongBufferRatio > 0.0"
-    rule = f"self.type != 'MaxRL' || !({shaped})"
-    yield Rule(at=at, rule=rule, message=NO_SHAPING, field=".overlongBufferRatio")
-    shaped_types = [kind for kind, fields in objectives.OBJECTIVES.items() if fields.get("overlong_buffer_ratio")]
-    default = f"self.type in {shaped_types} ? 1.0 : 0.0"
-    rule = f"!has(self.overlongPenalty) || self.?overlongBufferRatio.orValue({default}) > 0.0"
-    yield Rule(at=at, rule=rule, message=UNUSED_PENALTY, field=".overlongPenalty")
-    rule = "(self.type == 'Distillation') == has(self.teacher)"
-    yield Rule(at=at, rule=rule, message=NEEDS_TEACHER, field=".teacher")
-    rule = "!has(self.teacher) || has(self.teacher.source) != has(self.teacher.endpoint)"
-    yield Rule(at=at, rule=rule, message=ONE_TEACHER, field=".teacher")
-    rule = "!has(self.teacher) || !has(self.teacher.model) || has(self.teacher.endpoint)"
-    yield Rule(at=at, rule=rule, message=f"model {ONLY_WITH_ENDPOINT}", field=".teacher")
-    rule = f"self.type != 'Distillation' || self.?rewardWeight.orValue(0.0) > 0.0 || !({shaped})"
-    yield Rule(at=at, rule=rule, message=NEEDS_REWARD, field=".overlongBufferRatio")
-
-
-def _of_reference(at: str) -> Rule:
-    return Rule(at=at, rule="(self.model == 'Source') == has(self.source)", message=NEEDS_REFERENCE, field=".source")
-
-
-OBJECTIVES = (
-    *_of_objective("spec.grpo.objective"),
-    *_of_objective("spec.stages[].grpo.objective"),
-    _of_reference("spec.grpo.referenceKl"),
-    _of_reference("spec.stages[].grpo.referenceKl"),
-    _each_grpo(
-        "(has(s.grpo.objective) ? s.grpo.objective.type : self.grpo.?objective.type.orValue('GRPO')) != 'Distillation'"
-        " || !has(s.grpo.referenceKl) && !has(self.grpo.referenceKl)",
-        f"referenceKl {ONE_FROZEN_POLICY}",
-    ),
-    _each_grpo(
-        "!(has(s.grpo.objective) ? s.grpo.objective.?teacher.endpoint : self.grpo.?objective.teacher.endpoint)"
-        ".hasValue() || s.grpo.?temperature.or(self.grpo.?temperature).orValue(1.0) == 1.0",
-        f"temperature {TEMPERATURE_OF_ENDPOINT}",
-    ),
-)
 
 LORA = (
     Rule(
@@ -414,4 +325,4 @@ TRANSITIONS = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*STAGES, *OBJECTIVES, *LORA, *ROLES, *PATCHES, *TRANSITIONS)
+RULES: tuple[Rule, ...] = (*STAGES, *cel_objectives.RULES, *LORA, *ROLES, *PATCHES, *TRANSITIONS)
