@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -63,14 +64,18 @@ def test_node_killed_init_is_cleaned_up(second: Cluster) -> None:
 
 
 def test_node_orphans_of_killed_tests_are_removed(cluster: Cluster) -> None:
-    """A cluster whose test process is dead is removed; the one of this process is kept."""
+    """A cluster whose test process is dead is removed, also by two at a time; the one of this process is kept."""
     with subprocess.Popen(["true"]) as dead:
         pass
     orphan, own = Layout(f"{PREFIX}{dead.pid}-0a1b2c"), Layout(session_name())
     for layout in (orphan, own):
         layout.folder.mkdir()
+    for file in range(2000):
+        (orphan.folder / f"{file}.log").touch()
     try:
-        remove_orphans()
+        with ThreadPoolExecutor() as pool:
+            for removal in [pool.submit(remove_orphans), pool.submit(remove_orphans)]:
+                removal.result()
         assert not orphan.folder.exists() and own.folder.exists()
     finally:
         boot.down(own.name)

@@ -139,11 +139,12 @@ def wait(layout: Layout, goal: str, service: str, ready: Callable[[], bool]) -> 
 def down(name: str | None = None) -> bool:
     """Stop a cluster and delete all that belongs to it; return False if there is no such cluster."""
     name = name or default_name()
-    layout = read_layout(name) or Layout(name)
-    exists = layout.folder.exists()
-    namespaces.remove(layout)
-    if exists:
-        shutil.rmtree(layout.folder)
+    with exclusive(CACHE / "cluster-down.lock", "removing a cluster"):  # two test processes may remove one orphan
+        layout = read_layout(name) or Layout(name)
+        exists = layout.folder.exists()
+        namespaces.remove(layout)
+        if exists:
+            shutil.rmtree(layout.folder)
     return exists
 
 
