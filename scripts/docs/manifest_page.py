@@ -54,7 +54,7 @@ are required. An unset field has the default of its row; the defaults of trainin
 
 - `rstar2 validate FILE` lists all errors of a manifest in one run: the field, its value, and the allowed values.
 - `kubectl explain arl.spec.grpo` shows the same descriptions in a terminal.
-- Complete manifests: [examples](examples.md).
+- Complete manifests: [examples](../examples).
 
 Numbers that are learning rates, probabilities or temperatures are decimals. Amounts of CPU, memory and storage are
 Kubernetes quantities, such as `500m` or `16Gi`. `[]` in a path stands for each entry of a list.

@@ -67,6 +67,8 @@ def page_of(path: str) -> str | None:
     """The page of the site that shows a file of the repository; None when no page does."""
     if path in PAGES:
         return PAGES[path]
+    if path == "examples":
+        return EXAMPLES
     if path in examples():
         return f"{EXAMPLES}#{example_anchor(path)}"
     return path.removeprefix("docs/") if path.startswith("docs/") else None

@@ -13,8 +13,6 @@ from scripts.docs import repository
 from tests.support.hostile import HOSTILE
 
 ROOT = repository.ROOT
-GENERATED = {*repository.PAGES.values(), repository.EXAMPLES} - {"index.md"}
-"""Pages that only the site has."""
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / path for path in repository.PAGES)]
 
 
@@ -29,7 +27,10 @@ def test_pages_name_existing_paths_and_symbols() -> None:
 
 
 def test_pages_link_to_existing_files_and_anchors() -> None:
-    """`make docs` checks the links of the site; this one also those that only GitHub shows."""
+    """`make docs` checks the links of the site; this one also those that only GitHub shows.
+
+    A page that only the site has, such as that of the examples, is linked by its file or folder.
+    """
     broken = [
         f"{page.name}:{line}: {target}"
         for page in PAGES
@@ -42,8 +43,6 @@ def test_pages_link_to_existing_files_and_anchors() -> None:
 def _exists(page: Path, target: str) -> bool:
     path, _, anchor = target.partition("#")
     file = Path(posixpath.normpath(page.parent / path)) if path else page
-    if file.parent == ROOT / "docs" and file.name in GENERATED:
-        return True
     return file.exists() and (not anchor or anchor in repository.anchors(file.read_text("utf-8")))
 
 
