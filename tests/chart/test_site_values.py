@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 
 import yaml
 
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.validation import load
-from tests.chart.conftest import OPERATOR, Render, Templated, env_of, pods
+from tests.chart.conftest import CHART, OPERATOR, Render, Templated, env_of, pods
 
 
 def test_site_values_reach_the_pods_of_jobs(rendered: Render) -> None:
@@ -73,6 +75,18 @@ def test_helm_test_runs_a_valid_job_without_gpu(rendered: Render) -> None:
     assert checked.spec.needs_judge
     assert {stage.type for stage in checked.spec.stages} == {"SFT", "GRPO"}
     assert (checked.spec.storage.storage_class_name, checked.spec.storage.reclaim_policy) == ("fast", "Delete")
+
+
+def test_helm_test_with_the_gpu_values_of_the_page(rendered: Render) -> None:
+    """docs/installation.md has values for images of GPUs: one GPU for the trainer, one for the engine."""
+    page = (CHART.parents[1] / "docs" / "installation.md").read_text("utf-8")
+    (block,) = re.findall(r"^( *# gpu-test\.yaml\n.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
+    values = yaml.safe_load(textwrap.dedent(block))
+    objects = rendered(f"test.spec={json.dumps(values['test']['spec'])}", tests=True)
+    job = load(yaml.safe_load(objects.single("ConfigMap", "rstar2-test")["data"]["job.yaml"]))
+    assert (job.spec.accelerator.vendor, job.spec.trainer.gpus_per_replica) == ("NVIDIA", 1)
+    assert (job.spec.rollout.replicas, job.spec.rollout.tensor_parallel) == (1, 1)
+    assert job.spec.rollout.engine_args["dtype"] == "bfloat16"
 
 
 def test_helm_test_account_may_only_handle_jobs(rendered: Render) -> None:
