@@ -1,7 +1,7 @@
 """The pods that run an agent's programs: one Deployment, and a ConfigMap with the runner that starts the programs.
 
-They run a user's image: no volume of the job, no client, and the trainer's endpoint as the only address. Their token
-gets them episodes; each episode has a key of its own.
+They run a user's image: no volume of the job, no client, and no egress but to the trainer's endpoint and DNS. Their
+token gets them episodes; each episode has a key of its own.
 """
 
 from __future__ import annotations

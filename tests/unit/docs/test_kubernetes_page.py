@@ -1,10 +1,12 @@
-"""docs/kubernetes.md has the requests and limits of the pods that the operator builds."""
+"""docs/kubernetes.md has the requests, limits and shared memory of the pods that the operator builds."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
+from rstar2_operator.builders import rollout, trainer
 from rstar2_operator.builders.judge import EXECUTOR_BASE_MIB, JUDGE_RESOURCES, PACKAGES_MIB
 from rstar2_operator.builders.storage import DEFAULT_SIZE
 from rstar2_operator.builders.trainer import CPU_RESOURCES
@@ -25,3 +27,16 @@ def test_kubernetes_page_has_the_requests_of_each_pod() -> None:
     claim = f"and a claim of {redis.storage}"
     assert table["Redis"] == f"{requests['cpu']}, {requests['memory']}, {claim} | {limits['memory']}"
     assert f"{DEFAULT_SIZE} by default" in PAGE
+
+
+def test_kubernetes_page_has_the_shared_memory_of_pods() -> None:
+    """/dev/shm counts towards a memory limit: the sizes with and without accelerators."""
+    sizes = {
+        role: re.search(r'shared_memory\("(\w+)" if .* else "(\w+)"\)', inspect.getsource(module))
+        for role, module in (("trainer", trainer), ("engine", rollout))
+    }
+    rows = re.findall(r"^\| (trainer pod of `SFT` and `GRPO`|engine) \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
+    assert [(name.split()[0], (on_gpu, on_cpu)) for name, on_gpu, on_cpu in rows] == [
+        (role, match.groups()) for role, match in sizes.items() if match
+    ]
+    assert all(sizes.values())
