@@ -23,8 +23,8 @@ from scripts.docs.repository import ROOT
 PAGE = ROOT / "docs" / "sizing.md"
 MODELS = ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B")
 BUDGETS = (8192, 12288, 30720)
-HARDWARE = {"h100": "80 GB", "mi300x": "192 GB"}
-"""Hardware profile -> memory of its GPUs, in the heads of its columns."""
+HARDWARE = {"h100": "H100", "mi300x": "MI300X"}
+"""Hardware profile -> name of its GPUs, in the heads of its columns."""
 RANKS, TENSOR = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
 ENGINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 """Numbers of engines that are tried; with more than the problems of a step some have no work."""
@@ -118,7 +118,7 @@ def row_of(model: str, budget: int) -> str:
 
 def heading() -> str:
     """Return the first two lines of the table."""
-    devices = [f"{memory}: {size}" for memory in HARDWARE.values() for size in ("fewest GPUs", "15-minute step")]
+    devices = [f"{device}: {size}" for device in HARDWARE.values() for size in ("fewest GPUs", "15-minute step")]
     heads = ["Model, budget", *devices, "Checkpoint", "Weights of an engine"]
     return "| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|\n"
 
