@@ -70,7 +70,7 @@ ENGINE_DIFFERS: Mapping[str, str] = {
 """Model types that vLLM computes wrongly, and what to do."""
 
 
-ADAPTED = ("llama", "mistral", "qwen2", "qwen3")
+ADAPTED = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Model types that can be trained with LoRA: each layer has the seven linear layers of `LoRASpec`, under these names in
 the files, in transformers and in vLLM."""
 

@@ -67,26 +67,28 @@ def lora_gradients(rank: int, ranks: int, port: int, model: Path, cases: list[Ca
     """Return the gradient of the adapter in each case, at rank 0; the base must have none."""
     trainer = TrainerRank(rank=rank, ranks=ranks, config=CONFIG)
     trainer.connect("127.0.0.1", port, 1)
-    results: list[dict[str, Any] | None] = []
-    for case in cases:
-        layout = Layout(
-            ranks=ranks, shards=case.shards, tokens=case.tokens, unchecked=case.unchecked, reduce_once=case.reduce_once
-        )
-        policy = load_policy(
-            model, compute=trainer.compute, chunk=16, layout=layout, packed=case.packed, adapter=SPEC, seed=3
-        )
-        fill(policy)
-        (update,) = grpo_updates(rollout_groups(4, 4), updates=1, seed=0)
-        rows = [row for group in update for row in group]
-        batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
-        step.grpo_backward(policy, batches, trainer.compute.device, settings=SETTINGS, start=None)
-        trained = trained_shards(policy)
-        for name, shard in named_shards(policy).items():
-            assert (shard.grad is not None) == (name in trained), name
-        whole = {name: shard.grad.full_tensor().numpy() for name, shard in trained.items() if shard.grad is not None}
-        results.append(whole if rank == 0 else None)
+    wholes = [lora_gradient(trainer, model, case, rank=rank, ranks=ranks) for case in cases]
     trainer.close()
-    return results
+    return [whole if rank == 0 else None for whole in wholes]
+
+
+def lora_gradient(trainer: TrainerRank, model: Path, case: Case, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """Return the gradient of the adapter; the base must have none."""
+    layout = Layout(
+        ranks=ranks, shards=case.shards, tokens=case.tokens, unchecked=case.unchecked, reduce_once=case.reduce_once
+    )
+    policy = load_policy(
+        model, compute=trainer.compute, chunk=16, layout=layout, packed=case.packed, adapter=SPEC, seed=3
+    )
+    fill(policy)
+    (update,) = grpo_updates(rollout_groups(4, 4), updates=1, seed=0)
+    rows = [row for group in update for row in group]
+    batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
+    step.grpo_backward(policy, batches, trainer.compute.device, settings=SETTINGS, start=None)
+    trained = trained_shards(policy)
+    for name, shard in named_shards(policy).items():
+        assert (shard.grad is not None) == (name in trained), name
+    return {name: shard.grad.full_tensor().numpy() for name, shard in trained.items() if shard.grad is not None}
 
 
 def reference_gradient(model: Path, adapters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -312,6 +314,6 @@ def test_lora_refuses_layers_of_another_form(tmp_path: Path) -> None:
     layout = Layout(ranks=1, shards=1, tokens=64, unchecked=1)
     with (
         rank_here(None) as rank,
-        pytest.raises(UnsupportedModel, match="only llama, mistral, qwen2, qwen3"),
+        pytest.raises(UnsupportedModel, match=r"only gemma, .*, qwen3, smollm3: remove lora"),
     ):
         load_policy(tmp_path, compute=rank.compute, chunk=16, layout=layout, adapter=SPEC)

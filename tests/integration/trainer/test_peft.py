@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import conversations, rollout_groups
+from models import conversations, rank_here, rollout_groups
 from peft import LoraConfig, PeftModel, get_peft_model
 from rank_processes import run_ranks
 from test_gradient import Case, reference_loss
-from test_lora import SPEC, drawn_adapter, lora_gradients, started
+from test_lora import SPEC, drawn_adapter, lora_gradient, lora_gradients, reference_gradient, started
 from transformers import AutoModelForCausalLM
+
+from tests.support.model_families import write_family
 
 CASES = [Case(1, tokens=4096), Case(1, tokens=20, packed=True)]
 
@@ -51,6 +53,20 @@ def test_lora_gradient_equals_that_of_peft(model_dir: Path) -> None:
     for case, result in zip(CASES, results, strict=True):
         error = relative_error({name: torch.from_numpy(array) for name, array in result.items()}, exact)
         assert error < max(1e-6, rounded), (case, rounded)
+
+
+@pytest.mark.parametrize("family", ["Gemma", "Gemma 3", "Qwen2.5", "SmolLM3"])
+def test_lora_gradient_of_each_family(family: str, tmp_path: Path) -> None:
+    """Packed, in float32: that of peft in float64, which is that of the merged weights."""
+    write_family(family, tmp_path)
+    with rank_here(None) as rank:
+        actual = lora_gradient(rank, tmp_path, CASES[1])
+    adapters = drawn_adapter({name: array.shape for name, array in actual.items()})
+    exact = peft_gradient(tmp_path, adapters, torch.float64)
+    rounded = relative_error(peft_gradient(tmp_path, adapters, torch.float32), exact)
+    error = relative_error({name: torch.from_numpy(array) for name, array in actual.items()}, exact)
+    assert error < max(1e-6, 2 * rounded), rounded
+    assert relative_error(reference_gradient(tmp_path, adapters), exact) < 1e-12
 
 
 def test_peft_loads_a_published_adapter(model_dir: Path, tmp_path: Path) -> None:
