@@ -105,7 +105,8 @@ def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
 
     Two norms over the hidden states, norms over queries and keys, rotary embedding, attention, and the gated MLP. In
     bfloat16 a norm also keeps its input as float32. In a mixture each chosen expert has its own copy of the token, the
-    values of its MLP, and its result before and after its weight.
+    values of its MLP, and its result before and after its weight; a shared expert keeps the values of its MLP, and its
+    result before its weight.
     """
     upcast = 0 if value_bytes == FLOAT32 else FLOAT32 - value_bytes
     norms = 2 * shape.hidden * (3 * value_bytes + upcast)
@@ -119,7 +120,8 @@ def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
 def _mlp_values(shape: ModelShape) -> int:
     if not shape.experts:
         return 4 * shape.intermediate
-    return shape.chosen_experts * (3 * shape.hidden + 4 * shape.expert_intermediate) + shape.experts
+    shared = 4 * shape.shared_intermediate + shape.hidden if shape.shared_intermediate else 0
+    return shape.chosen_experts * (3 * shape.hidden + 4 * shape.expert_intermediate) + shape.experts + shared
 
 
 def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:

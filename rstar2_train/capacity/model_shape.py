@@ -18,8 +18,10 @@ from rstar2_train.capacity.model_support import MIXTURES, expert_count
 
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
 SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-_EXPERT_WIDTH = {"olmoe": "intermediate_size"}
+_EXPERT_WIDTH = dict.fromkeys(("granitemoe", "mixtral", "olmoe"), "intermediate_size")
 """Field with the width of an expert, by model type; of all others moe_intermediate_size."""
+_SHARED_WIDTH = {"qwen2_moe": "shared_expert_intermediate_size"}
+"""Field with the width of an expert that computes all tokens, by model type."""
 _HEAD_NORMS, _WIDE_NORMS = ("exaone4", "qwen3", "qwen3_moe"), ("olmo2", "olmo3", "olmoe")
 """Model types that normalise queries and keys: each head with the same weights, or all heads together."""
 _VARIANT = re.compile(r"-(base|instruct|thinking|math|coder)(-\d+)?$")
@@ -64,6 +66,8 @@ class ModelShape:
     """Experts that compute a token."""
     expert_intermediate: int = 0
     """Values per token between the matrices of one expert."""
+    shared_intermediate: int = 0
+    """Values per token between the matrices of an expert that computes all tokens; 0: a layer has none."""
     dense_layers: int = 0
     """Layers of a mixture without experts."""
 
@@ -87,8 +91,9 @@ class ModelShape:
         return 3 * self.hidden * self.intermediate
 
     def _experts(self, count: int) -> int:
-        """Return the parameters of a router and of some of its experts."""
-        return self.hidden * (self.experts + 3 * self.expert_intermediate * count)
+        """Return the parameters of a router, of some of its experts, and of a shared expert with its gate."""
+        shared = 3 * self.shared_intermediate + 1 if self.shared_intermediate else 0
+        return self.hidden * (self.experts + 3 * self.expert_intermediate * count + shared)
 
     @property
     def _without_mlp(self) -> int:
@@ -209,7 +214,8 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
     is_mixture = expert_count(config) > 0
     kind = str(config.get("model_type", "qwen3"))
     expert_width = _EXPERT_WIDTH.get(kind, "moe_intermediate_size")
-    keys = [*SHAPE_KEYS, *(("num_experts_per_tok", expert_width) if is_mixture else ())]
+    shared = [_SHARED_WIDTH[kind]] if kind in _SHARED_WIDTH else []
+    keys = [*SHAPE_KEYS, *(("num_experts_per_tok", expert_width, *shared) if is_mixture else ())]
     missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
@@ -234,19 +240,23 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         vocabulary=int(config["vocab_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
         qk_norm=qk_norm,
-        qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+        qkv_bias=kind in ("qwen2", "qwen2_moe") or bool(config.get("attention_bias", False)),
         max_positions=positions if isinstance(positions, int) else None,
-        **(_mixture(config, expert_width) if is_mixture else {}),
+        **(_mixture(config, kind, expert_width) if is_mixture else {}),
     )
 
 
-def _mixture(config: Mapping[str, Any], expert_width: str) -> dict[str, int]:
-    """Return the fields of the shape of a mixture. `expert_width`: name of the field with the width of an expert."""
+def _mixture(config: Mapping[str, Any], kind: str, expert_width: str) -> dict[str, int]:
+    """Return the fields of the shape of a mixture.
+
+    `kind`: its model type; `expert_width`: name of the field with the width of an expert.
+    """
     every, dense = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
     layers = range(int(config["num_hidden_layers"]))
     return {
         "experts": expert_count(config),
         "chosen_experts": int(config["num_experts_per_tok"]),
         "expert_intermediate": int(config[expert_width]),
+        "shared_intermediate": int(config.get(_SHARED_WIDTH.get(kind, ""), 0)),
         "dense_layers": sum(layer in dense or (layer + 1) % every != 0 for layer in layers),
     }

@@ -19,10 +19,10 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Fields with the number of experts of a mixture."""
 _FACTORS: Mapping[str, frozenset[str]] = {
     "logit_scale": frozenset({"cohere", "cohere2"}),
-    "logits_scaling": frozenset({"granite", "granitemoehybrid", "hyperclovax"}),
+    "logits_scaling": frozenset({"granite", "granitemoe", "granitemoehybrid", "hyperclovax"}),
 }
 """Fields that scale the logits, and the model types in which their meaning is known."""
-_DIVISORS = frozenset({"granite", "granitemoehybrid"})
+_DIVISORS = frozenset({"granite", "granitemoe", "granitemoehybrid"})
 """Model types whose `logits_scaling` divides."""
 _CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 _OUTPUT = re.compile(r"logits?_(scal|mult|soft|cap)|lm_head_(scal|mult)|logit_cap")
@@ -34,14 +34,15 @@ _BATCH_ROPE = ("dynamic", "longrope")
 PROVEN = frozenset(
     {
         *("arcee", "bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4"),
-        *("gpt_neox", "granite", "granitemoehybrid", "helium", "hyperclovax", "llama", "ministral", "mistral", "olmo"),
-        *("olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
+        *("gpt_neox", "granite", "granitemoe", "granitemoehybrid", "helium", "hyperclovax", "llama", "ministral"),
+        *("mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3"),
+        *("qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
     }
 )
 """Model types whose log-probabilities a test compares with transformers, padded and packed: see docs/models.md."""
 
 
-MIXTURES = ("olmoe", "qwen3_moe")
+MIXTURES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 """Model types whose mixtures of experts are trained, with a replay of the experts that the engines chose."""
 
 
@@ -50,6 +51,8 @@ ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cohere2": {"attention_bias": (False,), "hidden_act": ("silu",), "tie_word_embeddings": (True,)},
     "ernie4_5": {"use_bias": (False,)},
     "gemma": {"attention_bias": (False,), "hidden_activation": ("gelu_pytorch_tanh", None)},
+    "granitemoe": {"attention_bias": (False,), "hidden_act": ("silu",)},
+    "mixtral": {"hidden_act": ("silu",)},
     "olmoe": {
         "attention_bias": (False,),
         "clip_qkv": (None,),
@@ -57,11 +60,16 @@ ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "norm_topk_prob": (False,),
         "rms_norm_eps": (1e-5,),
     },
+    "qwen2_moe": {"qkv_bias": (True,)},
     "qwen3": {"attention_bias": (False,)},
     "qwen3_moe": {"attention_bias": (False,)},
 }
 """Fields that vLLM does not read, or reads otherwise: the values with which it computes the model of transformers, by
 model type. With others an engine would sample from another model than the trainer's, without an error."""
+
+
+_ENGINE_HEADS = ("granitemoe", "qwen2", "qwen2_moe")
+"""Model types whose `head_dim` vLLM does not read."""
 
 
 ENGINE_DIFFERS: Mapping[str, str] = {
@@ -140,6 +148,8 @@ def find_obstacles(
             f"{experts}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: use "
             "one of them, or a dense model"
         )
+    if kind == "qwen2_moe" and config.get("use_sliding_window"):
+        yield "use_sliding_window: the class has its windows only as masks, which packed sequences do not have"
     try:
         output_layer(config)
     except UnsupportedModel as error:
@@ -164,11 +174,11 @@ def find_engine_obstacles(config: Mapping[str, Any], *, longest: int = 0) -> Ite
             f"sequence has {longest} tokens: limit prompt and response to {window} tokens together"
         )
     if (
-        kind == "qwen2"
+        kind in _ENGINE_HEADS
         and (width := config.get("head_dim"))
         and width * config["num_attention_heads"] != config["hidden_size"]
     ):
-        yield f"head_dim: {width} is not supported for model_type 'qwen2': vLLM divides hidden_size by the heads"
+        yield f"head_dim: {width} is not supported for model_type {kind!r}: vLLM divides hidden_size by the heads"
     for name, values in ENGINE_VALUES.get(kind, {}).items():
         if config.get(name, values[0]) not in values:
             yield (

@@ -8,6 +8,7 @@ parallelism splits the parameters, so the hashes are comparable only without it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable
@@ -23,14 +24,21 @@ ENABLED = "RSTAR2_HASH_WEIGHTS"
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
+    "w13_weight": ("w1", "w3"),
 }
-"""Parts of vLLM's fused layers, in order, by their names in a model folder."""
+"""Parts of vLLM's fused layers, in order, by their names in a model folder. Mixtral's experts have w1, w3 and w2."""
 EXPERTS = {
-    "w13_weight": ("gate_proj", "up_proj"),
-    "w2_weight": ("down_proj",),
+    "w13_weight": ("gate_up_proj", "w13_weight"),
+    "w2_weight": ("down_proj", "w2"),
 }
-"""Parts of each expert in vLLM's parameters of all experts, in order, by their names in a model folder."""
+"""vLLM's parameters of all experts, and the layers of each expert, with fused ones."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)")
+RENAMED = {
+    "block_sparse_moe.input_linear": "block_sparse_moe.experts.w13_weight",
+    "block_sparse_moe.output_linear": "block_sparse_moe.experts.w2_weight",
+    "block_sparse_moe.router.layer": "block_sparse_moe.gate",
+}
+"""Names of vLLM's parameters by their names in a model folder, where it has one tensor with other names (Granite)."""
 _packed: dict[str, str] = {}
 """Hash of each packed layer, by its name."""
 
@@ -85,12 +93,20 @@ def folder_hashes(folder: Path) -> dict[str, str]:
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                parts[name.removesuffix(".weight")] = [tensors.get_tensor(name)]
-    for fused, names in FUSED.items():
-        for first in [name for name in parts if name.endswith(f".{names[0]}")]:
-            prefix = first.removesuffix(names[0])
-            parts[prefix + fused] = [parts.pop(prefix + name)[0] for name in names]
+                parts[_vllm_name(name.removesuffix(".weight"))] = [tensors.get_tensor(name)]
+    for (fused, names), kind in itertools.product(FUSED.items(), ("", ".bias")):
+        for first in [name for name in parts if name.endswith(f".{names[0]}{kind}")]:
+            prefix = first.removesuffix(names[0] + kind)
+            parts[prefix + fused + kind] = [parts.pop(prefix + name + kind)[0] for name in names]
     return {name: tensor_hash(tensors) for name, tensors in (parts | _grouped_experts(parts)).items()}
+
+
+def _vllm_name(name: str) -> str:
+    """Return vLLM's name of a tensor that it renames as a whole; of others the name itself."""
+    for suffix, renamed in RENAMED.items():
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) + renamed
+    return name
 
 
 def _grouped_experts(parts: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
@@ -98,7 +114,7 @@ def _grouped_experts(parts: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
     experts: dict[str, dict[int, list[Tensor]]] = {}
     for name in list(parts):
         if match := _EXPERT.fullmatch(name):
-            kind = "w2_weight" if match[3] == "down_proj" else "w13_weight"
+            kind = next(kind for kind, layers in EXPERTS.items() if match[3] in layers)
             experts.setdefault(f"{match[1]}.{kind}", {})[int(match[2])] = parts.pop(name)
     return {
         name: [tensor for number in sorted(numbers) for tensor in numbers[number]] for name, numbers in experts.items()

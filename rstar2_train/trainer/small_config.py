@@ -13,6 +13,7 @@ _MOST_LAYERS = 8
 _INNER_FIELDS = (
     "intermediate_size",
     "moe_intermediate_size",
+    "shared_expert_intermediate_size",
     "shared_intermediate_size",
     "ffn_hidden_size",
     "ffn_dim",

@@ -40,13 +40,19 @@ _ROPE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _config(name: str, **fields: Any) -> Callable[[], Any]:
-    return lambda: getattr(transformers, f"{name}Config")(**{**_BASE, **fields})
+def _config(name: str, **fields: Any) -> Callable[..., Any]:
+    return lambda **others: getattr(transformers, f"{name}Config")(**{**_BASE, **fields, **others})
 
 
 _MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-FAMILIES: Mapping[str, Callable[[], Any]] = {
+_GRANITE = {
+    "logits_scaling": 8.0,
+    "embedding_multiplier": 2.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.3,
+}
+FAMILIES: Mapping[str, Callable[..., Any]] = {
     "Llama": _config("Llama"),
     "Llama 3": _config("Llama", rope_parameters=_ROPE["llama3"]),
     "Llama, linear rotary": _config("Llama", rope_parameters=_ROPE["linear"]),
@@ -59,6 +65,14 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
         "Qwen3Moe", head_dim=8, num_hidden_layers=3, mlp_only_layers=[1], **_EXPERTS
     ),
     "OLMoE": _config("Olmoe", num_experts=6, num_experts_per_tok=2, tie_word_embeddings=False),
+    "Mixtral": _config("Mixtral", num_local_experts=6, num_experts_per_tok=2),
+    "Qwen2-MoE": _config("Qwen2Moe", shared_expert_intermediate_size=40, **_EXPERTS),
+    "Qwen2-MoE, some dense layers": _config(
+        "Qwen2Moe", shared_expert_intermediate_size=40, num_hidden_layers=3, mlp_only_layers=[1], **_EXPERTS
+    ),
+    "Granite-MoE": _config(
+        "GraniteMoe", num_local_experts=6, num_experts_per_tok=2, tie_word_embeddings=True, **_GRANITE
+    ),
     "SmolLM3": _config("SmolLM3", no_rope_layer_interval=2),
     "Mistral": _config("Mistral", head_dim=8, sliding_window=None),
     "Mistral, sliding window": _config("Mistral", head_dim=8, sliding_window=WINDOW),
@@ -73,9 +87,7 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
         **_MIXED,
     ),
     "Gemma 3": _config("Gemma3Text", head_dim=8, query_pre_attn_scalar=8, **_MIXED),
-    "Granite 3": _config(
-        "Granite", logits_scaling=8.0, embedding_multiplier=2.0, residual_multiplier=0.5, attention_multiplier=0.3
-    ),
+    "Granite 3": _config("Granite", **_GRANITE),
     "Granite 4, dense": _config(
         "GraniteMoeHybrid",
         layer_types=["attention", "attention"],
@@ -83,10 +95,7 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
         num_experts_per_tok=0,
         shared_intermediate_size=48,
         mamba_n_heads=8,
-        logits_scaling=8.0,
-        embedding_multiplier=2.0,
-        residual_multiplier=0.5,
-        attention_multiplier=0.3,
+        **_GRANITE,
     ),
     "Phi": _config("Phi"),
     "Phi-3 and 4": _config("Phi3", sliding_window=None),
@@ -114,10 +123,23 @@ UNPACKED = frozenset({"Nemotron", "StableLM"})
 """Families whose class passes no borders of packed sequences to its attention."""
 
 
-def write_family(name: str, folder: Path) -> Any:
-    """Write a random model of a family, and return it. Biases are not zero, as they are in trained models."""
+def engine_fields(name: str) -> dict[str, int]:
+    """Return fields of a family with which vLLM can compute it on the CPU: its heads have 32 values."""
+    config = FAMILIES[name]()
+    fields = {"hidden_size": 32 * config.num_attention_heads}
+    for field in ("head_dim", "query_pre_attn_scalar"):
+        if getattr(config, field, None):
+            fields[field] = 32
+    return fields
+
+
+def write_family(name: str, folder: Path, **fields: Any) -> Any:
+    """Write a random model of a family, and return it. Biases are not zero, as they are in trained models.
+
+    `fields`: of its config, in place of those of `FAMILIES`.
+    """
     torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(FAMILIES[name](), attn_implementation="eager").float().eval()
+    model = AutoModelForCausalLM.from_config(FAMILIES[name](**fields), attn_implementation="eager").float().eval()
     for parameter_name, parameter in model.named_parameters():
         if "bias" in parameter_name or "norm" in parameter_name:
             torch.nn.init.normal_(parameter, mean=float("norm.weight" in parameter_name), std=0.2)

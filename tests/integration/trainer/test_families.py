@@ -61,7 +61,10 @@ def test_family_equals_transformers(family: str, rank: TrainerRank, tmp_path: Pa
     assert differences.largest < 1e-4
 
 
-@pytest.mark.parametrize("family", ["Gemma 2", "Granite 3", "Phi", "GPT-NeoX", "OLMo 3", "OLMoE"])
+@pytest.mark.parametrize(
+    "family",
+    ["Gemma 2", "Granite 3", "Phi", "GPT-NeoX", "OLMo 3", "OLMoE", "Mixtral", "Qwen2-MoE", "Granite-MoE"],
+)
 def test_family_trains_and_exports(
     family: str, rank: TrainerRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from models import OPTIMIZER, RanksHere, rank_here, rollout_groups, write_mixture
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
+from rstar2_train.capacity.model_support import MIXTURES
 from rstar2_train.trainer import export, self_check
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
-from rstar2_train.trainer.model import Policy, load_policy, trained_shards
+from rstar2_train.trainer.model import WRAPPER, Policy, load_policy, trained_shards
 from rstar2_train.trainer.model_files import copy_companions
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.routing import OWN, Routing, routing_of
@@ -27,6 +28,7 @@ from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import TokenSequence
 from rstar2_train.weights.route_format import RouteFormat
 from rstar2_train.weights.shard_file import ShardFile
+from tests.support.model_families import FAMILIES, write_family
 
 FORM = RouteFormat(layers=3, experts=2, number_bytes=1)
 EXPERTS, DENSE = 5, 1
@@ -107,39 +109,43 @@ def test_replay_is_exact_also_in_recomputation(folder: Path, rank: TrainerRank) 
     assert 0.3 < share < 0.9  # random experts are seldom the router's
 
 
+@pytest.mark.parametrize("family", [name for name, config in FAMILIES.items() if config().model_type in MIXTURES])
 def test_replay_has_the_values_and_gradients_of_the_model(
-    folder: Path, rank: TrainerRank, monkeypatch: pytest.MonkeyPatch
+    family: str, rank: TrainerRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are those of transformers' own forward pass with the same experts; the routers have a gradient."""
     rows, experts = rows_of_tokens(), random_experts(1)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = write_family(family, tmp_path)
+    normalised = getattr(model.config, "norm_topk_prob", True)
+    routers = {name: part for name, part in model.named_modules() if type(part).__name__.endswith("TopKRouter")}
     present: dict[str, np.ndarray] = {}
-    for layer in (0, 2):
-        gate = model.model.layers[layer].mlp.gate
+    for name, router in routers.items():
 
         def replaced(
-            hidden: torch.Tensor, gate: torch.nn.Module = gate, layer: int = layer
+            hidden: torch.Tensor, router: Any = router, layer: int = int(name.split(".")[2])
         ) -> tuple[torch.Tensor, ...]:
-            logits = hidden @ gate.weight.T
+            logits = hidden @ router.weight.T
             probabilities = logits.softmax(dim=-1)
             own = probabilities.topk(FORM.experts).indices
             chosen = torch.cat([torch.from_numpy(present["rows"][:, layer]).long(), own[-1:]])
             weights = probabilities.gather(1, chosen)
-            return logits, weights / weights.sum(dim=-1, keepdim=True), chosen
+            weights = weights / weights.sum(dim=-1, keepdim=True) if normalised else weights
+            return (chosen, weights, logits) if model.config.model_type == "granitemoe" else (logits, weights, chosen)
 
-        monkeypatch.setattr(gate, "forward", replaced)
+        monkeypatch.setattr(router, "forward", replaced)
     expected = []
     for row, present["rows"] in zip(rows, experts, strict=True):
         expected.append(self_check.row_logprobs(model(row[None]).logits[0], row))
     torch.cat(expected).sum().backward()
-    policy = policy_of(folder, rank)
+    policy = policy_of(tmp_path, rank)
     actual = scores(policy, routing(experts))
     torch.testing.assert_close(actual, torch.cat(expected), rtol=1e-5, atol=1e-5)
     actual.sum().backward()
-    gradients = {name: parameter.grad.full_tensor() for name, parameter in trained_shards(policy).items()}
+    shards = {name.replace(WRAPPER, "").removeprefix("model."): shard for name, shard in policy.named_parameters()}
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5)
-    assert gradients["model.layers.0.mlp.gate.weight"].abs().max() > 1e-3
+        torch.testing.assert_close(shards[name].grad.full_tensor(), parameter.grad, rtol=1e-4, atol=1e-5)
+    for router in routers:
+        assert shards[f"{router}.weight"].grad.full_tensor().abs().max() > 1e-4
 
 
 def test_replay_padded_equals_packed(folder: Path, rank: TrainerRank) -> None:

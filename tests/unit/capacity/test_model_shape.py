@@ -59,6 +59,22 @@ def test_shape_mixture_has_all_and_active_parameters() -> None:
     assert some_dense.dense_layers == 24
 
 
+@pytest.mark.parametrize(("name", "billions"), [("Mixtral-8x7B-v0.1", 12.9), ("Qwen1.5-MoE-A2.7B", 2.7)])
+def test_shape_active_parameters_equal_published_figure(name: str, billions: float) -> None:
+    """The active parameters of a model card: those that multiply, and the embedding."""
+    shape = read_shape(name)
+    assert (shape.active_parameters + shape.embedding_parameters) / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_shape_mixture_without_shared_width_is_rejected() -> None:
+    """The shared expert would be missing in every figure."""
+    config = {
+        name: value for name, value in KNOWN["Qwen1.5-MoE-A2.7B"].items() if name != "shared_expert_intermediate_size"
+    }
+    with pytest.raises(ValueError, match="it has no shared_expert_intermediate_size"):
+        shape_of(config, name="moe")
+
+
 def test_shape_unknown_mixture_is_rejected() -> None:
     """The MLPs of another class may have other parameters: no wrong figure, but an error."""
     with pytest.raises(ValueError, match="mixtures of experts of model_type 'other'"):

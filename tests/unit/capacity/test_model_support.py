@@ -20,6 +20,7 @@ from rstar2_train.capacity.model_support import (
     [
         ({"model_type": "qwen3"}, OutputLayer()),
         ({"model_type": "granite", "logits_scaling": 8.0}, OutputLayer(scale=0.125)),
+        ({"model_type": "granitemoe", "logits_scaling": 8.0}, OutputLayer(scale=0.125)),
         ({"model_type": "hyperclovax", "logits_scaling": 8.0}, OutputLayer(scale=8.0)),
         ({"model_type": "cohere2", "logit_scale": 0.25}, OutputLayer(scale=0.25)),
         ({"model_type": "gemma2", "final_logit_softcapping": 30.0}, OutputLayer(softcap=30.0)),
@@ -44,6 +45,10 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
     [
         ({"num_local_experts": 8}, "num_local_experts: mixtures of experts"),
         ({"model_type": "qwen3_moe", "num_experts": 8, "quantization_config": {"bits": 4}}, "quantised weights"),
+        (
+            {"model_type": "qwen2_moe", "num_experts": 8, "use_sliding_window": True},
+            "use_sliding_window: .* only as masks",
+        ),
         ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
@@ -76,6 +81,13 @@ def test_find_obstacles_names_field_and_fix(config: dict[str, Any], message: str
             {"model_type": "qwen2", "head_dim": 64, "num_attention_heads": 4, "hidden_size": 128},
             "head_dim: 64 is not supported",
         ),
+        ({"model_type": "qwen2_moe", "qkv_bias": False}, "qkv_bias: False .* computes with True"),
+        (
+            {"model_type": "granitemoe", "head_dim": 64, "num_attention_heads": 4, "hidden_size": 128},
+            "head_dim: 64 is not supported for model_type 'granitemoe'",
+        ),
+        ({"model_type": "granitemoe", "attention_bias": True}, "attention_bias: True is not supported"),
+        ({"model_type": "mixtral", "hidden_act": "gelu"}, "hidden_act: 'gelu' .* computes with 'silu'"),
         ({"model_type": "gpt_neox"}, "vLLM computes other log-probabilities"),
     ],
 )
@@ -92,6 +104,8 @@ def test_find_engine_obstacles_accepts_what_is_equal() -> None:
         {"model_type": "olmoe", "norm_topk_prob": False, "rms_norm_eps": 1e-5},
         {"model_type": "cohere2", "sliding_window": 100},
         {"model_type": "llama", "attention_bias": True},
+        {"model_type": "mixtral", "hidden_act": "silu", "sliding_window": 8},
+        {"model_type": "qwen2_moe", "qkv_bias": True, "norm_topk_prob": True},
     ):
         assert not list(find_engine_obstacles(config, longest=100))
 
@@ -104,7 +118,12 @@ def test_find_obstacles_accepts_what_is_exact() -> None:
     assert not list(find_obstacles(hybrid, packed=False))
     long = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 64}}
     assert not list(find_obstacles(long, packed=True, longest=64))
-    assert not list(find_obstacles({"model_type": "olmoe", "num_experts": 8}, packed=True))
+    for kind, field in (
+        ("olmoe", "num_experts"),
+        ("mixtral", "num_local_experts"),
+        ("granitemoe", "num_local_experts"),
+    ):
+        assert not list(find_obstacles({"model_type": kind, field: 8}, packed=True))
     mixture = {"model_type": "qwen3_moe", "num_experts": 8}
     assert not list(find_obstacles(mixture, packed=True))
     assert any("not supported with LoRA" in obstacle for obstacle in find_obstacles(mixture, packed=True, adapter=True))
