@@ -123,7 +123,8 @@ def _decimal(rng: random.Random) -> Pairs:
     same += [text.removeprefix("0")] if value < 1 else []
     step = Fraction(1, 10**places)
     other = [str(decimal(value + step)), str(decimal(value - step)), str(decimal(10 * value)), f"-{text}", f"{text}1"]
-    (other if places == 3 else same).append(text.replace(".", ","))  # three digits: a mark of thousands
+    comma = "{,}" if places == 1 else ","  # `3,5` is a list; three digits have a mark of thousands
+    (other if places == 3 else same).append(text.replace(".", comma))
     return Pairs(text, same, [*other, f"{n}e-{places + 1}", f"{n}e{places}", str(n)])
 
 

@@ -148,7 +148,7 @@ def _decimal_same(match: re.Match[str]) -> Iterator[str]:
     if value < 1:
         yield text.removeprefix("0")
     if power != 3:
-        yield text.replace(".", ",")
+        yield text.replace(".", "{,}" if power == 1 else ",")  # `3,5` is a list
 
 
 def _decimal_other(match: re.Match[str]) -> Iterator[str]:

@@ -18,6 +18,11 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
     arrows = [any(name.startswith("vec ") for name in names(side)) for side in (known, answer)]
     if arrows[0] != arrows[1]:
         known, answer = (mapped(side, _without_arrow) for side in (known, answer))
+    directions = [any(map(_is_direction, nodes(side))) for side in (known, answer)]
+    if directions[0] != directions[1]:
+        known, answer = (
+            mapped(side, lambda node: node.parts[0] if _is_direction(node) else None) for side in (known, answer)
+        )
     phrases = [_text_names(side) for side in (known, answer)]
     if phrases[0] != phrases[1]:
         known, answer = (mapped(side, lambda node: _joined(node, phrases[0] | phrases[1])) for side in (known, answer))
@@ -96,6 +101,11 @@ def _without_arrow(node: Node) -> Node | None:
     if node.kind == "name" and node.text.startswith("vec "):
         return Node("reals") if node.text == "vec R" else Node("name", text=node.text[4:])
     return None
+
+
+def _is_direction(node: Node) -> bool:
+    r"""Return whether a value has a radial unit vector as its last factor: `\frac{kq}{r^2}\hat{r}`."""
+    return node.kind == "mul" and node.parts[1].text in ("hat r", "hat \\theta", "hat \\phi", "hat n")
 
 
 def _text_names(node: Node) -> set[str]:

@@ -137,6 +137,8 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
         if same_unit(*units):
             money = len(units[0]) == 1 and units[0][0][0] in _MONEY and decimal(first) and decimal(second)
             return exact(first) == exact(second) if money else same(first, second)
+        if _same_prices(*units):
+            return same(first, second)
         angles = [_angle(node, unit) for node, unit in ((first, units[0]), (second, units[1]))]
         if all(angles):
             return same(in_radians(angles[0]), in_radians(angles[1]))  # type: ignore[arg-type]
@@ -162,6 +164,17 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     if units[0] and unit[0][0] in _THOUSANDS and len(unit) == 1 and known.kind == "number":
         return same(Node("mul", (first, integer(_THOUSANDS[unit[0][0]]))), second)
     return False
+
+
+def _same_prices(first: Unit, second: Unit) -> bool:
+    """Return whether both are amounts of one money, of which one states for how much: `5.4 cents per ounce`."""
+    short, long = sorted((first, second), key=len)
+    return (
+        len(short) == 1
+        and short[0][0] in _MONEY
+        and short[0] in long
+        and all(power < 0 for symbol, power in long if symbol not in _MONEY)
+    )
 
 
 def _angle(node: Node, unit: Unit) -> Node | None:

@@ -38,8 +38,7 @@ class CommandParser(FunctionParser):
                 self.at += 2
                 fraction = Node("div", (top, bottom)) if top and bottom else None
             if fraction is not None and _is_proper(fraction):
-                node = Node("add", (node, fraction))
-                return (Node("percent", (node,)) if self.skip("%") else node), False
+                return self.powered(Node("add", (node, fraction))), False
             self.at = start
         return node, node.kind == "number"
 

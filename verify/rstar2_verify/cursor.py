@@ -107,6 +107,10 @@ class Cursor:
         """Parse an operand with its powers."""
         raise NotImplementedError
 
+    def powered(self, node: Node) -> Node:
+        """Parse the powers after an operand."""
+        raise NotImplementedError
+
     def over(self, top: Node) -> Node:
         r"""Parse `\over 6` after its first part."""
         raise NotImplementedError

@@ -196,7 +196,10 @@ class ExpressionParser(CommandParser):
 
     def factor(self) -> Node:
         """Parse an operand with its powers, factorials, degrees and percent signs."""
-        node = self.operand()
+        return self.powered(self.operand())
+
+    def powered(self, node: Node) -> Node:
+        """Parse the powers, factorials, degrees and percent signs after an operand."""
         while True:
             if self.is_sign("^"):
                 node = self._power(node)

@@ -159,7 +159,10 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
 
 
 def _same_label(first: Node, second: Node) -> bool:
-    r"""Return whether two labels are the same without accents, or of one name of which one has an index: `\theta_c`."""
+    r"""Return whether two labels are the same without accents, or of one name of which one has an index: `\theta_c`.
+
+    A number as an index selects one of several values: `x_2 = 5` does not answer `x = 5`.
+    """
     if _bare(first) == _bare(second):
         return True
     if {first.kind, second.kind} == {"tuple", "name"}:  # `(x,y,z) =` and `\\vec r =`
@@ -168,9 +171,10 @@ def _same_label(first: Node, second: Node) -> bool:
             vector.text in ("vec r", "r") and [part.text for part in point.parts] == ["x", "y", "z"][: len(point.parts)]
         )
     texts = [_bare(side).text for side in (first, second) if side.kind == "name"]
-    return (
-        len(texts) == 2 and texts[0].partition("_")[0] == texts[1].partition("_")[0] and "_" not in min(texts, key=len)
-    )
+    if len(texts) < 2:
+        return False
+    plain, indexed = sorted(texts, key=len)
+    return re.fullmatch(re.escape(plain) + r"_(?!\d+\Z).+", indexed) is not None
 
 
 def _bare(label: Node) -> Node:
