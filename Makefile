@@ -175,7 +175,7 @@ bench-verifiers: setup ## Measure rstar2_verify next to the verifiers of PyPI, w
 	@$(BIN)/python -m bench.verifiers
 
 bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GRPO, and plot them
-	@$(BIN)/python bench/learning.py
+	@$(BIN)/python -m bench.learning
 
 bench-rollout: setup ## Measure the scheduler's policies, simulated and on real engines, and the agent loop (QUICK=1)
 	@$(BIN)/python -m bench.rollout

@@ -10,20 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from bench.provenance import ROOT, describe_commit
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "learning.json"
 SEEDS = (0, 1, 2)
 SAMPLES = 4
@@ -49,9 +51,40 @@ def write_manifest(example: str, *, name: str, seed: int, folder: Path, resample
 
 
 def run(path: Path, state: Path) -> JobState:
-    """Run a manifest until its job completes; return immediately for a completed job. Raises CalledProcessError."""
+    """Run a manifest until its job completes; return immediately for a completed job. Raises CalledProcessError.
+
+    Commit and load average at the start and the end of a run are recorded next to the manifest: see `runs_of`.
+    """
+    job = JobState(state / path.stem)
+    if is_complete := job.report_file.exists():
+        print(f"{path.stem}: a complete run is reused", file=sys.stderr)
+    else:
+        _record(path)
     subprocess.run([sys.executable, "-m", "rstar2_train.cli", "run", str(path), "--state", str(state)], check=True)
-    return JobState(state / path.stem)
+    if not is_complete:
+        _record(path)
+    return job
+
+
+def runs_of(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return the commits and the load averages, lowest and highest, of the runs of some manifests.
+
+    Complete runs are reused, so that they can be older than the results.
+    """
+    files = [file for path in paths if (file := _runs_file(path)).exists()]
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    loads = [row["load"] for row in rows]
+    return {"commits": sorted({row["commit"] for row in rows}), "load": [min(loads), max(loads)] if loads else []}
+
+
+def _record(path: Path) -> None:
+    row = {"commit": describe_commit(), "load": round(os.getloadavg()[1], 1)}
+    with _runs_file(path).open("a", encoding="utf-8") as file:
+        print(json.dumps(row), file=file)
+
+
+def _runs_file(path: Path) -> Path:
+    return path.with_suffix(".runs.jsonl")
 
 
 def run_curriculum(seed: int, state: Path) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """Measures every objective on the tiny task: a GRPO stage with Uniform and with Resample-on-Correct, three seeds each.
 
-    python -m bench.objectives [--only NAME] [--seeds 0 1 2] [--state FOLDER]
+    python -m bench.objectives [--only NAME] [--modes uniform roc] [--seeds 0 1 2] [--state FOLDER]
 
 `make bench-objectives` writes bench/results/objectives.json and docs/pictures/objectives.svg:
 
 - NAME: {uniform: {pass_at_1: [..], tool_errors: [..], step_seconds: [..], tokens: [..], reward: [[..], ..]}, roc: ..}:
   one value per seed; `tokens` are sampled tokens of the stage, `reward` the mean reward of each step.
-- `distillation`: {score, tokens, grpo_score, grpo_tokens}: pass@1 and sampled tokens of a stage of Distillation with a
-  third of the steps, whose teacher is the model that GRPO (uniform) trained from the same SFT model.
-- `run`: the measured objectives, the command, the commit and the machine.
+- `distillation`: {score, tokens, grpo_score, grpo_tokens, sft_score}: pass@1 and sampled tokens of a stage of
+  Distillation with a third of the steps. Its teacher is the model that GRPO (uniform) trained from the same SFT model,
+  whose pass@1 is `sft_score`. The tokens that trained the teacher are not counted.
+- `seeds` and `runs` of each of these: the seeds, and the commits and load averages of the machine during the runs.
+- `run`: the command of the last call, and the machine.
 
 `QUICK=1 make bench-objectives` runs two objectives for three steps of the smoke task, and Distillation for one. It
 writes the same figures under `quick`: this shows that the types run, not how well they learn. All runs of a seed start
@@ -22,14 +24,15 @@ import argparse
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import yaml
 
-from bench.learning import error_curve, run
-from bench.provenance import ROOT, describe_commit, describe_machine
+from bench.learning import error_curve, run, runs_of
+from bench.provenance import ROOT, describe_machine
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
 from rstar2_train.rollout import trajectory_store
@@ -78,6 +81,7 @@ def measure(path: Path, state: Path) -> dict[str, Any]:
     measured = [value for value in errors if value == value]  # a step without a correct rollout has none
     folder = job.stage("rl").trajectories
     return {
+        "sft_score": next(each for each in report["stages"] if each["name"] == "sft")["pass_at_1"],
         "pass_at_1": stage["pass_at_1"],
         "tool_errors": sum(measured) / len(measured) if measured else None,
         "step_seconds": _step_seconds(folder),
@@ -88,15 +92,17 @@ def measure(path: Path, state: Path) -> dict[str, Any]:
 
 def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[str, list[Any]]:
     """Distil the model of GRPO (uniform) of each seed into its SFT model, in a third of the steps."""
-    rows = []
+    rows, paths = [], []
     for seed in seeds:
         taught = write_manifest("GRPO", "uniform", seed, state, quick=quick)
         grpo = measure(taught, state)
         teacher = state / taught.stem / "stages" / "rl" / "model"
-        own = measure(write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=teacher), state)
-        figures = {"score": own["pass_at_1"], "tokens": own["tokens"]}
+        path = write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=teacher)
+        own = measure(path, state)
+        figures = {"score": own["pass_at_1"], "tokens": own["tokens"], "sft_score": own["sft_score"]}
         rows.append(figures | {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]})
-    return _by_name(rows)
+        paths += [taught, path]
+    return _by_name(rows) | {"seeds": seeds, "runs": runs_of(paths)}
 
 
 def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -130,8 +136,9 @@ def plot(results: dict[str, Any], file: Path, *, title: str) -> None:
             curves, colour = results[name][mode]["reward"], f"C{number}"
             for curve in curves if len(curves) > 1 else ():
                 axis.plot(range(1, len(curve) + 1), curve, color=colour, alpha=0.2)
+            label = f"{name}, {len(curves)} seed{'s' * (len(curves) > 1)}"
             mean = [fmean(column) for column in zip(*curves, strict=False)]
-            axis.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2, label=name)
+            axis.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2, label=label)
         axis.set(xlabel="step", title={"uniform": "uniform", "roc": "Resample-on-Correct"}[mode], ylim=(0, None))
     axes[0][0].set(ylabel="mean reward of the rollouts")
     axes[0][-1].legend(frameon=False, fontsize="small")
@@ -144,7 +151,9 @@ def plot(results: dict[str, Any], file: Path, *, title: str) -> None:
 def main() -> None:
     """Run the missing runs, and write or print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=NAMES, action="append", help="measure only this objective (repeatable)")
+    names = [*NAMES, "distillation"]
+    parser.add_argument("--only", choices=names, action="append", help="measure only this (repeatable)")
+    parser.add_argument("--modes", choices=MODES, nargs="+", default=list(MODES), help="selections (default: both)")
     parser.add_argument("--seeds", type=int, nargs="+", help="seeds (default: 0 1 2; 0 in the short form)")
     parser.add_argument("--state", type=Path, default=ROOT / ".rstar2" / "bench", help="folder of the jobs")
     options = parser.parse_args()
@@ -153,30 +162,23 @@ def main() -> None:
     everything: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     results = everything.setdefault("quick", {}) if quick else everything
     state = options.state.resolve()
-    for name in options.only or (QUICK_NAMES if quick else NAMES):
-        results[name] = {}
-        for mode in MODES:
+    for name in options.only or [*(QUICK_NAMES if quick else NAMES), "distillation"]:
+        if name == "distillation":
+            results[name] = measure_distillation(seeds, state, quick=quick)
+        for mode in options.modes if name != "distillation" else ():
             paths = [write_manifest(name, mode, seed, state, quick=quick) for seed in seeds]
-            results[name][mode] = _by_name([measure(path, state) for path in paths])
-        _save(everything, results, seeds, only=bool(options.only), quick=quick)
-    if not options.only:
-        results["distillation"] = measure_distillation(seeds, state, quick=quick)
-        _save(everything, results, seeds, only=False, quick=quick)
-    if not quick or not any(name in everything for name in NAMES):
-        task = "3 steps of the smoke task: the types run; no comparison" if quick else "the tiny task"
-        plot(results, PICTURE, title=f"{task} (seeds: {', '.join(map(str, seeds))})")
+            figures = _by_name([measure(path, state) for path in paths])
+            results.setdefault(name, {})[mode] = figures | {"seeds": seeds, "runs": runs_of(paths)}
+        short = "QUICK=1 " if quick else ""
+        results["run"] = {
+            "command": " ".join([f"{short}python -m bench.objectives", *sys.argv[1:]]),
+            "machine": describe_machine(),
+        }
+        RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    is_newest = not quick or not any(name in everything for name in NAMES)
+    if is_newest and any(name in results for name in NAMES):
+        plot(results, PICTURE, title="3 steps of the smoke task: no comparison" if quick else "the tiny task")
     print(json.dumps(results, indent=1))
-
-
-def _save(everything: dict[str, Any], results: dict[str, Any], seeds: list[int], *, only: bool, quick: bool) -> None:
-    results["run"] = {
-        "measured": [name for name in (*NAMES, "distillation") if name in results],
-        "command": f"{'QUICK=1 ' if quick else ''}python -m bench.objectives{' --only NAME' * only}",
-        "seeds": seeds,
-        "commit": describe_commit(),
-        "machine": describe_machine(),
-    }
-    RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

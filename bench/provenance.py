@@ -21,3 +21,14 @@ def describe_commit() -> str:
 def describe_machine() -> dict[str, Any]:
     """Return the cores and the processor of this machine."""
     return {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine()}
+
+
+class Load:
+    """The load of the machine around a measurement: processes that other work adds are in it too."""
+
+    def __init__(self) -> None:
+        self._before = os.getloadavg()[1]
+
+    def describe(self) -> dict[str, float]:
+        """Return the means of five minutes before and at the end."""
+        return {"before": round(self._before, 1), "after": round(os.getloadavg()[1], 1)}
