@@ -8,13 +8,14 @@
 - `publication`: writes publications: objects, then a manifest, then the index that makes them visible.
 - `verified_read`: reads publications: every block is compared with its digest.
 - `state_files`: the files of a job's state folder that are published, and a consistent copy of them.
+- `folders`: publishes folders, and copies them to the disks of other machines.
 - `job_state`: restores and publishes the state folder of a job.
 - `source`: opens the bucket of a job; downloads the object or prefix of a `source` or `data` field into a folder.
 - `probe`: tries the operations that publications need.
 
-    job_state ─> publication ───┐                      ┌─> bucket.Bucket ─> retries, obstore
-        └──────> verified_read ─┴─> store.ObjectStore ─┴─> folder.LocalFolder
-                 source, probe ─┘
+    job_state, folders ─> publication ───┐                      ┌─> bucket.Bucket ─> retries, obstore
+             └─────────> verified_read ──┴─> store.ObjectStore ─┴─> folder.LocalFolder
+                         source, probe ──┘
 
 A reader of publications trusts manifests only. It never lists objects: a listing contains torn uploads.
 """

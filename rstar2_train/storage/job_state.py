@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,6 +20,7 @@ from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PodStart, PublicationIndex, PublicationManifest
 from rstar2_train.storage.publication import Fenced, PublicationWriter, record
+from rstar2_train.storage.retries import Result
 from rstar2_train.storage.state_files import MACHINE_FILES, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest, read_range
@@ -163,22 +165,52 @@ def fetch_newest(store: ObjectStore, state: JobState) -> bool:
 
     A folder that is ahead of the bucket is kept. Raises ObjectMissing if nothing was published, StorageRejected.
     """
+
+    def bring(newest: IndexEntry) -> bool:
+        origin = read_origin(state)
+        check_folder(store, state, newest, origin)
+        if _is_ahead(origin, newest):
+            return False
+        restore(store, read_manifest(store, newest), state)
+        _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
+        return True
+
+    return _with_newest(store, bring)
+
+
+def is_ahead(store: ObjectStore, state: JobState) -> bool:
+    """Return whether a folder has the newest publication or a later state; also if nothing was ever published."""
+    index, _ = read_index(store)
+    return not index.publications or _is_ahead(read_origin(state), index.publications[-1])
+
+
+def fetch_part(store: ObjectStore, root: Path, *, below: str) -> int:
+    """Download the files of the newest publication below a folder of the state; return their number.
+
+    `root`: the state folder on this machine, of which other files may be missing. Raises as `fetch_newest`.
+    """
+
+    def download(newest: IndexEntry) -> int:
+        manifest = read_manifest(store, newest)
+        part = [stored for stored in manifest.objects if stored.name.startswith(f"{below}/")]
+        fetch(store, manifest.model_copy(update={"objects": part}), root)
+        return len(part)
+
+    return _with_newest(store, download)
+
+
+def _with_newest(store: ObjectStore, read: Callable[[IndexEntry], Result]) -> Result:
+    """Return the result of a read of the newest publication; repeat it if the publication is withdrawn meanwhile."""
     for number in range(_READS):
         index, _ = read_index(store)
         if not index.publications:
             raise ObjectMissing(f"{store.address}: no state of this job was ever published")
-        newest, origin = index.publications[-1], read_origin(state)
-        check_folder(store, state, newest, origin)
-        if _is_ahead(origin, newest):
-            return False
+        newest = index.publications[-1]
         try:
-            restore(store, read_manifest(store, newest), state)
+            return read(newest)
         except ObjectMissing:
             if number == _READS - 1 or not _is_withdrawn(store, newest):
                 raise
-            continue
-        _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
-        return True
     raise AssertionError
 
 
