@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
+
+if TYPE_CHECKING:
+    from rstar2_train.api.job import AgenticRLJob
+    from rstar2_train.api.state_dir import JobState
 
 NAME = "fetch"
 DESCRIPTION = """Download the newest state of a job from its bucket (spec.storage.url) into a folder. The job may run
@@ -22,17 +28,23 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Download the state; return the exit code."""
+    from rstar2_train.launch.local.upload import fetch_state
+
+    return with_state(args, NAME, fetch_state)
+
+
+def with_state(args: argparse.Namespace, name: str, action: Callable[[AgenticRLJob, JobState], str]) -> int:
+    """Run an action on the state folder of a manifest's job, print its message, and return the exit code."""
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.launch.local.preflight import PreflightError, locked, read_job
-    from rstar2_train.launch.local.upload import fetch_state
 
     try:
         job, _ = read_job(args.file)
         state = JobState((args.state / job.metadata.name).resolve())
         with locked(state):
-            print(f"{state.root}: {fetch_state(job, state)}")
+            print(f"{state.root}: {action(job, state)}")
     except PreflightError as error:
-        return fail(NAME, str(error))
+        return fail(name, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.state}: {error.strerror}")
+        return fail(name, f"{error.filename or args.state}: {error.strerror}")
     return 0

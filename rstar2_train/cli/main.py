@@ -20,6 +20,7 @@ from rstar2_train.cli import (
     init,
     judge,
     plan,
+    publish,
     report,
     run,
     serve,
@@ -34,7 +35,7 @@ from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
 COMMANDS = (
-    *(demo, doctor, validate, plan, run, fetch, report, track, view, analyse, eval, filter, verify),
+    *(demo, doctor, validate, plan, run, fetch, publish, report, track, view, analyse, eval, filter, verify),
     *(serve, chat, export, data, env, init, judge, simulate),
 )
 INTERRUPTED = 130
@@ -46,6 +47,7 @@ EPILOG = """examples:
   rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts
   rstar2 run examples/tiny.yaml          run the curriculum on this machine; Ctrl-C suspends, run again to resume
   rstar2 fetch my-job.yaml               download the state of a job from its bucket, for report, serve and the others
+  rstar2 publish my-job.yaml             publish the state of a job in its bucket, such as that of a claim
   rstar2 report tiny                     held-out results before and after each stage
   rstar2 view tiny                       follow a running job in a browser: curves, newest trajectories
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, entropy, a viewer

@@ -1,4 +1,4 @@
-"""The bucket of `spec.storage.url` for `rstar2 run` and `rstar2 fetch`: faults are errors before anything starts."""
+"""The bucket of `spec.storage.url` for `rstar2 run`, `fetch` and `publish`: faults are errors before any work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch import state_upload
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
-from rstar2_train.storage.job_state import fetch_newest, read_origin
+from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead, read_origin
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import AccessDenied, StorageError
 from rstar2_train.utils.supervisor import stop_leftovers
@@ -54,6 +54,30 @@ def fetch_state(job: AgenticRLJob, state: JobState) -> str:
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
     return f"downloaded from {store.address}" if fetched else f"has the newest state of {store.address}"
+
+
+def publish_state(job: AgenticRLJob, state: JobState) -> str:
+    """Publish a folder, which no run and no pod uses, into the empty bucket of a job; return a message about it.
+
+    Raises PreflightError, also if the bucket has a state that the folder is not ahead of.
+    """
+    if job.spec.storage.url is None:
+        raise PreflightError("error: spec.storage.url is not set: the manifest names no bucket")
+    if not state.job_file.exists():
+        raise PreflightError(f"error: {state.root} has no state of a job: pass the folder above it with --state")
+    try:
+        store = open_store(job.spec.storage, job.metadata.name, patience=DEFAULT_TIMES.request)
+        if not is_ahead(store, state):
+            raise PreflightError(
+                f"error: {store.address} has a state of this job that {state.root} does not continue: delete the "
+                "objects, or download them by `rstar2 fetch`"
+            )
+        bucket = BucketState(store, state)
+        bucket.open()
+        bucket.publish()
+    except (StorageError, OSError) as error:
+        raise _preflight_error(error) from error
+    return f"published in {store.address}"
 
 
 def _preflight_error(error: Exception) -> PreflightError:

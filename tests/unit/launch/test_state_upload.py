@@ -12,7 +12,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.launch.local.preflight import PreflightError
-from rstar2_train.launch.local.upload import fetch_state, open_upload
+from rstar2_train.launch.local.upload import fetch_state, open_upload, publish_state
 from rstar2_train.launch.state_upload import StateUpload, UploadTimes
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest
@@ -168,3 +168,25 @@ def test_fetch_state_downloads_the_newest(state: JobState, tmp_path: Path) -> No
     assert (copy.stage("sft").checkpoints / "step-000001/manifest.json").read_text() == "1"
     with pytest.raises(PreflightError, match=r"spec\.storage\.url is not set"):
         fetch_state(job_with(None), copy)
+
+
+def test_publish_state_moves_a_folder_into_an_empty_bucket(state: JobState, tmp_path: Path) -> None:
+    """`rstar2 publish` fills an empty bucket, and continues its own; another state there is never replaced."""
+    job, empty = job_with(f"file://{tmp_path}/runs"), JobState(tmp_path / "empty")
+    empty.root.mkdir()
+    with pytest.raises(PreflightError, match="has no state of a job"):
+        publish_state(job, empty)
+    for step in (1, 2):
+        checkpoint(state, step)
+        assert publish_state(job, state).startswith("published in")
+        copy = tmp_path / f"copy-{step}"
+        assert published_steps(LocalFolder(tmp_path / "runs" / job.metadata.name), copy)[-1] == f"step-00000{step}"
+    other = JobState(tmp_path / "other")
+    other.root.mkdir()
+    (other.root / "job.json").write_text("{}")
+    for late in (other, JobState(tmp_path / "copy-1")):
+        (late.root / "job.json").touch()
+        with pytest.raises(PreflightError, match="does not continue"):
+            publish_state(job, late)
+    with pytest.raises(PreflightError, match=r"spec\.storage\.url is not set"):
+        publish_state(job_with(None), state)
