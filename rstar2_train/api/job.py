@@ -144,8 +144,10 @@ class TeacherTokenReference(LocalReference):
 
 
 class CAReference(LocalReference):
-    """A bundle of certificates in a Secret of the job's namespace."""
+    """A bundle of certificates in a Secret or a ConfigMap of the job's namespace."""
 
+    kind: Literal["Secret", "ConfigMap"] = "Secret"
+    """Kind of the object."""
     key: SecretKey = "ca.crt"
     """Key of the bundle."""
 
@@ -158,11 +160,11 @@ class SecretRefs(ApiModel):
     proxy: LocalReference | None = None
     """Secret whose keys HTTPS_PROXY, HTTP_PROXY and NO_PROXY become variables of pods that use a bucket or the Hub."""
     storage: LocalReference | None = None
-    """Secret with the credentials of buckets, as variables of the preparation, with storage.url also of the trainer."""
+    """Secret with the credentials of buckets, as variables of the preparation; with url, of all pods that use it."""
     teacher: TeacherTokenReference | None = None
     """Bearer token of objective.teacher.endpoint. `rstar2 run` reads the variable RSTAR2_TEACHER_TOKEN instead."""
     ca: CAReference | None = None
-    """Bundle of all authorities that trainer pods trust. Default: the image's."""
+    """Bundle of all authorities that trainer pods, and with storage.url engines, trust. Default: the image's."""
 
 
 class JobSpec(ApiModel):

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from rstar2_train.api.base import KIND
+from rstar2_train.api.job import AgenticRLJob
 
 
 class ManifestError(Exception):
@@ -153,3 +154,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ManifestError(f"{path}: contains a {type(data).__name__}, not an {KIND}")
     return data
+
+
+def read_source(job_file: Path) -> AgenticRLJob:
+    """Return the job of the user. In a cluster the job file has paths, and source.json next to it the sources."""
+    return AgenticRLJob.model_validate_json(job_file.with_name("source.json").read_text(encoding="utf-8"))

@@ -24,9 +24,9 @@ BUCKETS = ("s3://", "gs://", "az://")
 """Schemes of buckets: S3 and compatible servers, Google Cloud Storage, Azure Blob Storage."""
 WITH_URL = "must not be set together with url: the job's state is in the bucket, not in a claim"
 LOCAL_FOLDER = "file:///FOLDER is only for `rstar2 run`: pods have no common folder; use s3://, gs:// or az://"
-ONLY_SFT = (
-    "is in a cluster only for stages of type SFT: engines read weights from a claim; remove url and set claimName or "
-    "size, or use `rstar2 run`"
+NO_COLLECTIVE = (
+    "must not be Collective in a cluster if storage.url is set: engines copy every version from the bucket; set "
+    "Folder, Delta or Auto"
 )
 ONE_POD = (
     "is in a cluster only for one trainer pod: the ranks of several pods write one checkpoint into the claim; set "
@@ -161,8 +161,8 @@ def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
     if url := job.spec.storage.url:
         if url.startswith("file://"):
             yield Issue("spec.storage.url", LOCAL_FOLDER, url)
-        if any(stage.needs_engines for stage in job.spec.stages):
-            yield Issue("spec.storage.url", ONLY_SFT, url)
+        if job.spec.rollout.weight_transport == "Collective":
+            yield Issue("spec.rollout.weightTransport", NO_COLLECTIVE, "Collective")
         if any(job.replicas(stage) > 1 for stage in job.spec.stages):
             yield Issue("spec.storage.url", ONE_POD, url)
     for index, server in enumerate(job.spec.mcp_servers):

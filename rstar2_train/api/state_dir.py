@@ -12,6 +12,9 @@ from pathlib import Path
 from rstar2_train.api.contracts import AttemptRecord, Outcome, Progress
 from rstar2_train.api.job import AgenticRLJob
 
+ENGINE_WEIGHTS = "engine_weights"
+"""Folder of a job's bucket with the weights for engines that have no common disk with the trainer."""
+
 
 @dataclass(frozen=True)
 class StageState:

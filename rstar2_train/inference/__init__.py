@@ -35,6 +35,7 @@ Modules:
 - `generate_route`    the engine's route for rollouts
 - `engine_adapters`   the adapters of an engine: loaded, served, in use
 - `adapter_buffers`   compares vLLM's buffers of an adapter with its file
+- `bucket_cache`      model and weights of an engine without a common disk with the trainer
 - `turn_wire`         binary bodies of that route
 - `worker_extension`  loads weights inside a vLLM worker
 - `tool_call_args`    vLLM arguments for the clients' own tools

@@ -23,6 +23,7 @@ from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import (
     ADAPTER,
     BASE,
+    FETCH,
     GENERATE,
     HOLD,
     RELEASE,
@@ -31,6 +32,7 @@ from rstar2_train.inference.turn_wire import (
     PartReader,
     encode_request,
 )
+from rstar2_train.storage.manifest import IndexEntry
 from rstar2_train.utils.http_connections import OK, Route
 from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer, update_info
@@ -225,6 +227,19 @@ class EngineClient(EngineHttp):
             await self._replace_weights(
                 lambda: self._serve(order.version), version=order.version, seconds=seconds, keep_requests=keep_requests
             )
+
+    async def copy_folders(self, entries: Sequence[IndexEntry], *, seconds: float) -> list[Path]:
+        """Let the engine copy published folders from the bucket; return their paths there.
+
+        The engine generates meanwhile. Raises EngineRejected for a publication that is damaged or missing,
+        EngineUnavailable if the bucket does not answer the engine.
+        """
+        body = {"folders": [entry.model_dump() for entry in entries]}
+        reply = await self.post(FETCH, body, seconds=seconds)
+        if not reply["ok"]:
+            kind = EngineUnavailable if reply["retry"] else EngineRejected
+            raise kind(f"{self.url} cannot read the weights from the bucket: {reply['why']}")
+        return [Path(folder) for folder in reply["folders"]]
 
     async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:
         """Return the log-probability of each token of `rows` after its first. Raises as `generate` does.

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.sampled_turn import SampledTurn
+from rstar2_train.storage.manifest import IndexEntry
 from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
@@ -123,6 +124,10 @@ class WeightReceiver(Protocol):
 
     async def load_adapter(self, order: AdapterOrder, *, seconds: float, keep_requests: bool = False) -> None:
         """Load an adapter and serve it."""
+        ...
+
+    async def copy_folders(self, entries: Sequence[IndexEntry], *, seconds: float) -> list[Path]:
+        """Copy published folders from the bucket to the engine's disk; return their paths there."""
         ...
 
     async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:

@@ -5,7 +5,7 @@ The bodies are binary, and the turn is streamed in parts (`turn_wire.py`): a tur
 and `/rstar2/release` no request of `/rstar2/generate` samples: one that is aborted meanwhile keeps its tokens, and
 continues after the release. So the probe of new weights runs before any rollout uses them.
 `/rstar2/base`, `/rstar2/adapter` and `/rstar2/serve` name the engine's whole weights, add an adapter to them, and serve
-it (`engine_adapters.py`).
+it (`engine_adapters.py`). `/rstar2/fetch` copies the folders of a version from a bucket (`bucket_cache.py`).
 
 vLLM's own routes do the same through many layers, at a higher cost than sampling a short turn of a small model. This
 route passes a request directly to the engine. `server.py` adds this ASGI class behind the token check (`--middleware`).
@@ -29,11 +29,13 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from rstar2_train.inference.bucket_cache import FolderCopies
 from rstar2_train.inference.engine_adapters import Adapter, EngineAdapters
 from rstar2_train.inference.reply_routes import ReplyRoutes
 from rstar2_train.inference.turn_wire import (
     ADAPTER,
     BASE,
+    FETCH,
     GENERATE,
     HOLD,
     PART_TOKENS,
@@ -77,8 +79,10 @@ class GenerateRoute:
             BASE: self._name_base,
             ADAPTER: self._load_adapter,
             SERVE: self._serve,
+            FETCH: self._fetch,
         }
         self._adapters = EngineAdapters()
+        self._copies = FolderCopies()
         self._name = uuid.uuid4().hex[:8]
         self._count = itertools.count()
 
@@ -178,6 +182,11 @@ class GenerateRoute:
         """Use the adapter of a version for new requests, or none."""
         refusal = self._adapters.serve(json.loads(body)["version"])
         yield json.dumps({"ok": not refusal, "why": refusal}).encode(), True
+
+    async def _fetch(self, engine: Any, body: bytes) -> Parts:
+        """Copy folders from the bucket to this machine, while the engine generates; return their paths."""
+        reply = await asyncio.to_thread(self._copies.reply, json.loads(body))
+        yield json.dumps(reply).encode(), True
 
     async def _score(self, engine: Any, body: bytes) -> Parts:
         """Return the log-probabilities of given tokens, one row after the other: always the same batch."""

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_source
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
 from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence
 from rstar2_train.capacity.memory import ENGINE_SHARE
 from rstar2_train.inference.auth_middleware import read_token
+from rstar2_train.inference.bucket_cache import cache_environment, fetch_model
+from rstar2_train.storage.store import StorageError
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.device_lock import wait_until_released
 from rstar2_train.utils.listening import usable_host
@@ -200,13 +203,24 @@ def _main() -> None:
         type=Path,
         help="lock of the trainer that uses the same GPU by time-sharing: wait for it, then start with sleep mode",
     )
+    parser.add_argument(
+        "--bucket",
+        type=Path,
+        metavar="FOLDER",
+        help="this machine's folder of the job, whose state is in the bucket of spec.storage.url: the model and new "
+        "weights are copied to it (default: they are read where they are)",
+    )
     options = parser.parse_args()
     config_file = options.model / "config.json"
+    copies: dict[str, str] = {}
     try:
         read_token()
         if options.device_lock is not None:
             wait_until_released(options.device_lock, on_wait=lambda: print(WAITING, file=sys.stderr, flush=True))
         job = AgenticRLJob.model_validate_json(options.job.read_text(encoding="utf-8"))
+        if options.bucket is not None:
+            copies = cache_environment(options.job, options.bucket)
+            fetch_model(job, read_source(options.job).spec.model.source, options.model, options.bucket)
         config = json.loads(config_file.read_text(encoding="utf-8"))
         needed = longest_sequence(job)
         limit = config.get("max_position_embeddings", needed)
@@ -231,9 +245,9 @@ def _main() -> None:
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")
         os.set_inheritable(lock.fileno(), True)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"cannot start the engine: {error}") from error
-    required = {**secret_env(ENGINE_TOKEN, read_token()), "TMPDIR": str(sockets)}
+    required = {**secret_env(ENGINE_TOKEN, read_token()), "TMPDIR": str(sockets), **copies}
     os.execve(start.argv[0], start.argv, start.tuning | os.environ | start.env | required)
 
 

@@ -26,6 +26,8 @@ HOLD, RELEASE = "/rstar2/hold", "/rstar2/release"
 """Between the two no turn is sampled."""
 BASE, ADAPTER, SERVE = "/rstar2/base", "/rstar2/adapter", "/rstar2/serve"
 """Names the weights under the adapters, adds an adapter, and serves it."""
+FETCH = "/rstar2/fetch"
+"""Copies published folders from the bucket to the engine's disk."""
 SIZES = struct.Struct("<II")
 """The start of a frame: bytes of its head, number of its tokens."""
 TOKEN_BYTES = LOGPROB_BYTES = 4

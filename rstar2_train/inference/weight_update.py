@@ -2,21 +2,23 @@
 deltas, a transfer from the trainer's rank 0, or an adapter on a model folder.
 
 The pool calls `load` for each engine, also for one that restarts later. Each update names its files; the
-engine reads them itself.
+engine reads them itself. Without a common disk with the trainer it first copies them from a bucket (`BucketUpdate`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
+from rstar2_train.storage.manifest import IndexEntry
 from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.experimental.transfer import Offer
 from rstar2_train.weights.probe import Probe
@@ -71,6 +73,15 @@ class FolderUpdate:
         """Return the update; the engines have other working directories, so the path becomes absolute."""
         return cls(folder.absolute(), version, probe, base_name)
 
+    @property
+    def folders(self) -> list[Path]:
+        """Folders that the engine reads."""
+        return [self.folder]
+
+    def moved(self, paths: Mapping[Path, Path]) -> FolderUpdate:
+        """Return the update with copies of its folders. `paths`: folder -> copy."""
+        return replace(self, folder=paths[self.folder])
+
     async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine read the folder."""
         await client.load_weights(self.folder, self.version, seconds=seconds, keep_requests=keep_requests)
@@ -92,6 +103,16 @@ class AdapterUpdate:
         """Weight version that the engine reports afterwards."""
         return self.order.version
 
+    @property
+    def folders(self) -> list[Path]:
+        """Folders that the engine reads."""
+        return [self.base.folder, Path(self.order.folder)]
+
+    def moved(self, paths: Mapping[Path, Path]) -> AdapterUpdate:
+        """Return the update with copies of its folders. `paths`: folder -> copy."""
+        order = replace(self.order, folder=str(paths[Path(self.order.folder)]))
+        return replace(self, base=self.base.moved(paths), order=order)
+
     async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine read the base unless it has it, then the adapter."""
         receiver = weight_receiver(client)
@@ -111,6 +132,15 @@ class DeltaUpdate:
     """Id of this version of this run."""
     probe: Probe | None = None
 
+    @property
+    def folders(self) -> list[Path]:
+        """Folders that the engine reads."""
+        return list(self.chain)
+
+    def moved(self, paths: Mapping[Path, Path]) -> DeltaUpdate:
+        """Return the update with copies of its folders. `paths`: folder -> copy."""
+        return replace(self, chain=[paths[folder] for folder in self.chain])
+
     async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine update its host copy, then load all tensors from it."""
         await weight_receiver(client).load_chain(
@@ -121,6 +151,37 @@ class DeltaUpdate:
             fresh=fresh,
             keep_requests=keep_requests,
         )
+
+
+FileUpdate = FolderUpdate | AdapterUpdate | DeltaUpdate
+"""An update whose folders the engine reads itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketUpdate:
+    """An update whose folders are in a bucket: each engine copies them to its own disk, then loads the copies."""
+
+    update: FileUpdate
+    published: Mapping[Path, IndexEntry]
+    """Publication of each folder of the update."""
+
+    @property
+    def version(self) -> str:
+        """Weight version that the engine reports afterwards."""
+        return self.update.version
+
+    @property
+    def probe(self) -> Probe | None:
+        """Check of the engine after the update."""
+        return self.update.probe
+
+    async def load(self, client: PooledClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+        """Let the engine copy the folders that it lacks while it generates, then load the version."""
+        started, folders = time.monotonic(), self.update.folders
+        copies = await weight_receiver(client).copy_folders([self.published[path] for path in folders], seconds=seconds)
+        moved = self.update.moved(dict(zip(folders, copies, strict=True)))
+        left = seconds - (time.monotonic() - started)
+        await moved.load(client, seconds=left, fresh=fresh, keep_requests=keep_requests)
 
 
 class WeightSender(Protocol):

@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         "--environment", action="append", default=[], metavar="HOST:PORT", help="server of the environment; repeatable"
     )
     arguments.add_argument("--agent-port", type=int, default=0, help="port for the pods of the agent; default: no pods")
+    arguments.add_argument("--bucket", action="store_true", help="engines read weights from spec.storage.url")
     arguments.add_argument("--share-device", action="store_true", help="trainer and engines time-share one GPU")
     arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
     return arguments
@@ -100,6 +101,7 @@ def main(argv: list[str] | None = None) -> int:
         environments=tuple(options.environment),
         agent_port=options.agent_port,
         ray=options.ray,
+        bucket=options.bucket,
         share_device=options.share_device,
     )
     ctx = StageContext(

@@ -60,6 +60,8 @@ class Endpoints:
     """Port of the endpoint of an agent's programs in pods; 0: they run on this machine."""
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
+    bucket: bool = False
+    """Whether the engines have no common disk with the trainer: they read weights from the bucket of the job."""
     share_device: bool = False
     """Whether trainer and engines time-share a device."""
 

@@ -1,6 +1,7 @@
 """The weight versions of a stage's engines: published by the trainer's ranks, loaded by the engines.
 
-The engines' part is `inference/pool.py`, the ranks' part `weight_transports.py`.
+The engines' part is `inference/pool.py`, the ranks' part `weight_transports.py`. Engines without a common disk with the
+trainer get the files by `shared_weights.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rstar2_train.inference.pool import EnginePool
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import step_version
+from rstar2_train.orchestrator.shared_weights import SharedWeights
 from rstar2_train.orchestrator.weight_transports import (
     AdapterTransport,
     FolderTransport,
@@ -37,6 +39,7 @@ class EngineWeights:
         self._exported: WeightUpdate | None = None
         self._lora = ctx.job.lora(ctx.stage)
         self._attempt_id = version_store.new_id()
+        self._shared = SharedWeights(ctx) if ctx.endpoints.bucket else None
 
     async def push(self, group: TrainerGroup, version: str) -> None:
         """Publish the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does.
@@ -49,7 +52,7 @@ class EngineWeights:
         update = await transport.publish(group, version)
         await device.to_engines()
         try:
-            await self._ctx.unless_stopped(self._pool.push(update))
+            await self._load_into_engines(update)
         except EngineRejected as error:
             if not transport.restart():
                 raise _stage_failure(error) from error
@@ -59,7 +62,7 @@ class EngineWeights:
             await self._load(update)
         except EngineUnavailable as error:
             raise _stage_failure(error) from error
-        await asyncio.to_thread(transport.prune, update)
+        await self._prune(transport, update)
 
     async def export(self, group: TrainerGroup, version: str) -> None:
         """Publish the trainer's weights as `version`, for `load_exported`. Raises StageFailed if the disk is full."""
@@ -75,7 +78,7 @@ class EngineWeights:
         assert update is not None
         assert self._transport is not None
         try:
-            await self._ctx.unless_stopped(self._pool.push(update, keep_requests=True))
+            await self._load_into_engines(update, keep_requests=True)
         except EngineRejected as error:
             if not self._transport.restart():
                 raise _stage_failure(error) from error
@@ -83,7 +86,7 @@ class EngineWeights:
             return False
         except EngineUnavailable as error:
             raise _stage_failure(error) from error
-        await asyncio.to_thread(self._transport.prune, update)
+        await self._prune(self._transport, update)
         return True
 
     async def push_folder(self, folder: Path, version: str) -> None:
@@ -97,9 +100,25 @@ class EngineWeights:
     async def _load(self, update: WeightUpdate) -> None:
         await self._ctx.device.to_engines()
         try:
-            await self._ctx.unless_stopped(self._pool.push(update))
+            await self._load_into_engines(update)
         except (EngineUnavailable, EngineRejected) as error:
             raise _stage_failure(error) from error
+
+    async def _load_into_engines(self, update: WeightUpdate, *, keep_requests: bool = False) -> None:
+        """Load a version into the engines, through the bucket if they have no common disk with the trainer."""
+        if self._shared is not None:
+            update = await self._ctx.unless_stopped(self._shared.share(update))
+        await self._ctx.unless_stopped(self._pool.push(update, keep_requests=keep_requests))
+
+    async def _prune(self, transport: WeightTransport, loaded: WeightUpdate) -> None:
+        await asyncio.to_thread(transport.prune, loaded)
+        if self._shared is not None:
+            await self._shared.prune(loaded)
+
+    async def close(self) -> None:
+        """Delete the weights in the bucket, which no engine reads after the stage."""
+        if self._shared is not None:
+            await self._shared.close()
 
     def _transport_of(self, group: TrainerGroup) -> WeightTransport:
         """Return the job's transport; the first call creates it."""

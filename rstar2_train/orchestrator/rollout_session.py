@@ -135,6 +135,7 @@ class RolloutSession:
             await self._judge_watch.__aexit__(kind, error, trace)
         await self._judge.__aexit__(kind, error, trace)
         await self._pool.__aexit__(kind, error, trace)
+        await self.weights.close()
         await self._lag.__aexit__(kind, error, trace)
 
     def _make_workers(self) -> RolloutWorkers | None:

@@ -146,21 +146,33 @@ def memorising_model(folder: Path, *, base: Path) -> Path:
 class Engine:
     """One vLLM server on a fixed port; `start` after `kill` restarts it, as a supervisor would."""
 
-    def __init__(self, model: Path, *, folder: Path, port: int | None = None, job: AgenticRLJob | None = None) -> None:
-        """`job`: of the engine; default: that of the tests."""
+    def __init__(
+        self,
+        model: Path,
+        *,
+        folder: Path,
+        port: int | None = None,
+        job: AgenticRLJob | None = None,
+        disk: Path | None = None,
+    ) -> None:
+        """`job`: of the engine; default: that of the tests. `disk`: its own, for copies from the bucket of `job`."""
         self.model = model
         self.port = port or free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = secrets.token_urlsafe(24)
         self.log = folder / f"engine-{self.port}.log"
+        self.disk = disk
+        self.folder = folder
         self._job = folder / "job.json"
-        self._job.write_text((job or engine_job()).model_dump_json(), encoding="utf-8")
+        for file in (self._job, folder / "source.json"):
+            file.write_text((job or engine_job()).model_dump_json(), encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:
         """Start the server in its own process group."""
         argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self._job)]
         argv += ["--model", str(self.model), "--port", str(self.port)]
+        argv += ["--bucket", str(self.disk)] if self.disk else []
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 argv,

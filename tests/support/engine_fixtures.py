@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.rollout.chat_format import ChatFormat
-from tests.support.engine import Engine, load_chat_format, memorising_model, missing_packages, random_model
+from tests.support.engine import Engine, engine_job, load_chat_format, memorising_model, missing_packages, random_model
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ def engine_chat_format(models: Models) -> ChatFormat:
 
 @pytest.fixture(scope="session")
 def engine(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Start a real vLLM engine."""
-    engine = Engine(models.boot, folder=tmp_path_factory.mktemp("engine"))
+    """Start a real vLLM engine, which can read weights from a bucket as well."""
+    folder, job = tmp_path_factory.mktemp("engine"), engine_job()
+    job.spec.storage.url = f"file://{folder}/bucket"
+    engine = Engine(models.boot, folder=folder, job=job, disk=folder / "disk")
     try:
         engine.start()
         yield engine

@@ -4,10 +4,13 @@ trainer ──> any address (engines, judge, API server, MLflow, MCP servers); i
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
 agent ──> pod 0 of the trainer (endpoint of its programs), DNS
 rollout, executor, redis, environment ──> no egress
+With spec.storage.url also: rollout ──> DNS and the port of the bucket's server, at any address
 With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
 """
 
 from __future__ import annotations
+
+from urllib.parse import urlsplit
 
 from rstar2_operator import names
 from rstar2_operator.builders.environment import own_environment
@@ -43,7 +46,7 @@ def network(context: BuildContext) -> list[Manifest]:
                 if carries_weights
                 else _from(context, "trainer", names.ENGINE_PORT)
             ],
-            [{"to": [_pods(context, "trainer")]}] if carries_weights else [],
+            [{"to": [_pods(context, "trainer")]}] if carries_weights else _to_bucket(context),
         ),
     }
     if context.job.spec.needs_judge:
@@ -54,6 +57,22 @@ def network(context: BuildContext) -> list[Manifest]:
     if own_environment(context) is not None:
         flows["environment"] = ([_from(context, "trainer", names.ENVIRONMENT_PORT)], [])
     return _policies(context, flows)
+
+
+def _to_bucket(context: BuildContext) -> list[Manifest]:
+    """Return the egress rules of engines, which read from the bucket; none for a claim.
+
+    A policy knows no names, so the server has any address. A proxy, the server of a pod's identity, and a server of S3
+    that only the Secret names, have any port.
+    """
+    storage, secrets = context.job.spec.storage, context.job.spec.secret_refs
+    if not storage.url:
+        return []
+    is_unknown = storage.endpoint_url is None and storage.url.startswith("s3://")
+    if is_unknown or secrets.proxy is not None or secrets.storage is None:
+        return [ANYWHERE]
+    address = urlsplit(storage.endpoint_url or "https:")
+    return [DNS, {"ports": [_port(address.port or (80 if address.scheme == "http" else 443))]}]
 
 
 def serving_network(context: BuildContext) -> list[Manifest]:

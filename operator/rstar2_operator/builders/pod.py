@@ -28,6 +28,8 @@ WITHOUT_INJECTION: tuple[dict[str, str], dict[str, str]] = (
 
 A proxy that never ends keeps the pod of a batch Job running, and an executor must have no other container.
 """
+CACHE = "state"
+"""Volume of the job's storage: its claim or, with spec.storage.url, a cache on the disk of the pod's node."""
 HEADLESS: Manifest = {"clusterIP": "None"}
 """Spec of a Service whose DNS name resolves to every pod."""
 NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
@@ -131,7 +133,8 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     if job.spec.priority_class_name:
         spec["priorityClassName"] = job.spec.priority_class_name
     role = pod.patched_as or pod.role
-    if job.spec.secret_refs.ca is not None and role == "trainer":
+    uses_bucket = role == "rollout" and job.spec.storage.url
+    if job.spec.secret_refs.ca is not None and (role == "trainer" or uses_bucket):
         _trust(spec, job.spec.secret_refs.ca)
     own = {**context.labels(pod.role), **pod.labels}
     metadata: Manifest = {"labels": own}
@@ -198,9 +201,11 @@ def _container(container: Container, context: BuildContext) -> Manifest:
 
 
 def _trust(spec: Manifest, bundle: CAReference) -> None:
-    """Replace the certificate authorities of a pod's containers by those of a Secret, in place."""
+    """Replace the certificate authorities of a pod's containers by those of a Secret or a ConfigMap, in place."""
     items = [{"key": bundle.key, "path": "ca.crt"}]
-    spec["volumes"].append({"name": "ca", "secret": {"secretName": bundle.name, "items": items}})
+    is_secret = bundle.kind == "Secret"
+    source = {"secretName" if is_secret else "name": bundle.name, "items": items}
+    spec["volumes"].append({"name": "ca", "secret" if is_secret else "configMap": source})
     for container in spec["containers"]:
         container["env"] += [{"name": name, "value": f"{names.CA_MOUNT}/ca.crt"} for name in names.CA_VARIABLES]
         container["volumeMounts"].append({"name": "ca", "mountPath": names.CA_MOUNT, "readOnly": True})
@@ -236,15 +241,21 @@ def storage(context: BuildContext) -> tuple[list[Manifest], list[Manifest]]:
     claim = "" if spec_storage.url else spec_storage.claim_name or names.claim(context.name)
     limit = {"sizeLimit": str(spec_storage.size)} if spec_storage.size else {}
     source: Manifest = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": limit}
-    volumes: list[Manifest] = [{"name": "state", **source}]
-    mounts: list[Manifest] = [{"name": "state", "mountPath": names.STORAGE_MOUNT}]
+    volumes: list[Manifest] = [{"name": CACHE, **source}]
+    mounts: list[Manifest] = [{"name": CACHE, "mountPath": names.STORAGE_MOUNT}]
     for number, other in enumerate(context.claims):
         # A claim must be only one volume of a pod: the kubelet would wait for the second one indefinitely.
-        name = "state" if other == claim else f"claim-{number}"
+        name = CACHE if other == claim else f"claim-{number}"
         if other != claim:
             volumes.append({"name": name, "persistentVolumeClaim": {"claimName": other, "readOnly": True}})
         mounts.append({"name": name, "mountPath": f"{names.CLAIM_MOUNT}/{other}", "readOnly": True})
     return volumes, mounts
+
+
+def bucket_access(context: BuildContext) -> Sequence[LocalReference | None]:
+    """Return the Secrets of the pods that use the job's bucket; none for a claim."""
+    secrets = context.job.spec.secret_refs
+    return [secrets.proxy, secrets.storage] if context.job.spec.storage.url else []
 
 
 def shared_memory(size: str) -> tuple[Manifest, Manifest]:

@@ -1,4 +1,7 @@
-"""The vLLM engines: one Deployment, and a headless Service that the orchestrator resolves to every engine."""
+"""The vLLM engines: one Deployment, and a headless Service that the orchestrator resolves to every engine.
+
+An engine reads its model and weights from the job's claim or, with spec.storage.url, copies them from the bucket.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ from rstar2_operator import names
 from rstar2_operator.builders import accelerator
 from rstar2_operator.builders.manifest import Manifest, merge, resources
 from rstar2_operator.builders.pod import (
+    CACHE,
     HEADLESS,
     NO_SURGE,
     BuildContext,
     Container,
     PodTemplate,
+    bucket_access,
     deployment,
     image,
     job_file,
@@ -32,6 +37,8 @@ def rollout(context: BuildContext) -> list[Manifest]:
     name, labels = names.rollout(context.name), context.labels("rollout")
     job_volume, job_mount = job_file(context)
     volumes, mounts = storage(context)
+    bucket = bool(context.job.spec.storage.url)
+    reads = [mount if bucket and mount["name"] == CACHE else {**mount, "readOnly": True} for mount in mounts]
     shm_volume, shm_mount = shared_memory("16Gi" if context.job.spec.accelerator.vendor != "None" else "256Mi")
     health = {"httpGet": {"path": "/health", "port": "engine"}, "timeoutSeconds": 5}
     container = Container(
@@ -39,11 +46,12 @@ def rollout(context: BuildContext) -> list[Manifest]:
         image=image(spec.image, context.settings.rollout_image, context),
         command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE,
                  "--model", context.resolved.spec.model.source, "--port", str(names.ENGINE_PORT),
-                 "--host", EVERY_ADDRESS],
+                 "--host", EVERY_ADDRESS, *(["--bucket", names.state_folder(context.name)] if bucket else [])],
         tuning=accelerator.environment(context),
+        env_from=bucket_access(context),
         secrets={ENGINE_TOKEN: "engine-token"},
         ports={"engine": names.ENGINE_PORT},
-        mounts=[job_mount, shm_mount, *({**mount, "readOnly": True} for mount in mounts)],
+        mounts=[job_mount, shm_mount, *reads],
         resources=merge(
             merge(resources(spec.resources), accelerator.devices(context, spec.tensor_parallel)),
             accelerator.engine_rdma(context),

@@ -18,6 +18,7 @@ from rstar2_operator.builders.pod import (
     BuildContext,
     Container,
     PodTemplate,
+    bucket_access,
     image,
     job_file,
     server_tokens,
@@ -146,7 +147,7 @@ def _stage_template(
         command=command,
         env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(context) if learns else {},
-        env_from=_bucket_access(context),
+        env_from=bucket_access(context),
         site_secrets={
             **_mlflow_login(context),
             **server_tokens(context.job),
@@ -217,7 +218,7 @@ def report(context: BuildContext, ending: Ending) -> Manifest:
     """Return the Job that writes the report, sends the remaining metrics to MLflow and closes its run."""
     arguments = ["report", "--ending", ending]
     job = _one_pod_job(
-        context, "report", arguments, env_from=_bucket_access(context), site_secrets=_mlflow_login(context)
+        context, "report", arguments, env_from=bucket_access(context), site_secrets=_mlflow_login(context)
     )
     job["spec"] |= {"backoffLimit": 2, "activeDeadlineSeconds": 300}
     return job
@@ -225,12 +226,6 @@ def report(context: BuildContext, ending: Ending) -> Manifest:
 
 def _bucket_option(context: BuildContext) -> list[str]:
     return ["--bucket"] if context.job.spec.storage.url else []
-
-
-def _bucket_access(context: BuildContext) -> Sequence[LocalReference | None]:
-    """Return the Secrets of the pods that write the job's state into a bucket; none for a claim."""
-    secrets = context.job.spec.secret_refs
-    return [secrets.proxy, secrets.storage] if context.job.spec.storage.url else []
 
 
 def _hub_token(context: BuildContext, *, at_start: bool) -> dict[str, tuple[str, str]]:

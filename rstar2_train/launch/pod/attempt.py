@@ -24,11 +24,12 @@ from pathlib import Path
 
 from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Reason, StageFailed, write_model
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_source
 from rstar2_train.api.state_dir import JobState, StageState, read_attempt
 from rstar2_train.launch.pod import ray_cluster
 from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
 from rstar2_train.launch.pod.bucket import PodBucket, pod_start
-from rstar2_train.launch.pod.prepare import provide_sources, read_source
+from rstar2_train.launch.pod.prepare import provide_sources
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
@@ -233,6 +234,7 @@ class _TrainerPod:
             ("--ray", ray_address),
         ):
             command += [flag, value] if value else []
+        command += ["--bucket"] if self._job.spec.storage.url else []
         orchestrator = await self._spawn(command, ray=ray_address is not None)
         exited = asyncio.create_task(orchestrator.wait())
         stop = asyncio.create_task(self.stopping.wait())

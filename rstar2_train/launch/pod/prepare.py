@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from rstar2_train.api.contracts import PREPARE_KEY, ExitCode, Outcome, StageFailed
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.loader import dump_yaml
+from rstar2_train.api.loader import dump_yaml, read_source
 from rstar2_train.api.sources import BUCKETS, GENERATED, HUB, HubSource, sources, split_bucket, split_hub
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
@@ -91,11 +91,6 @@ def _prepare_storage(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -
             raise
         message = f"{error}: user {os.getuid()}, group {os.getgid()} must be able to write to the storage"
         raise StageFailed("BadConfiguration", f"{message} (NFS ignores fsGroup)", retryable=False) from error
-
-
-def read_source(job_file: Path) -> AgenticRLJob:
-    """Return the job as the user wrote it, from the file next to the job file."""
-    return AgenticRLJob.model_validate_json(job_file.with_name("source.json").read_text(encoding="utf-8"))
 
 
 async def _report(progress: str, outcome: Outcome, account: Path) -> None:

@@ -11,7 +11,14 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.scripted_client import ScriptedClient
 from rstar2_train.inference.turn_wire import BASE, SERVE
-from rstar2_train.inference.weight_update import AdapterUpdate, CollectiveUpdate, DeltaUpdate, FolderUpdate
+from rstar2_train.inference.weight_update import (
+    AdapterUpdate,
+    BucketUpdate,
+    CollectiveUpdate,
+    DeltaUpdate,
+    FolderUpdate,
+)
+from rstar2_train.storage.manifest import IndexEntry
 from rstar2_train.weights.adapter_check import AdapterOrder
 from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental.transfer import Offer
@@ -26,6 +33,7 @@ class FakeClient:
     def __init__(self, *, fails: bool = False) -> None:
         self.loads: list[str] = []
         self.base: str | None = None
+        self.paths: list[Path] = []
         self._fails = fails
 
     async def workers(self) -> int:
@@ -36,12 +44,14 @@ class FakeClient:
         if self._fails:
             raise EngineUnavailable("the group is broken")
 
-    async def load_chain(self, *_: object, fresh: bool, **__: object) -> None:
+    async def load_chain(self, chain: Sequence[Path], *_: object, fresh: bool, **__: object) -> None:
         self.loads.append("fresh files" if fresh else "files")
+        self.paths += chain
 
     async def load_weights(self, folder: Path, version: str, **_: object) -> None:
         self.base = None
         self.loads.append(f"folder {folder.name}")
+        self.paths.append(folder)
 
     async def base_name(self) -> str | None:
         return self.base
@@ -49,8 +59,12 @@ class FakeClient:
     async def name_base(self, name: str) -> None:
         self.base = name
 
+    async def copy_folders(self, entries: Sequence[IndexEntry], *, seconds: float) -> list[Path]:
+        return [Path("/copies") / entry.name for entry in entries]
+
     async def load_adapter(self, order: AdapterOrder, **_: object) -> None:
         self.loads.append(f"adapter {order.version}")
+        self.paths.append(Path(order.folder))
 
     async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:
         raise AssertionError("no probe")
@@ -124,6 +138,22 @@ async def test_adapter_update_loads_its_base_only_where_it_is_missing() -> None:
     await FolderUpdate.make(Path("/merged"), "final").load(client, seconds=1, fresh=False, keep_requests=False)
     assert client.base is None
     assert await load("v3") == ["folder base", "adapter v3"]
+
+
+async def test_bucket_update_loads_the_engines_copies() -> None:
+    """Each kind of update loads the copies of its folders, in order; version and identity are those of the update."""
+    adapter = AdapterIdentity(base="", rank=8, alpha=8, modules=("q_proj",))
+    order = AdapterOrder(folder="/w/a", version="v", version_id="id", adapter=adapter)
+    base = FolderUpdate.make(Path("/w/base"), "v", base_name="attempt /w/base")
+    for update in (base, DeltaUpdate([Path("/w/a"), Path("/w/b")], "v", "id"), AdapterUpdate(base, order)):
+        client: Any = FakeClient()
+        published = {
+            path: IndexEntry(name=path.name, attempt=1, writer="a" * 32, sha256="0" * 64) for path in update.folders
+        }
+        shared = BucketUpdate(update, published)
+        await shared.load(client, seconds=1, fresh=False, keep_requests=False)
+        assert client.paths == [Path("/copies") / path.name for path in update.folders]
+        assert shared.version == "v" and client.base == (None if isinstance(update, DeltaUpdate) else base.base_name)
 
 
 class RecordedClient(EngineClient):

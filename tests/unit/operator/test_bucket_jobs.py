@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,11 +17,11 @@ from tests.support.simulated_cluster import SimulatedCluster, manifest
 from tests.unit.operator.test_builders import SETTINGS, all_objects, templates
 
 ONE_POD = {"replicas": 1, "gpusPerReplica": 0}
-WRITERS = {"demo-s0-1", "demo-prepare", "demo-report"}
+USERS = {"demo-g0-1", "demo-prepare", "demo-report", "demo-rollout"}
 
 
 def in_bucket(stages: str = "ss", /, **spec: Any) -> dict[str, Any]:
-    """Return a job of SFT stages with its state in a bucket."""
+    """Return a job with its state in a bucket."""
     storage = {"url": "s3://team/runs", "size": "50Gi", "endpointUrl": "https://s3.example.org:9000"}
     secrets = {"storage": {"name": "bucket-keys"}, "hubToken": {"name": "hub"}, "ca": {"name": "site-ca"}}
     return manifest(stages, **{"storage": storage, "trainer": ONE_POD, "secretRefs": secrets, **spec})
@@ -28,10 +29,10 @@ def in_bucket(stages: str = "ss", /, **spec: Any) -> dict[str, Any]:
 
 def test_bucket_pods_have_a_cache_and_no_claim() -> None:
     """The storage of a pod is an emptyDir with the size of the spec; credentials, authorities and option are there."""
-    bodies = all_objects(in_bucket(), "s0")
+    bodies = all_objects(in_bucket("g"), "g0")
     assert "PersistentVolumeClaim" not in {body["kind"] for body in bodies}
     pods = dict(templates(bodies))
-    for name in WRITERS:
+    for name in USERS:
         spec = pods.pop(name)["spec"]
         (container,) = spec["containers"]
         assert {"name": "state", "emptyDir": {"sizeLimit": "50Gi"}} in spec["volumes"], name
@@ -39,7 +40,44 @@ def test_bucket_pods_have_a_cache_and_no_claim() -> None:
         assert {"secretRef": {"name": "bucket-keys"}} in container["envFrom"], name
         assert {"name": "SSL_CERT_FILE", "value": "/etc/rstar2-ca/ca.crt"} in container["env"], name
         assert "--bucket" in container["command"], name
-    assert "demo-executor" in pods and "bucket-keys" not in yaml.safe_dump(pods)
+    assert {"demo-executor", "demo-judge"} <= set(pods) and "bucket-keys" not in yaml.safe_dump(pods)
+
+
+def test_engines_of_a_claim_have_no_credentials() -> None:
+    """With a claim an engine reads it, and has no flow and no key."""
+    secrets = {"storage": {"name": "bucket-keys"}, "ca": {"name": "site-ca"}}
+    spec = dict(templates(all_objects(manifest("g", secretRefs=secrets), "g0")))["demo-rollout"]["spec"]
+    (container,) = spec["containers"]
+    assert {"name": "state", "mountPath": names.STORAGE_MOUNT, "readOnly": True} in container["volumeMounts"]
+    assert "--bucket" not in container["command"]
+    assert not {"bucket-keys", "site-ca"} & set(re.findall(r"[\w-]+", yaml.safe_dump(spec)))
+
+
+@pytest.mark.parametrize(
+    ("storage", "secrets", "ports"),
+    [
+        ({"endpointUrl": "https://s3.example.org:9000"}, {}, {9000, 53, 5353}),
+        ({"endpointUrl": "https://s3.example.org"}, {}, {443, 53, 5353}),
+        ({"endpointUrl": "http://s3.example.org"}, {}, {80, 53, 5353}),
+        ({"url": "gs://team/runs"}, {}, {443, 53, 5353}),
+        ({}, {}, None),
+        ({"endpointUrl": "https://s3.example.org"}, {"proxy": {"name": "proxy"}}, None),
+        ({"endpointUrl": "https://s3.example.org"}, {"storage": None}, None),
+    ],
+)
+def test_bucket_engines_reach_only_its_port(storage: Any, secrets: Any, ports: set[int] | None) -> None:
+    """The egress of engines is DNS and the port of the server; any port for a proxy, an identity or a secret server."""
+    references = {key: value for key, value in {"storage": {"name": "keys"}, **secrets}.items() if value}
+    job = in_bucket("g", storage={"url": "s3://team/runs", **storage}, secretRefs=references)
+    policies = {
+        body["metadata"]["name"]: body["spec"] for body in all_objects(job, "g0") if body["kind"] == "NetworkPolicy"
+    }
+    egress = policies["demo-rollout"]["egress"]
+    if ports is None:
+        assert egress == [{}]
+    else:
+        assert {port["port"] for rule in egress for port in rule["ports"]} == ports
+    assert policies["demo-executor"]["egress"] == []
 
 
 def test_bucket_attempts_may_download_new_sources() -> None:
@@ -53,8 +91,7 @@ def test_bucket_attempts_may_download_new_sources() -> None:
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (in_bucket("sg"), "only for stages of type SFT"),
-        (in_bucket("e"), "only for stages of type SFT"),
+        (in_bucket("sg", rollout={"weightTransport": "Collective"}), "must not be Collective"),
         (in_bucket("s", trainer={**ONE_POD, "replicas": 2}), "only for one trainer pod"),
         (in_bucket("s", storage={"url": "file:///runs"}), "only for `rstar2 run`"),
     ],

@@ -203,10 +203,21 @@ def test_builders_platform_chooses_the_user() -> None:
         assert security["runAsNonRoot"] and not {"runAsUser", "runAsGroup", "fsGroup"} & set(security), name
 
 
-def test_builders_ca_replaces_the_trusted_authorities() -> None:
+@pytest.mark.parametrize(
+    ("reference", "volume"),
+    [
+        ({}, {"secret": {"secretName": "site-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}),
+        (
+            {"kind": "ConfigMap", "key": "trust.pem"},
+            {"configMap": {"name": "site-ca", "items": [{"key": "trust.pem", "path": "ca.crt"}]}},
+        ),
+    ],
+)
+def test_builders_ca_replaces_the_trusted_authorities(reference: dict[str, str], volume: dict[str, object]) -> None:
     """With secretRefs.ca, pods that reach the hub and MLflow trust its bundle; engines and executors do not have it."""
-    pods = dict(templates(all_objects(manifest("g", secretRefs={"ca": {"name": "site-ca"}}), "g0")))
+    pods = dict(templates(all_objects(manifest("g", secretRefs={"ca": {"name": "site-ca", **reference}}), "g0")))
     for name in ("demo-g0-1", "demo-prepare", "demo-report"):
+        assert {"name": "ca", **volume} in pods[name]["spec"]["volumes"], name
         (container,) = pods[name]["spec"]["containers"]
         assert {"name": "SSL_CERT_FILE", "value": "/etc/rstar2-ca/ca.crt"} in container["env"], name
         mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "ca"]

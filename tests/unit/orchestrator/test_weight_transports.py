@@ -160,7 +160,7 @@ async def test_session_rejected_delta_is_followed_by_a_snapshot(new_attempt: New
     session = session_of(ctx)
     lengths: list[int] = []
 
-    async def push(update: Any) -> list[str]:
+    async def push(update: Any, **_: object) -> list[str]:
         lengths.append(len(update.chain))
         if len(update.chain) != 1 or rejects_all:
             raise EngineRejected("rank-0000.shards is damaged")
@@ -221,7 +221,7 @@ async def test_session_rejected_adapter_is_written_once_more(new_attempt: NewAtt
     session = session_of(ctx)
     pushed: list[str] = []
 
-    async def push(update: Any) -> list[str]:
+    async def push(update: Any, **_: object) -> list[str]:
         pushed.append(update.order.folder)
         if len(pushed) == 1 or rejects_all:
             raise EngineRejected("adapter_model.safetensors is damaged")

@@ -1,0 +1,103 @@
+"""The weights for engines that have no common disk with the trainer: below a prefix of their own in the job's bucket.
+
+Before each push the folders of the update are published there; the engines copy them. In the pipeline with staleness
+this is a part of the load, so the ranks train meanwhile. If the bucket does not answer, the push waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.state_dir import ENGINE_WEIGHTS
+from rstar2_train.inference.weight_update import BucketUpdate, FileUpdate, WeightUpdate
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.storage.folders import FolderPublisher
+from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.source import open_store
+from rstar2_train.storage.store import StorageError, StorageUnavailable
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 600.0
+"""How long a publication is tried. A job survives a bucket that does not answer for ten minutes."""
+REQUEST_SECONDS = 20.0
+"""How long one request is repeated, until the bucket is reported as unreachable."""
+LONGEST_WAIT = 15.0
+ROLE = "storage"
+"""Name of the bucket in `Progress.unreachable`."""
+
+Result = TypeVar("Result")
+
+
+class SharedWeights:
+    """The published folders of one stage attempt."""
+
+    def __init__(
+        self, ctx: StageContext, *, patience: float = PATIENCE_SECONDS, request: float = REQUEST_SECONDS
+    ) -> None:
+        """No request is sent. `patience`: seconds of tries; `request`: seconds of the retries of one request."""
+        self._ctx = ctx
+        self._patience = patience
+        store = open_store(ctx.job.spec.storage, f"{ctx.job.metadata.name}/{ENGINE_WEIGHTS}", patience=request)
+        self._address = store.address
+        self._publisher = FolderPublisher(store)
+        self._used = False
+        self._loaded: list[list[Path]] = []
+        """Folders of the last versions that the engines have loaded, the newest last."""
+
+    async def share(self, update: WeightUpdate) -> BucketUpdate:
+        """Publish the folders of an update; return the update that engines can load. Raises StageFailed."""
+        assert isinstance(update, FileUpdate), "validation refuses weightTransport Collective with a bucket"
+        started, self._used = time.monotonic(), True
+        published = {folder: await self._retried(partial(self._publisher.publish, folder)) for folder in update.folders}
+        log.info("weights of %s: in the bucket after %.1f s", update.version, time.monotonic() - started)
+        return BucketUpdate(update, published)
+
+    async def prune(self, loaded: WeightUpdate) -> None:
+        """Delete what neither this version nor the one before it needs. Call it when the engines have loaded it."""
+        assert isinstance(loaded, FileUpdate)
+        self._loaded = [*self._loaded, loaded.folders][-2:]
+        await self._retain({folder for folders in self._loaded for folder in folders})
+
+    async def close(self) -> None:
+        """Delete all weights: the next stage publishes those that its engines need."""
+        if self._used:
+            await self._retain(set())
+
+    async def _retain(self, folders: set[Path]) -> None:
+        try:
+            await asyncio.to_thread(self._publisher.retain, folders)
+        except StorageError as error:  # the next prune, or the next attempt, deletes them
+            log.warning("weights that no engine needs stay in the bucket for now: %s", error)
+
+    async def _retried(self, operation: Callable[[], Result]) -> Result:
+        """Return the result of an operation, repeated while the bucket does not answer. Raises StageFailed."""
+        deadline, wait, is_down = time.monotonic() + self._patience, 1.0, False
+        while True:
+            try:
+                result = await asyncio.to_thread(operation)
+            except StorageUnavailable as error:
+                if time.monotonic() > deadline:
+                    message = f"the weights cannot be written to spec.storage.url: {error}"
+                    raise StageFailed("StorageUnavailable", message, retryable=True) from error
+                log.warning("StorageUnavailable: %s. The engines wait for their weights", error)
+                self._ctx.report_unreachable(ROLE, str(error))
+                is_down = True
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT)
+            except Fenced as error:
+                raise StageFailed("StaleAttempt", str(error), retryable=False) from error
+            except StorageError as error:
+                raise StageFailed("BadConfiguration", f"spec.storage.url: {error}", retryable=False) from error
+            else:
+                if is_down:
+                    log.info("%s works again", self._address)
+                    self._ctx.report_unreachable(ROLE, None)
+                return result
