@@ -55,15 +55,15 @@ def _require_attributes(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, *arguments: str, scheme: str = "http") -> Iterator[S3Server]:
+def s3_server(folder: Path, *arguments: str, scheme: str = "http", port: int = 0) -> Iterator[S3Server]:
     """Run the server until the block ends. `arguments`: further ones of VersityGW, such as --cert and --key.
 
-    Raises ClusterUnavailable if the server cannot be built.
+    `port`: that of an earlier server of the folder; 0: any. Raises ClusterUnavailable if the server cannot be built.
     """
     program = ensure_binary(VERSITYGW)
-    (port,) = free_ports(1)
+    port = port or free_ports(1)[0]
     data = folder / "data"
-    data.mkdir(parents=True)
+    data.mkdir(parents=True, exist_ok=True)
     _require_attributes(data)
     command: Sequence[str] = [program, "--port", f"127.0.0.1:{port}", "--quiet", *arguments, "posix", str(data)]
     environment = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY, "HOME": str(folder)}
