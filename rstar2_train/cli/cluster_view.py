@@ -116,9 +116,9 @@ def view_pod(job: Mapping[str, Any], template: Mapping[str, Any], *, limit: int)
         for mount in container["volumeMounts"]
         if mount["name"] in kept
     ]
-    state = next((mount["mountPath"] for mount in mounts if mount["name"] == "state"), None)
-    if state is None:
+    if "state" not in claims:  # it is a cache of the bucket, which starts empty
         raise KubectlFailed(f"{name} has no claim: follow it with `rstar2 fetch` and `rstar2 view`")
+    state = next(mount["mountPath"] for mount in mounts if mount["name"] == "state")
     arguments = ["--state", state, "--port", str(PORT), "--limit", str(limit)]
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name, "uid": job["metadata"]["uid"]}
     metadata = template.get("metadata") or {}

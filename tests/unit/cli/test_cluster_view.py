@@ -95,8 +95,9 @@ def test_newest_template_prefers_jobs_that_suit_any_node() -> None:
 def test_view_pod_job_without_claim_is_refused() -> None:
     """A job whose state is in a bucket has no claim; the message names the other way."""
     template = newest_template(jobs(), "tiny")
-    spec = template["spec"]
-    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "state"]
+    for volume in template["spec"]["volumes"]:
+        if volume.pop("persistentVolumeClaim", None):
+            volume["emptyDir"] = {"sizeLimit": "50Gi"}
     with pytest.raises(KubectlFailed, match="rstar2 fetch"):
         view_pod(JOB, template, limit=5)
 
