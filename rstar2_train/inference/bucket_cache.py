@@ -89,5 +89,5 @@ class FolderCopies:
         return {"ok": True, "folders": [str(folder) for folder in folders], "seconds": time.monotonic() - started}
 
 
-def _refusal(why: str, *, retry: bool = False) -> dict[str, Any]:
-    return {"ok": False, "why": why, "retry": retry}
+def _refusal(reason: str, *, retry: bool = False) -> dict[str, Any]:
+    return {"ok": False, "why": reason, "retry": retry}

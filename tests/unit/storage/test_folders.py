@@ -105,7 +105,7 @@ def test_retain_deletes_other_folders(store: CountingStore, tmp_path: Path) -> N
 
 
 def test_later_publisher_fences_and_cleans(store: CountingStore, tmp_path: Path) -> None:
-    """A late process publishes nothing. What it left stays until the later one deletes it: engines may still read."""
+    """A late process publishes nothing. Its folders stay until the later one deletes them: engines may still read."""
     early, late = FolderPublisher(store), FolderPublisher(store)
     old = early.publish(version(tmp_path, 1))
     newer = version(tmp_path, 2)
