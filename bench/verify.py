@@ -52,7 +52,7 @@ from bench.forms.numbers import NUMBERS
 from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.texts import TEXTS
-from bench.provenance import describe_commit
+from bench.provenance import Load, describe_commit, describe_machine
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.verify import compare_text
 
@@ -366,7 +366,7 @@ def main() -> None:
     }
     if arguments.forms:
         sets = {name: [case for case in part if case.form in arguments.forms] for name, part in sets.items()}
-    start = time.monotonic()
+    start, load = time.monotonic(), Load()
     measured = {
         name: measure_all(part, step=QUICK_STEPS[name] if quick else STEP, workers=arguments.workers)
         for name, part in sets.items()
@@ -384,6 +384,8 @@ def main() -> None:
         "commit": describe_commit(),
         "quick": quick,
         "seconds": round(time.monotonic() - start),
+        "machine": describe_machine() | {"workers": arguments.workers},
+        "loadAverage": load.describe(),
         **sections,
         "files": {
             name: {"golds": len(answers), "extracted": sum(extract_answer(response(gold)) == gold for gold in answers)}
