@@ -16,11 +16,15 @@ import yaml
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
+from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.cli.main import main
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
+from rstar2_train.inference.bucket_cache import fetch_model
+from rstar2_train.storage.job_state import BucketState
 from rstar2_train.storage.source import find_objects
+from rstar2_train.storage.store import StorageRejected
 from tests.integration.storage.conftest import opened
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server
@@ -164,6 +168,26 @@ def test_source_in_a_cluster_is_prepared(
     assert done.returncode == ExitCode.DONE, done.stderr
     assert claims == () and content(Path(resolved.spec.model.source)) == model
     assert (state / "buckets/s3" / bucket / "sft.jsonl").read_bytes() == ROW
+
+
+def test_source_of_an_engine_is_that_of_the_preparation(
+    server: S3Server, bucket: str, model: dict[str, bytes], tmp_path: Path
+) -> None:
+    """An engine downloads a model of a bucket itself; if the objects have changed since the preparation, it stops."""
+    source = AgenticRLJob.model_validate(manifest(server, bucket, "sft.jsonl"))
+    source.spec.storage.url = f"s3://{bucket}/runs"
+    prepared, key = JobState(tmp_path / "prepared"), "models/base"
+    prepared.root.mkdir()
+    (prepared.root / "job.json").write_text("{}")
+    path = fetched(server.url, bucket, key, prepared.root).relative_to(prepared.root)
+    state = BucketState(opened(server.url, bucket, prefix=f"runs/{source.metadata.name}"), prepared)
+    state.open()
+    state.publish()
+    fetch_model(source, f"s3://{bucket}/{key}", tmp_path / "engine" / path, tmp_path / "engine")
+    assert content(tmp_path / "engine" / path) == model
+    (server.data / bucket / key / "config.json").write_bytes(b"other")
+    with pytest.raises(StorageRejected, match="has changed since it was downloaded first"):
+        fetch_model(source, f"s3://{bucket}/{key}", tmp_path / "late" / path, tmp_path / "late")
 
 
 def test_validate_tries_the_bucket(
