@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .tree import Node, integer, mapped, names, nodes, substituted
+from .tree import Node, integer, mapped, names, nodes, substituted, words_in
 
 
 def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple[Node, Node]:
@@ -23,7 +23,7 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
         known, answer = (
             mapped(side, lambda node: node.parts[0] if _is_direction(node) else None) for side in (known, answer)
         )
-    phrases = [_text_names(side) for side in (known, answer)]
+    phrases = [words_in(side) for side in (known, answer)]
     if phrases[0] != phrases[1]:
         known, answer = (mapped(side, lambda node: _joined(node, phrases[0] | phrases[1])) for side in (known, answer))
     known, answer = _without_functions(known, answer)
@@ -106,10 +106,6 @@ def _without_arrow(node: Node) -> Node | None:
 def _is_direction(node: Node) -> bool:
     r"""Return whether a value has a radial unit vector as its last factor: `\frac{kq}{r^2}\hat{r}`."""
     return node.kind == "mul" and node.parts[1].text in ("hat r", "hat \\theta", "hat \\phi", "hat n")
-
-
-def _text_names(node: Node) -> set[str]:
-    return {part.text for part in nodes(node) if part.kind == "text"}
 
 
 def _joined(node: Node, phrases: set[str]) -> Node | None:

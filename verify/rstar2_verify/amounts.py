@@ -60,22 +60,13 @@ def without_units(node: Node) -> Node:
 
 def in_radians(node: Node) -> Node:
     """Return a tree with radians for degrees."""
-
-    def turned(part: Node) -> Node | None:
-        if part.kind == "degree":
-            return Node("div", (Node("mul", (part.parts[0], _PI)), integer(180)))
-        return None
-
-    return mapped(node, turned)
+    straight = Node("div", (_PI, integer(180)))
+    return mapped(node, lambda part: Node("mul", (part.parts[0], straight)) if part.kind == "degree" else None)
 
 
 def in_numbers(node: Node) -> Node:
     """Return a tree with bare numbers for degrees outside of functions."""
-    if node.kind == "call":
-        return node
-    if node.kind == "degree":
-        return node.parts[0]
-    return node._replace(parts=tuple(in_numbers(part) for part in node.parts)) if node.parts else node
+    return mapped(node, lambda part: part if part.kind == "call" else part.parts[0] if part.kind == "degree" else None)
 
 
 def _same_angles(given: Node, known: Node, same: Same) -> bool | None:
@@ -97,15 +88,8 @@ def _is_percent(node: Node) -> bool:
     return node.kind in ("mul", "neg", "add") and any(part.kind == "percent" for part in node.parts)
 
 
-def _percent(node: Node) -> Node | None:
-    """Return the number of percent of `5\\%`, `5\\frac12\\%` and `-5\\%`; None for other values."""
-    if node.kind == "percent":
-        return node.parts[0]
-    return None
-
-
 def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
-    first, second = _percent(given), _percent(known)
+    first, second = (side.parts[0] if side.kind == "percent" else None for side in (given, known))
     if first and second:
         return same(first, second)
     if first is None and second is None:
@@ -146,11 +130,8 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     unit = units[0] or units[1]
     bare = second if units[0] else first
     if unit in ((("degree", 1),), (("rad", 1),)):
-        angle = (
-            Node("degree", (first if units[0] else second,))
-            if unit[0][0] == "degree"
-            else (first if units[0] else second)
-        )
+        angle = first if units[0] else second
+        angle = Node("degree", (angle,)) if unit[0][0] == "degree" else angle
         if unit[0][0] == "rad" and any(node.kind == "degree" for node in nodes(bare)):
             return same(in_radians(bare), angle)
         return same(angle, second) if units[0] else same(first, angle)

@@ -5,11 +5,13 @@ r"""Parses the operands of an answer: numbers, words, brackets, and the commands
 
 from __future__ import annotations
 
+import contextlib
+
 from .cursor import MAX_DEPTH
 from .functions import BINDERS, PYTHON, FunctionParser
 from .lexicon import FUNCTIONS, GREEK, word_set
 from .tokens import Token
-from .tree import Node, ParseError, integer, names
+from .tree import Node, ParseError, groups, integer, names
 from .words import is_number_word, ordinal, spoken_number
 
 _ACCENTS = word_set(
@@ -18,8 +20,29 @@ _ACCENTS = word_set(
 )
 FRACTIONS = frozenset(["frac", "dfrac", "tfrac", "cfrac"])
 _BINOMIALS = frozenset(["binom", "dbinom", "tbinom"])
+_CHOSEN = {"C": "binom", "P": "permutations"}
 _SETS = frozenset(["mathbb", "Bbb"])
 _CALLED = word_set("Matrix Piecewise diag Poly binomial permutations factorial Integer sympyroot")
+
+
+_STOPS = word_set(
+    "over choose rfloor rceil pmod bmod mod atop forall base uparrow downarrow leftarrow of dollar euro cent yen rupee"
+)
+"""Commands that start no factor."""
+_POSITIVE = Node("interval", (integer(0), Node("infinity")), "()")
+_SIMPLE = {
+    "pi": Node("constant", text="pi"), "infty": Node("infinity"), "emptyset": Node("empty"),
+    "varnothing": Node("empty"), "jmath": Node("name", text="j"), "R": Node("reals"),
+    "positive": _POSITIVE, "top": Node("name", text="T"),
+    "nonnegative": _POSITIVE._replace(text="[)"),
+    "negative": Node("interval", (Node("neg", (Node("infinity"),)), integer(0)), "()"),
+    "nonzero": Node("difference", (Node("reals"), Node("set", (integer(0),)))),
+}  # fmt: skip
+"""Commands without arguments."""
+_HALF_LINES = {
+    "\\mathbbR": Node("reals"), "\\mathbbR_>0": _POSITIVE, "\\mathbbR^+": _POSITIVE,
+    "\\mathbbR_>=0": _SIMPLE["nonnegative"],
+}  # fmt: skip
 
 
 class CommandParser(FunctionParser):
@@ -31,8 +54,9 @@ class CommandParser(FunctionParser):
         node = self.factor()
         if whole and node.kind == "number":
             start, fraction = self.at, None
-            if self.token.kind == "command" and self.token.text in FRACTIONS:
-                fraction = self._fraction_of_integers()
+            if self.is_command(*FRACTIONS):
+                with contextlib.suppress(ParseError):
+                    fraction = self.operand()
             elif self.token.kind == "number" and self.token.gap and self.ahead().text == "/":
                 top, bottom = self.take().node, self.ahead().node
                 self.at += 2
@@ -41,12 +65,6 @@ class CommandParser(FunctionParser):
                 return self.powered(Node("add", (node, fraction))), False
             self.at = start
         return node, node.kind == "number"
-
-    def _fraction_of_integers(self) -> Node | None:
-        try:
-            return self.operand()
-        except ParseError:
-            return None
 
     def starts_factor(self) -> bool:
         """Return whether a factor without a sign in front follows."""
@@ -58,14 +76,11 @@ class CommandParser(FunctionParser):
                 return False
             return token.text in ("(", "[", "{", "\\{", "\\langle") or (token.text == "|" and not self.bars)
         if token.kind == "command":
-            stops = ("over", "choose", "rfloor", "rceil", "pmod", "bmod", "mod", "atop", "forall", "base", "uparrow",
-                     "downarrow", "leftarrow", "of", "dollar", "euro", "cent", "yen", "rupee", "forall")  # fmt: skip
-            return token.text not in stops and not token.text.startswith("\\end ")
+            return token.text not in _STOPS and not token.text.startswith("\\end ")
         if token.kind == "letter":
             following = self.ahead()
-            if self.integrals and token.text == "d" and (following.kind == "letter" or following.text in GREEK):
-                return False
-            return not (token.text == "U" and self._joins_sets())
+            differential = token.text == "d" and (following.kind == "letter" or following.text in GREEK)
+            return not (self.integrals and differential) and not (token.text == "U" and self._joins_sets())
         if token.kind == "word":
             return self._is_factor_word(token)
         return token.kind == "number"
@@ -129,7 +144,8 @@ class CommandParser(FunctionParser):
             assert token.node is not None
             return self._ordinal_ending(token)
         if token.kind == "letter":
-            return self._chosen(token) or self.name(token.text)
+            name = Node("name", text=token.text)
+            return (self._chosen(name) if token.text == "n" else None) or self.name(token.text)
         if token.kind == "command":
             return self.command(token.text)
         if token.kind == "sign":
@@ -143,25 +159,15 @@ class CommandParser(FunctionParser):
         joined = "".join(letter.text for letter in letters if letter.kind == "letter")
         if joined in ("th", "st", "nd", "rd") and not letters[0].gap:
             self.at += 2
-        elif (
-            self.token.text in ("C", "P")
-            and not self.token.gap
-            and self.ahead().kind == "number"
-            and not self.ahead().gap
-        ):
-            kind = "binom" if self.take().text == "C" else "permutations"
-            below = self.take().node
-            assert below is not None
-            return Node("call", (token.node, below), kind)
-        return token.node
+        return self._chosen(token.node) or token.node
 
-    def _chosen(self, token: Token) -> Node | None:
-        """Parse `nC2` as a binomial coefficient; return None for other letters."""
-        below = self.ahead()
-        if token.text != "n" or self.token.text != "C" or self.token.gap or below.gap or below.kind != "number":
+    def _chosen(self, upper: Node) -> Node | None:
+        """Parse `C5` after `11` or `n`, and `P5`, as combinations or permutations; return None for other tokens."""
+        letter, lower = self.token, self.ahead()
+        if letter.text not in _CHOSEN or letter.gap or lower.gap or lower.node is None:
             return None
         self.at += 2
-        return Node("call", (Node("name", text="n"), below.node or integer(0)), "binom")
+        return Node("call", (upper, lower.node), _CHOSEN[letter.text])
 
     def _word(self) -> Node:
         token = self.token
@@ -191,9 +197,9 @@ class CommandParser(FunctionParser):
             self.at -= 1
             return self._left_script()
         if opening == "\\{":
-            if self.token.text in ("\\begin array", "\\begin aligned", "\\begin cases") and not self._closes_set():
-                return self.operand()
-            return self._set()
+            opened = self.token.text in ("\\begin array", "\\begin aligned", "\\begin cases")
+            closed = any(token.text == "\\}" for token in self.tokens[self.at :])
+            return self.operand() if opened and not closed else self._set()
         if opening == "|":
             self.bars += 1
             node = self.sum()
@@ -208,9 +214,9 @@ class CommandParser(FunctionParser):
             return Node("dots")
         if opening == "<":
             parts = [self.sum()]
-            while self.skip(","):
+            while not self.skip(">"):
+                self.expect(",")
                 parts.append(self.sum())
-            self.expect(">")
             return Node("tuple", tuple(parts))
         if opening not in ("(", "[", "]"):
             raise ParseError(f"unexpected {opening!r}")
@@ -222,18 +228,14 @@ class CommandParser(FunctionParser):
         self.bars = bars
         return _bracketed(opening, node, closing)
 
-    def _closes_set(self) -> bool:
-        return any(token.text == "\\}" for token in self.tokens[self.at :])
-
     def _left_script(self) -> Node:
         """Parse `{}_{10}C_3` and `^{20}C_{10}`."""
         self.take()
         upper = self.argument(whole_number=True)
         letter = self.take()
-        if letter.text not in ("C", "P") or not self.skip("_"):
+        if letter.text not in _CHOSEN or not self.skip("_"):
             raise ParseError("a script without a base")
-        lower = self.argument(whole_number=True)
-        return Node("call", (upper, lower), "binom" if letter.text == "C" else "permutations")
+        return Node("call", (upper, self.argument(whole_number=True)), _CHOSEN[letter.text])
 
     def _has_condition(self) -> bool:
         """Return whether braces without a backslash have a condition: `{x | x > 2}`."""
@@ -261,41 +263,31 @@ class CommandParser(FunctionParser):
             return self._derivative() or Node("div", (self.argument(), self.argument()))
         if name in _BINOMIALS:
             return Node("call", (self.argument(), self.argument()), "binom")
-        if name in GREEK:
-            return self._greek(name)
+        if name in GREEK or name == "Pr":
+            return self._greek(name) if name in GREEK else self.name(name)
         if name in _ACCENTS or name in ("dot", "ddot", "boxed", "fbox"):
             return self._accent(name)
         if name in _SETS:
             letter = self.argument()
             text = letter.text or "".join(sorted(names(letter)))
             node = Node("reals") if text == "R" and not self.is_sign("^", "_") else self.name(f"\\mathbb{text}")
-            return _half_line(node)
+            return _HALF_LINES.get(node.text, node)
         if name.startswith("\\begin "):
             return self._environment(name.removeprefix("\\begin "))
         if name in BINDERS:
             return self._binder(BINDERS[name])
-        simple = {
-            "pi": Node("constant", text="pi"), "infty": Node("infinity"), "emptyset": Node("empty"),
-            "varnothing": Node("empty"), "imath": self._imath(), "jmath": Node("name", text="j"), "R": Node("reals"),
-            "positive": Node("interval", (integer(0), Node("infinity")), "()"),
-            "nonnegative": Node("interval", (integer(0), Node("infinity")), "[)"),
-            "negative": Node("interval", (Node("neg", (Node("infinity"),)), integer(0)), "()"),
-            "nonzero": Node("difference", (Node("reals"), Node("set", (integer(0),)))),
-        }  # fmt: skip
-        if name in simple:
-            return simple[name]
+        if name == "imath":
+            return Node("name", text="unit i") if self.vectors else Node("constant", text="i")
+        if name in _SIMPLE:
+            return _SIMPLE[name]
         if name in ("Z", "N", "Q", "C"):
             return self.name(f"\\mathbb{name}")
         if name in ("neg", "lnot"):
             return Node("apply", (self.operand(),), "not")
-        if name == "Pr":
-            return self.name(name)
-        if name == "root":
-            index = self.argument(whole_number=True)
+        if name in ("root", "root4"):
+            index = integer(4) if name == "root4" else self.argument(whole_number=True)
             self.token.text == "of" and self.take()
             return Node("root", (self.argument(whole_number=True), index))
-        if name == "root4":
-            return Node("root", (self.argument(whole_number=True), integer(4)))
         if name == "angle" and not (self.token.kind == "letter" or self.is_sign("{", "_")):
             return Node("call", (self._signed(),), "cis")  # type: ignore[attr-defined]  # `2\\angle 60^\\circ`
         if name in ("angle", "measuredangle", "triangle"):
@@ -307,8 +299,6 @@ class CommandParser(FunctionParser):
             return Node("call", (node,), "floor" if name == "lfloor" else "ceil")
         if name in PYTHON or name in _CALLED:
             return self._python(name)
-        if name == "top":
-            return Node("name", text="T")
         if name[:-1] in FUNCTIONS or name[:-1] in GREEK or name[:-1] == "pi":
             self.tokens.insert(self.at, Token("letter", name[-1]))  # `\sinx`
             return self.command(name[:-1])
@@ -321,24 +311,14 @@ def _is_proper(node: Node) -> bool:
     return node.kind == "div" and whole and 0 < node.parts[0].number < node.parts[1].number
 
 
-def _half_line(node: Node) -> Node:
-    """Return the interval of a name such as `\\mathbbR_>0`."""
-    ends = {"\\mathbbR_>0": "()", "\\mathbbR_>=0": "[)"}
-    if node.text in ends:
-        return Node("interval", (integer(0), Node("infinity")), ends[node.text])
-    return Node("reals") if node.text == "\\mathbbR" else node
-
-
 def _bracketed(opening: str, node: Node, closing: str) -> Node:
     """Return a group, a tuple or an interval."""
     if node.kind != "list" or "where" in node.text:
         if opening == "]" or (opening == "(") != (closing == ")"):
             raise ParseError("brackets that do not match")
         return node
-    if opening == "(" and closing == ")" and not set(node.text.split()) <= {"or", "and"}:
-        return Node("tuple", node.parts)
     if opening == "(" and closing == ")":
-        return node
+        return node if set(node.text.split()) <= {"or", "and"} else Node("tuple", node.parts)
     if all(part.kind == "tuple" and len(part.parts) == 2 for part in node.parts):
         return Node("list", node.parts, node.text)  # a list of points as Python prints it
     if opening == "[" and closing == "]" and set(node.text.split()) == {",", ";"}:
@@ -352,9 +332,4 @@ def _bracketed(opening: str, node: Node, closing: str) -> Node:
 
 def _rows(node: Node) -> tuple[Node, ...]:
     """Return the rows of a list with two kinds of separators as tuples."""
-    rows = [[node.parts[0]]]
-    for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
-        if separator == ";":
-            rows.append([])
-        rows[-1].append(part)
-    return tuple(Node("tuple", tuple(row)) for row in rows)
+    return tuple(Node("tuple", tuple(row)) for row in groups(node, [";"]))

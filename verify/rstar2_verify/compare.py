@@ -40,7 +40,7 @@ from .shapes import (
     without_otherwise,
 )
 from .texts import compatible_notes, same_sentences, unnoted
-from .tree import Node, NotExact, TooLarge, Undefined, Unknown, names, substituted
+from .tree import Node, NotExact, TooLarge, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
 
@@ -369,11 +369,6 @@ def _same_relations(given: Node, known: Node) -> bool:
     )
 
 
-def _difference(node: Node, turned: bool) -> Node:
-    left, right = reversed(node.parts) if turned else node.parts
-    return Node("add", (left, Node("neg", (right,))))
-
-
 def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     """Compare two relations of two sides: their differences must agree up to a constant factor."""
     inequality = ours in TURNED
@@ -386,7 +381,8 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
         )
     if ours == theirs == "\\to" or (ours not in EQUALITIES and not inequality and ours != "!="):
         return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
-    first, second = _difference(given, inequality and ours != theirs), _difference(known, turned=False)
+    sides = given.parts[::-1] if inequality and ours != theirs else given.parts
+    first, second = difference(*sides), difference(*known.parts)
     factor = constant_factor(first, second)
     if factor is None and not inequality:
         factor = constant_factor(without_denominators(first), without_denominators(second))

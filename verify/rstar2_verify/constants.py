@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from .tree import Node, TooLarge, Undefined, Unknown, integer, names, nodes, substituted
+from .tree import Node, TooLarge, Undefined, Unknown, difference, integer, names, nodes, substituted
 from .values import equal_values
 
 _CONSTANT = re.compile(r"[Cc](?:_\d+)?")
@@ -34,7 +34,7 @@ def with_constants(given: Node, known: Node) -> Iterator[Node]:
         return
     for order in itertools.permutations(constants):
         renamed = {name: Node("name", text=constant) for name, constant in zip(others, order, strict=True)}
-        yield _renamed(given, renamed)
+        yield substituted(given, renamed, kinds=("name", "text"))
 
 
 def same_antiderivatives(given: Node, known: Node) -> bool:
@@ -47,23 +47,19 @@ def same_antiderivatives(given: Node, known: Node) -> bool:
     plain, rest, moved = (
         substituted(side, {constant: integer(value)}) for side, value in ((given, 0), (known, 0), (given, 1))
     )
-    return _is_number(_difference(plain, rest)) and (
-        constant in _added_constants(given) or _is_number(_difference(moved, plain))
+    return _is_number(difference(plain, rest)) and (
+        constant in _added_constants(given) or _is_number(difference(moved, plain))
     )
 
 
-def _difference(first: Node, second: Node) -> Node:
-    return Node("add", (first, Node("neg", (second,))))
-
-
-def _is_number(difference: Node) -> bool:
-    """Return whether a difference is the same for two values of its only letter."""
-    letters = names(difference)
-    if len(letters) != 1 or any(part.kind == "apply" for part in nodes(difference)):
+def _is_number(node: Node) -> bool:
+    """Return whether an expression is the same for two values of its only letter."""
+    letters = names(node)
+    if len(letters) != 1 or any(part.kind == "apply" for part in nodes(node)):
         return False
     moved = {letter: Node("name", text=f"{letter}_*") for letter in letters}
     try:
-        return equal_values(difference, substituted(difference, moved))
+        return equal_values(node, substituted(node, moved))
     except (Unknown, TooLarge, Undefined):
         return False
 
@@ -130,10 +126,3 @@ def _value(node: Node) -> Node:
     if node.kind == "relation" and node.text == "=" and _is_function(node):
         return node.parts[1]
     return node
-
-
-def _renamed(node: Node, values: dict[str, Node]) -> Node:
-    """Return a tree with other names, words included."""
-    if node.kind in ("name", "text") and node.text in values:
-        return values[node.text]
-    return node._replace(parts=tuple(_renamed(part, values) for part in node.parts))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from .tokens import Token
 from .tree import Node, ParseError, integer
@@ -12,28 +13,40 @@ MAX_DEPTH = 40
 _END = Token("end", "")
 
 
-class Reading:
-    """How ambiguous texts are read, in both answers alike.
+class Reading(NamedTuple):
+    """How ambiguous texts are read, in both answers alike."""
 
-    `commas`: `,` where a comma can mark thousands, `.` where it can be a decimal point, `;` where it only separates.
-    """
-
-    def __init__(
-        self,
-        compounds: Collection[str] = (),
-        derived: Collection[str] = (),
-        *,
-        commas: str = ",",
-        tight: bool = False,
-        vectors: bool = False,
-        units: bool = True,
-    ) -> None:
-        self.compounds = sorted(compounds, key=len, reverse=True)
-        self.derived, self.commas, self.tight, self.vectors, self.units = derived, commas, tight, vectors, units
+    compounds: tuple[str, ...] = ()
+    """Words that are names, the longest first."""
+    derived: Collection[str] = ()
+    """Letters of unknown functions."""
+    commas: str = ","
+    """`,` where a comma can mark thousands, `.` where it can be a decimal point, `;` where it only separates."""
+    tight: bool = False
+    """Whether a product without signs after `/` belongs to the denominator."""
+    vectors: bool = False
+    """Whether i, j and k are unit vectors."""
+    units: bool = True
+    """Whether letters after a number can be a unit."""
 
 
 class Cursor:
-    """A position in a list of tokens."""
+    """A position in a list of tokens. The annotated productions are in the modules above."""
+
+    sequence: Callable[[], Node]
+    statement: Callable[[], Node]
+    relation: Callable[[], Node]
+    sum: Callable[[], Node]
+    product: Callable[[], Node]
+    factor: Callable[[], Node]
+    powered: Callable[[Node], Node]
+    over: Callable[[Node], Node]
+    operand: Callable[[], Node]
+    argument: Callable[..., Node]
+    group: Callable[[str], Node]
+    mixed_number: Callable[[], tuple[Node, bool]]
+    starts_factor: Callable[[], bool]
+    note_follows: Callable[[], bool]
 
     def __init__(self, tokens: list[Token], reading: Reading) -> None:
         self.tokens, self.at, self.bars, self.rows, self.integrals, self.depth, self.signs = tokens, 0, 0, 0, 0, 0, 0
@@ -60,6 +73,14 @@ class Cursor:
         """Return whether the next token is one of these signs."""
         return self.token.kind == "sign" and self.token.text in texts
 
+    def is_word(self, *texts: str) -> bool:
+        """Return whether the next token is one of these words, in any case."""
+        return self.token.kind == "word" and self.token.text.lower() in texts
+
+    def is_command(self, *texts: str) -> bool:
+        """Return whether the next token is one of these commands."""
+        return self.token.kind == "command" and self.token.text in texts
+
     def skip(self, *texts: str) -> bool:
         """Skip one of these signs; return whether it was there."""
         matches = self.is_sign(*texts)
@@ -80,61 +101,3 @@ class Cursor:
             for part, gap in ((token.text[0], token.gap), (token.text[1:], 0))
         ]
         self.tokens[self.at : self.at + 1] = parts
-
-    # Productions of the modules above
-
-    def sequence(self) -> Node:
-        """Parse statements and the separators between them."""
-        raise NotImplementedError
-
-    def statement(self) -> Node:
-        """Parse a relation with the words around it."""
-        raise NotImplementedError
-
-    def relation(self) -> Node:
-        """Parse a chain of relations."""
-        raise NotImplementedError
-
-    def sum(self) -> Node:
-        """Parse a sum of signed terms."""
-        raise NotImplementedError
-
-    def product(self) -> Node:
-        """Parse factors and their unit."""
-        raise NotImplementedError
-
-    def factor(self) -> Node:
-        """Parse an operand with its powers."""
-        raise NotImplementedError
-
-    def powered(self, node: Node) -> Node:
-        """Parse the powers after an operand."""
-        raise NotImplementedError
-
-    def over(self, top: Node) -> Node:
-        r"""Parse `\over 6` after its first part."""
-        raise NotImplementedError
-
-    def operand(self) -> Node:
-        """Parse a number, a name, a function, a group or a matrix."""
-        raise NotImplementedError
-
-    def argument(self, whole_number: bool = False) -> Node:
-        """Parse the argument of a command."""
-        raise NotImplementedError
-
-    def group(self, closing: str) -> Node:
-        """Parse the content of a group."""
-        raise NotImplementedError
-
-    def mixed_number(self) -> tuple[Node, bool]:
-        """Parse a factor or a mixed number."""
-        raise NotImplementedError
-
-    def starts_factor(self) -> bool:
-        """Return whether a factor without a sign in front follows."""
-        raise NotImplementedError
-
-    def note_follows(self) -> bool:
-        """Return whether a bracket has words."""
-        raise NotImplementedError

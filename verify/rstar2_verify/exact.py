@@ -107,18 +107,11 @@ def _factorial(value: Fraction) -> Fraction:
     return Fraction(math.factorial(number))
 
 
-def _binomial(upper: Fraction, lower: Fraction) -> Fraction:
+def _chosen(upper: Fraction, lower: Fraction, count: Callable[[int, int], int]) -> Fraction:
     n, k = _whole(upper, lower)
     if n < 0 or k < 0 or n > 10_000:
         raise NotExact
-    return Fraction(math.comb(n, k))
-
-
-def _permutations(upper: Fraction, lower: Fraction) -> Fraction:
-    n, k = _whole(upper, lower)
-    if n < 0 or k < 0 or n > 10_000:
-        raise NotExact
-    return Fraction(math.perm(n, k))
+    return Fraction(count(n, k))
 
 
 def _totient(value: Fraction) -> Fraction:
@@ -137,8 +130,8 @@ def _totient(value: Fraction) -> Fraction:
 
 _EXACT: Mapping[str, Callable[..., Fraction]] = {
     "factorial": _factorial,
-    "binom": _binomial,
-    "permutations": _permutations,
+    "binom": lambda upper, lower: _chosen(upper, lower, math.comb),
+    "permutations": lambda upper, lower: _chosen(upper, lower, math.perm),
     "totient": _totient,
     "abs": abs,
     "floor": lambda value: Fraction(math.floor(value)),

@@ -13,6 +13,7 @@ RELATIONS = word_set(
 _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "difference"}
 
 _COMPARISONS = ("<", ">", "<=", ">=", "\\between")
+_MODULI = ("pmod", "bmod", "mod")
 HOURS = (("h", 1),)
 UNNAMED = Node("name", text="any")
 """The letter of `all real numbers greater than 3`."""
@@ -44,13 +45,12 @@ class ExpressionParser(CommandParser):
         if domain is not None and domain.kind != "reals":
             member = Node("relation", (operands[0], domain), "\\in")
             return Node("builder", (member, Node("relation", tuple(operands), " ".join(operators))))
-        if self.token.kind == "command" and self.token.text in ("pmod", "bmod", "mod"):
-            self.take()
-            operands[-1] = Node("congruent", (operands[-1], self._modulus()))
-        elif self.is_sign("(") and self.tokens[self.at + 1].text in ("bmod", "mod", "pmod"):
-            self.at += 2
-            operands[-1] = Node("congruent", (operands[-1], self._modulus()))
-            self.expect(")")
+        opened = self.is_sign("(") and self.ahead().text in _MODULI
+        if opened or self.is_command(*_MODULI):
+            self.at += 1 + opened
+            operands[-1] = Node("congruent", (operands[-1], self.argument() if self.is_sign("{") else self.sum()))
+            if opened:
+                self.expect(")")
         if not operators:
             return operands[0]
         if operators == ["\\to"] and operands[0].kind == "ratio":  # `f: x \mapsto 2x`
@@ -64,9 +64,6 @@ class ExpressionParser(CommandParser):
         inclusive = ahead.text.lower() in ("inclusive", "inclusively")
         self.at += inclusive * (1 + self.is_sign(","))
         return inclusive
-
-    def _modulus(self) -> Node:
-        return self.argument() if self.is_sign("{") else self.sum()
 
     def sets(self) -> Node:
         """Parse unions, intersections and differences of sets, ratios and times."""
@@ -89,16 +86,15 @@ class ExpressionParser(CommandParser):
                 node = Node(kind, (node, other._replace(kind="set") if other.kind == "list" else other))
             else:
                 node = Node(kind, (node, self.sum()))
-        between = self.token.text.lower() if self.token.kind == "word" and self.ahead().kind == "number" else ""
-        if between == "to" and node.kind == "number":
+        if self.is_word("to", "in") and self.ahead().kind == node.kind == "number":
+            if self.is_word("in"):
+                self.take()
+                return Node("div", (node, self.sum()))
             ratio = [node]
             while self.token.text.lower() == "to":
                 self.take()
                 ratio.append(self.sum())
             return Node("ratio", tuple(ratio))
-        if between == "in" and node.kind == "number":
-            self.take()
-            return Node("div", (node, self.sum()))
         if self.is_sign(":") and not self.bars:
             parts = [node]
             written = [self.tokens[self.at - 1].text]
@@ -144,10 +140,8 @@ class ExpressionParser(CommandParser):
             rest = self.product()
             self.signs -= 1
             return rest if sign == "+" else _negative(rest) if sign == "-" else Node("pm", (rest,), sign[1:])
-        spoken = self.token.text.lower() if self.token.kind == "word" else ""
-        if spoken in ("negative", "minus", "plus") and self.tokens[self.at + 1].kind != "end":
-            self.take()
-            return self.product() if spoken == "plus" else _negative(self.product())
+        if self.is_word("negative", "minus", "plus") and self.ahead().kind != "end":
+            return self.product() if self.take().text.lower() == "plus" else _negative(self.product())
         prefix = self.currency()
         node, plain = self.mixed_number()
         while True:
@@ -183,7 +177,7 @@ class ExpressionParser(CommandParser):
                 factor, plain = self.mixed_number()
                 node = _quotient_group(node, factor) or Node("mul", (node, factor), "()" if called else "")
             else:
-                if prefix is not None and self.token.kind == "command" and self.token.text == "dollar":
+                if prefix is not None and self.is_command("dollar"):
                     self.take()
                 return node if prefix is None else Node("quantity", (node,), unit=prefix)
 
@@ -209,14 +203,12 @@ class ExpressionParser(CommandParser):
                     node = Node("apply", (node,), "double factorial")
                 else:
                     node = Node("call", (node,), "factorial")
-            elif self.is_sign("%") or (self.token.kind == "word" and self.token.text.lower() in ("percent", "pct")):
+            elif self.is_sign("%") or self.is_word("percent", "pct"):
                 self.take()
                 node = Node("percent", (node,))
-            elif (
-                node.kind == "number" and self.token.kind == "word" and self.token.text.lower() in ("squared", "cubed")
-            ):
+            elif node.kind == "number" and self.is_word("squared", "cubed"):
                 node = Node("pow", (node, integer(2 if self.take().text.lower() == "squared" else 3)))
-            elif self.is_sign("\\degree"):
+            elif self.is_sign("\\degree") or (self.is_sign("\\circ") and node.kind == "number"):
                 self.take()
                 node = self.temperature(node)
             elif self.token.text == "x" and self.token.gap and node.kind == "number" and self.ahead().text == "10":
@@ -224,14 +216,8 @@ class ExpressionParser(CommandParser):
                 node = Node("mul", (node, self._signed()))
             elif self.is_sign("\\oplus", "\\otimes"):
                 sign = self.take().text
-                node = (
-                    Node("mul", (node, self._signed()))
-                    if sign == "\\oplus" and _is_group(node)
-                    else Node("apply", (node, self._signed()), sign)
-                )
-            elif self.is_sign("\\circ") and node.kind == "number":
-                self.take()
-                node = self.temperature(node)
+                kind = "mul" if sign == "\\oplus" and _is_group(node) else "apply"
+                node = Node(kind, (node, self._signed()), "" if kind == "mul" else sign)
             elif self.is_sign("'") and node.kind == "number" and self.tokens[self.at + 1].kind != "letter":
                 node = self.feet(node)
             elif self.is_sign("_") and node.kind in ("name", "constant"):
@@ -239,9 +225,7 @@ class ExpressionParser(CommandParser):
             elif self.is_sign("_") and node.kind == "pow" and node.parts[0].kind in ("name", "constant"):
                 base, exponent = node.parts
                 node = Node("pow", (Node("name", text=f"{base.text}_{self.subscript()}"), exponent))
-            elif (self.is_sign("_") and node.kind == "number") or (
-                self.token.kind == "command" and self.token.text == "base" and node.kind == "number"
-            ):
+            elif node.kind == "number" and (self.is_sign("_") or self.is_command("base")):
                 node = self.based(node)
             elif self.is_sign("(") and node.kind == "number" and self.tokens[self.at + 1].text == "base":
                 self.take()
@@ -267,28 +251,24 @@ class ExpressionParser(CommandParser):
             if base.kind == "name" and self.token.kind == "sign" and self.token.text in (*RELATIONS, "_"):
                 return self.name(base.text + "°")
             return self.temperature(base)
-        ending = inner.text.lower() if inner.kind == "word" or inner.kind == "letter" else ""
-        if ending in ("th", "st", "nd", "rd") and base.kind == "number":
-            self.at += 1 + braced
-            self.skip("}")
-            return base
-        if ending in ("t", "s", "n", "r") and base.kind == "number":
-            letters = "".join(token.text for token in self.tokens[self.at + braced : self.at + braced + 2])
-            if letters in ("th", "st", "nd", "rd"):
-                self.at += 2 + braced
+        for length in (1, 2) if base.kind == "number" else ():
+            start = self.at + braced
+            ending = "".join(token.text.lower() for token in self.tokens[start : start + length])
+            if ending in ("th", "st", "nd", "rd"):
+                self.at = start + length
                 self.skip("}")
                 return base
         if inner.kind == "sign" and inner.text == "*" and _is_group(base):
-            self.at += 1 + 2 * braced - braced
+            self.at += 1 + braced
             self.skip("}")
             return Node("name", text=base.text + "^*")
         if inner.kind == "sign" and inner.text in ("+", "-") and self._is_mark(self.at + braced):
             sign = self.tokens[self.at + braced].text
-            self.at += 1 + 2 * braced - braced
+            self.at += 1 + braced
             self.skip("}")
             if base.kind == "reals" or base.text in ("\\mathbbZ", "\\mathbbR"):
                 return half_line(base, sign)
-            return self.name(f"{base.text}^{sign}") if base.kind == "name" else _ion(base, sign)
+            return self.name(f"{base.text}^{sign}") if base.kind == "name" else Node("apply", (base,), f"ion {sign}")
         if self.is_sign("-", "+"):
             sign = self.take().text
             exponent = self.argument(whole_number=True)
@@ -305,7 +285,7 @@ class ExpressionParser(CommandParser):
 
     def over(self, top: Node) -> Node:
         r"""Parse `\over 6` or `\choose 3` after its first part; return that part if none follows."""
-        if self.token.kind != "command" or self.token.text not in ("over", "choose"):
+        if not self.is_command("over", "choose"):
             return top
         if self.take().text == "over":
             return Node("div", (top, self.sequence()))
@@ -318,10 +298,6 @@ def half_line(base: Node, sign: str) -> Node:
         return Node("name", text=f"{base.text}^{sign}")
     zero, end = integer(0), Node("infinity")
     return Node("interval", (zero, end) if sign == "+" else (Node("neg", (end,)), zero), "()")
-
-
-def _ion(base: Node, sign: str) -> Node:
-    return Node("apply", (base,), f"ion {sign}")
 
 
 def _negative(node: Node) -> Node:

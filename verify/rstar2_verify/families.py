@@ -17,12 +17,11 @@ from mpmath import mp
 from .exact import exact
 from .real_sets import linear
 from .shapes import members
-from .tree import Node, NotExact, Undefined, Unknown, integer, mapped, names, nodes, substituted
+from .tree import MINUS_ONE, Node, NotExact, Undefined, Unknown, integer, mapped, names, nodes, substituted
 from .values import DIGITS
 
 PARAMETERS = frozenset("klmn")
 """Letters of an integer parameter that no text declares."""
-MINUS_ONE = Node("neg", (integer(1),))
 _MAX_OFFSETS = 200
 _MAX_MODULUS = 10_000
 
@@ -40,7 +39,7 @@ def is_periodic(node: Node) -> bool:
         return False
     try:
         with mp.workdps(DIGITS):
-            return all(_is_rational(slope / mp.pi) for slope, _ in _families(node))
+            return None not in [_rational(slope / mp.pi) for slope, _ in _families(node)]
     except Unknown:
         return False
 
@@ -118,10 +117,6 @@ def _rational(value: Any) -> Fraction | None:
     ratio = Fraction(int(mp.nint(value * 2**40)), 2**40).limit_denominator(1000)
     error = abs(value * ratio.denominator - ratio.numerator)
     return ratio if ratio and error < mpmath.mpf(10) ** -90 * abs(ratio.numerator) else None
-
-
-def _is_rational(value: Any) -> bool:
-    return _rational(value) is not None
 
 
 def _positions(

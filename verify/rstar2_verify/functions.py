@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+import functools
 
 from .lexicon import FUNCTIONS
 from .names import NameParser
-from .tree import Node, ParseError, integer
+from .tree import MINUS_ONE, Node, ParseError, integer, matrix
 
 BINDERS = {"sum": "sum", "prod": "prod", "lim": "lim", "int": "int", "oint": "int", "iint": "int", "max": "max"}
 _ENDING = frozenset(["x", "y", "z", "t", "s", "r", "u", "v"])
@@ -48,10 +48,9 @@ class FunctionParser(NameParser):
             name, base = "log", integer(10)
         if name == "log" and len(parts) == 2 and base is None:
             base, parts = parts[-1], parts[:1]
-        if exponent is not None and _is_minus_one(exponent) and "arc" + name in FUNCTIONS:
-            return Node("call", parts, "arc" + name)
-        if exponent is not None and _is_minus_one(exponent) and "ar" + name in FUNCTIONS:
-            return Node("call", parts, "ar" + name)
+        inverse = next((prefix + name for prefix in ("arc", "ar") if prefix + name in FUNCTIONS), "")
+        if exponent == MINUS_ONE and inverse:
+            return Node("call", parts, inverse)
         node = Node("call", (*parts, base) if base is not None else parts, name)
         return node if exponent is None else Node("pow", (node, exponent))
 
@@ -97,7 +96,7 @@ class FunctionParser(NameParser):
                 low = self.argument(whole_number=True)
         if kind == "int":
             self.integrals += 1
-            body = Node("number", number=Fraction(1)) if self.token.text == "d" else self.sum()
+            body = integer(1) if self.token.text == "d" else self.sum()
             self.integrals -= 1
             if self.token.text != "d":
                 raise ParseError("an integral without its variable")
@@ -114,16 +113,11 @@ class FunctionParser(NameParser):
 
     def _bound_body(self) -> Node:
         node = self.mixed_number()[0]
-        while True:
-            if self.is_sign("*", "\\times"):
-                self.take()
-                node = Node("mul", (node, self.mixed_number()[0]))
-            elif self.skip("/"):
-                node = Node("div", (node, self.mixed_number()[0]))
-            elif self.starts_factor():
-                node = Node("mul", (node, self.mixed_number()[0]))
-            else:
-                return node
+        while self.is_sign("*", "\\times", "/") or self.starts_factor():
+            kind = "div" if self.skip("/") else "mul"
+            self.skip("*", "\\times")
+            node = Node(kind, (node, self.mixed_number()[0]))
+        return node
 
     def _environment(self, name: str) -> Node:
         """Parse a matrix, cases, or an aligned list of statements."""
@@ -173,27 +167,16 @@ class FunctionParser(NameParser):
         parts = inner.parts if inner.kind in ("list", "tuple") else (inner,)
         if name == "Matrix":
             rows = [row.parts if row.kind in ("tuple", "interval", "list") else (row,) for row in parts]
-            return Node("matrix", tuple(Node("row", row) for row in rows), "matrix")
+            return matrix(rows)
         if name == "diag":
-            zero = integer(0)
-            rows = [
-                tuple(part if at == place else zero for at in range(len(parts))) for place, part in enumerate(parts)
-            ]
-            return Node("matrix", tuple(Node("row", row) for row in rows), "matrix")
+            places = range(len(parts))
+            return matrix(tuple(parts[at] if at == place else integer(0) for at in places) for place in places)
         if name == "Piecewise":
             rows = [row.parts for row in (parts if parts[0].kind == "tuple" else (inner,))]
             last = Node("text", text="otherwise")
-            return Node(
-                "matrix",
-                tuple(Node("row", (row[0], last if row[-1].text.lower() == "true" else row[-1])) for row in rows),
-                "cases",
-            )
-        if name in ("Poly", "Integer"):
-            return parts[0]
-        if name == "factorial":
-            return Node("call", parts, name)
-        if name == "binomial" or name == "permutations":
-            return Node("call", parts, "binom" if name == "binomial" else name)
+            return matrix(((row[0], last if row[-1].text.lower() == "true" else row[-1]) for row in rows), "cases")
+        if name in ("factorial", "permutations", "binomial"):
+            return Node("call", parts, {"binomial": "binom"}.get(name, name))
         if name == "FiniteSet":
             return Node("set", parts)
         if name == "Interval":
@@ -201,14 +184,11 @@ class FunctionParser(NameParser):
             opened = [len(flags) > at and "T" in flags[at] for at in range(2)]
             text = ("(" if opened[0] else interval[0]) + (")" if opened[1] else interval[1])
             return Node("interval", parts[:2], text)
-        if name in ("Union", "add", "mul", "Add", "Mul"):
-            node = parts[0]
-            for part in parts[1:]:
-                node = Node(PYTHON[name], (node, part))
-            return node
+        if name in ("Union", "Add", "Mul"):
+            return functools.reduce(lambda node, part: Node(PYTHON[name], (node, part)), parts)
         if name == "sympyroot":
             return Node("root", parts)
-        if len(parts) < 2:
+        if len(parts) < 2 or name in ("Poly", "Integer"):
             return parts[0]
         kind = PYTHON[name]
         return Node(kind, parts) if kind in ("div", "pow") else Node("relation", parts[:2], kind)
@@ -218,7 +198,3 @@ class FunctionParser(NameParser):
         while self.token.kind in ("word", "letter"):
             letters.append(self.take().text)
         return letters
-
-
-def _is_minus_one(node: Node) -> bool:
-    return node.kind == "neg" and node.parts[0] == integer(1)

@@ -15,6 +15,7 @@ ParseError. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 from .cursor import Reading
@@ -26,7 +27,6 @@ from .words import integer_family, is_number_word, phrased, spoken_number
 
 _SEPARATORS = (",", ";", "and", "or", "\\quad", "\\\\")
 _DECLARING = frozenset(["where", "for", "with", "if", "when"])
-_QUANTIFIERS = frozenset(["all", "any", "some", "every", "each", "a", "an", "the"])
 
 MAX_NODE_DEPTH = 150
 """Deepest tree that is compared: each level takes some frames of Python's stack."""
@@ -48,24 +48,17 @@ class Parser(ExpressionParser):
             pass
         items, separators = [self.statement()], []
         while True:
-            declared = self._declaration()
-            if declared is not None:
-                items.append(declared)
-                separators.append("where")
-                continue
-            if not self.is_sign(*_SEPARATORS) or (self.token.text == "\\\\" and self.rows):
-                break
-            separator = self.take().text
+            separator = ""
             while self.is_sign(*_SEPARATORS) and not (self.token.text == "\\\\" and self.rows):
                 following = self.take().text
-                separator = following if following in ("and", "or") or separator == "\\quad" else separator
-            if self.token.kind == "end" or self.is_sign(")", "}", "]", "\\}"):
-                break
+                separator = following if following in ("and", "or") or separator in ("", "\\quad") else separator
             declared = self._declaration()
             if declared is not None:
                 items.append(declared)
                 separators.append("where")
                 continue
+            if not separator or self.token.kind == "end" or self.is_sign(")", "}", "]", "\\}"):
+                break
             if self.token.text.lower() == "remainder" and self.ahead().kind == "number":
                 self.take()
                 quotient = items[-1].parts[0] if items[-1].text == "quotient" else items[-1]
@@ -84,46 +77,36 @@ class Parser(ExpressionParser):
         if bracket or (self.is_sign("(") and self.tokens[self.at + 1].text.lower() in _DECLARING):
             self.at += 1
             bracket = True
-        starts = self.token.kind == "word" and self.token.text.lower() in _DECLARING
-        if not (
-            starts or bracket or self._is_integer() or (self.token.kind == "command" and self.token.text == "forall")
-        ):
+        starts, forall = self.is_word(*_DECLARING), self.is_command("forall")
+        if not (starts or bracket or forall or self._is_integer()):
             return None
-        forall = self.token.kind == "command" and self.token.text == "forall"
         if starts or forall:
             self.take()
+        kind = self._kind()
+        node = None
+        if self.token.kind == "letter" or self.is_command("vec"):
+            with contextlib.suppress(ParseError):
+                node = self.relation()
+        if node is not None:
+            kind = self._kind() or kind or "R" * starts
+            if not bracket or self.skip(")"):
+                if node.kind == "relation":
+                    return node
+                if kind and node.kind == "name":
+                    return Node("relation", (node, Node("name", text=f"\\mathbb{kind}")), "\\in")
+        self.at = start
+        return None
+
+    def _kind(self) -> str:
+        """Read words such as `is any positive integer`; return the letter of their set."""
         kind = ""
         while self.token.kind == "word" or (
             self.token.text == "a"
-            and self.ahead().kind in ("word", "letter")
+            and (self.token.roman or self.ahead().kind in ("word", "letter"))
             and self.ahead().text not in ("is", "are")
         ):
-            word = self.take().text.lower()
-            kind = self._kind_of(word) or kind
-        if not (self.token.kind in ("letter",) or (self.token.kind == "command" and self.token.text == "vec")):
-            self.at = start
-            return None
-        try:
-            node = self.relation()
-        except ParseError:
-            self.at = start
-            return None
-        while self.token.kind == "word" or (
-            self.token.text == "a" and (self.token.roman or self.ahead().kind == "word")
-        ):
-            word = self.take().text.lower()
-            kind = self._kind_of(word) or kind
-        if bracket and not self.skip(")"):
-            self.at = start
-            return None
-        if node.kind == "relation":
-            return node
-        if kind and node.kind == "name":
-            return Node("relation", (node, Node("name", text=f"\\mathbb{kind}")), "\\in")
-        if starts and node.kind == "name":
-            return Node("relation", (node, Node("name", text="\\mathbbR")), "\\in")
-        self.at = start
-        return None
+            kind = self._kind_of(self.take().text.lower()) or kind
+        return kind
 
     def _is_integer(self) -> bool:
         """Return whether `k an integer` or `n is any integer` follows."""
@@ -138,7 +121,7 @@ class Parser(ExpressionParser):
             return "K"
         if word in ("real", "reals", "number", "numbers"):
             return "R"
-        return {"natural": "N", "positive": ""}.get(word, "")
+        return "N" if word == "natural" else ""
 
     def _declares(self, at: int) -> bool:
         r"""Return whether `n \in`, `n \ge` or `n = ` follows after a bracket."""
@@ -239,14 +222,11 @@ class Parser(ExpressionParser):
                         notes.append(step.text.lower())
                     elif step.kind == "command":
                         notes.append(step.text)
-            elif token.kind == "word" and token.text.lower() in _DECLARING and self._is_declared_next():
+            elif self.is_word(*_DECLARING) and self._is_declared_next():
                 return node
-            elif token.kind == "word" and token.text.lower() in ("remainder", "rem", "with") and self._remainder():
-                rest = self.sum()
-                node = Node("remainder", (node, rest))
-            elif (
-                token.text == "of" and token.kind == "word" and node.kind == "percent" and self.ahead().kind == "number"
-            ):
+            elif self.is_word("remainder", "rem", "with") and self._remainder():
+                node = Node("remainder", (node, self.sum()))
+            elif self.is_word("of") and node.kind == "percent" and self.ahead().kind == "number":
                 self.take()
                 node = Node("mul", (node, self.sum()))
             elif token.kind == "word" or (token.kind == "letter" and token.roman and (token.text == "a" or notes)):
@@ -278,7 +258,7 @@ class Parser(ExpressionParser):
         start = self.at
         while self.token.kind == "word" or self.token.text == "a":
             if self.take().text.lower() in ("remainder", "rem"):
-                while self.token.kind == "word" and self.token.text.lower() in ("of", "is"):
+                while self.is_word("of", "is"):
                     self.take()
                 return self.token.kind == "number"
         self.at = start
@@ -292,7 +272,7 @@ def words_follow(tokens: list[Token], at: int) -> bool:
 
 def tokenized(text: str, reading: Reading) -> list[Token]:
     """Return the tokens of an answer, with signs for phrases."""
-    return list(_tokenized(text, tuple(reading.compounds), reading.commas))
+    return list(_tokenized(text, reading.compounds, reading.commas))
 
 
 @functools.lru_cache(maxsize=512)

@@ -9,12 +9,15 @@ import re
 
 from .evaluator import TRIGONOMETRIC
 from .expressions import same_expressions
+from .lexicon import word_set
 from .numerals import in_tens
 from .shapes import EQUALITIES, defined_function, is_equation, with_binomials
-from .tree import Node, TooLarge, Undecided, Undefined, Unknown, integer, names, substituted
+from .tree import MINUS_ONE, Node, TooLarge, Undecided, Undefined, Unknown, names, substituted
 from .values import equal_values
 
 _ACCENT = re.compile("(?:hat|bar|tilde) |°")
+_COMPOSED = word_set("add tuple neg div call root list ratio matrix row union intersection")
+"""Nodes that are a label if all their parts are labels."""
 _FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
 """Letters that a tuple has in the order of the alphabet."""
 
@@ -29,20 +32,7 @@ def _is_label(node: Node) -> bool:
         return _is_label(first) and (_is_label(second) or second.kind == "number" or event)  # `P(2)`
     if node.kind == "pow":
         return _is_label(node.parts[0])
-    if node.kind in (
-        "add",
-        "tuple",
-        "neg",
-        "div",
-        "call",
-        "root",
-        "list",
-        "ratio",
-        "matrix",
-        "row",
-        "union",
-        "intersection",
-    ):
+    if node.kind in _COMPOSED:
         parts = node.parts[:1] if node.kind == "root" else node.parts
         return all(_is_label(part) for part in parts) and bool(names(node))
     return False
@@ -55,7 +45,7 @@ def _is_name(node: Node) -> bool:
     if node.kind == "apply":
         return node.text not in ("dot", "cross", "curl", "divergence", "compose")
     if node.kind == "pow":
-        return _is_name(node.parts[0]) and node.parts[1] == Node("neg", (integer(1),))
+        return _is_name(node.parts[0]) and node.parts[1] == MINUS_ONE
     if node.kind == "mul":
         function = node.parts[0]
         if node.text != "()":

@@ -124,9 +124,6 @@ class NameParser(UnitParser):
             self.at = at + braced
         return count
 
-    def _imath(self) -> Node:
-        return Node("name", text="unit i") if self.vectors else Node("constant", text="i")
-
     def _greek(self, name: str) -> Node:
         if name == "Delta" and self.token.kind == "letter" and not self.token.roman:
             return self.name("\\Delta " + self.take().text)  # a difference is one name

@@ -70,24 +70,14 @@ def differentials(tokens: list[Token], unknown: Collection[str]) -> list[Token]:
         return tokens
     (function,) = known
     result: list[Token] = []
-    skip = 0
     for at, token in enumerate(tokens):
-        if skip:
-            skip -= 1
-            continue
-        if at in places:
-            skip = 1
-            if tokens[at + 1].text == function:
-                result += [Token("letter", function, 1), Token("sign", "'")]
-            else:
-                result += [Token("sign", "("), _unit_token(), Token("sign", ")")]
-            continue
-        result.append(token)
+        if at in places and tokens[at + 1].text == function:
+            result += [Token("letter", function, 1), Token("sign", "'")]
+        elif at in places:
+            result += [Token("sign", "("), Token("number", "1", 0, integer(1)), Token("sign", ")")]
+        elif at - 1 not in places:
+            result.append(token)
     return result
-
-
-def _unit_token() -> Token:
-    return Token("number", "1", 0, integer(1))
 
 
 _PART_MARKS = (("a", "b", "c", "d", "e"), ("i", "ii", "iii", "iv", "v"), ("1", "2", "3", "4", "5"))
@@ -95,9 +85,8 @@ _PART_MARKS = (("a", "b", "c", "d", "e"), ("i", "ii", "iii", "iv", "v"), ("1", "
 
 def without_part_labels(tokens: list[Token]) -> list[Token]:
     """Return a list for parts with letters: `(a) 5 (b) 10`, `a) 3, b) 7`."""
-    marks_read = 0
+    marks_read, at = 0, 0
     result: list[Token] = []
-    at = 0
     while at < len(tokens):
         length, mark = _part_mark(tokens, at)
         if mark and marks_read < 5 and any(marks[marks_read] == mark for marks in _PART_MARKS[:2]):
@@ -115,9 +104,7 @@ def without_part_labels(tokens: list[Token]) -> list[Token]:
 
 
 def _part_mark(tokens: list[Token], at: int) -> tuple[int, str]:
-    opened = tokens[at].text == "("
-    start = at + opened
-    text, end = "", start
+    text, end = "", at + (tokens[at].text == "(")
     while (
         end < len(tokens) and (tokens[end].kind in ("letter", "word")) and len(text) < 3 and tokens[end].text.islower()
     ):

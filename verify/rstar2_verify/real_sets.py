@@ -234,20 +234,12 @@ def _conditions(node: Node, letter: str | None) -> list[RealInterval]:
         raise Unknown("conditions in several letters")
     result = intervals(node.parts[0], letter)
     for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
+        other = intervals(part, letter)
+        common = _intersection(result, other)
         excluded = part.kind == "relation" and part.text == "!="
-        join_parts = separator == "or" or (
-            (separator in (",", ";") or part.kind != "relation") and not excluded and not _overlap(result, part, letter)
-        )
-        result = (
-            merged([*result, *intervals(part, letter)])
-            if join_parts
-            else _intersection(result, intervals(part, letter))
-        )
+        apart = (separator in (",", ";") or part.kind != "relation") and not excluded and not common
+        result = merged([*result, *other]) if separator == "or" or apart else common
     return result
-
-
-def _overlap(current: list[RealInterval], part: Node, letter: str | None) -> bool:
-    return bool(_intersection(current, intervals(part, letter)))
 
 
 def _same(first: Any, second: Any) -> bool:

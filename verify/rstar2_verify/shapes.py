@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 
-from .tree import Node, names, nodes, substituted
+from .tree import MINUS_ONE, Node, groups, integer, matrix, names, nodes, substituted
 
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
@@ -38,7 +37,7 @@ def defined_function(node: Node) -> tuple[str, str] | None:
         return indexed[1], indexed[2]
     if left.kind == "mul" and left.parts[0].kind == "pow" and left.parts[1].kind == "name":
         base, exponent = left.parts[0].parts
-        if base.text in ("f", "g", "h") and exponent == Node("neg", (_number(True),)):
+        if base.text in ("f", "g", "h") and exponent == MINUS_ONE:
             return f"{base.text}^-1", left.parts[1].text
     if left.kind == "apply" and len(left.parts) == 1 and left.parts[0].kind == "name":
         return left.text, left.parts[0].text
@@ -84,17 +83,9 @@ def as_vector(node: Node, other: Node) -> Node:
     used = names(node).intersection(letters)
     if not used or other.kind not in ("tuple", "matrix") or not used.issubset(letters[: len(other.parts)]):
         return node
-    parts = tuple(substituted(node, {name: _number(name == letter) for name in letters}) for letter in letters)
+    parts = tuple(substituted(node, {name: integer(name == letter) for name in letters}) for letter in letters)
     parts = parts[: len(other.parts)]
-    return (
-        Node("tuple", parts)
-        if other.kind == "tuple"
-        else Node("matrix", tuple(Node("row", (p,)) for p in parts), "matrix")
-    )
-
-
-def _number(value: int) -> Node:
-    return Node("number", number=Fraction(value))
+    return Node("tuple", parts) if other.kind == "tuple" else matrix((part,) for part in parts)
 
 
 def as_matrix(node: Node) -> Node:
@@ -112,18 +103,16 @@ def as_matrix(node: Node) -> Node:
     def scaled(cell: Node) -> Node:
         return node._replace(parts=tuple(cell if part is operands[0] else part for part in node.parts))
 
-    rows = (row._replace(parts=tuple(map(scaled, row.parts))) for row in operands[0].parts)
-    return operands[0]._replace(parts=tuple(rows))
+    return matrix(tuple(map(scaled, row.parts)) for row in operands[0].parts)
 
 
 def _transposed(node: Node) -> Node | None:
     """Return the transpose of a matrix or of a row of numbers; None for other bases, whose power is a power."""
     if node.kind in ("tuple", "interval"):
-        return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+        return matrix((part,) for part in node.parts)
     if node.kind != "matrix" or node.text != "matrix" or len({len(row.parts) for row in node.parts}) != 1:
         return None
-    columns = zip(*(row.parts for row in node.parts), strict=True)
-    return node._replace(parts=tuple(Node("row", column) for column in columns))
+    return matrix(zip(*(row.parts for row in node.parts), strict=True))
 
 
 def from_rows(node: Node) -> Node:
@@ -131,7 +120,7 @@ def from_rows(node: Node) -> Node:
     rows = node.parts if node.kind == "tuple" or node.text == "[]" else ()
     if len(rows) < 2 or not all(row.kind == "tuple" or row.text == "[]" for row in rows):
         return node
-    return Node("matrix", tuple(Node("row", row.parts) for row in rows), "matrix")
+    return matrix(row.parts for row in rows)
 
 
 def componentwise(node: Node) -> Node:
@@ -184,13 +173,7 @@ def _factors(node: Node) -> list[tuple[str, str]] | None:
     if node.kind == "pow":
         base, exponent = node.parts
         inner = _factors(base)
-        mark = (
-            "-1"
-            if exponent == Node("neg", (_number(True),))
-            else exponent.text
-            if exponent.text in ("T", "\\top")
-            else ""
-        )
+        mark = "-1" if exponent == MINUS_ONE else exponent.text if exponent.text in ("T", "\\top") else ""
         if inner is None or not mark or any(own for _, own in inner):
             return None
         return [(letter, mark) for letter, _ in reversed(inner)]
@@ -212,14 +195,9 @@ def with_systems(node: Node) -> Node:
     separators = node.text.split() if node.kind == "list" else []
     if not {"or", ";"} & set(separators) or len(set(separators)) != 2 or not all(map(is_equation, node.parts)):
         return node
-    groups: list[list[Node]] = [[node.parts[0]]]
-    for separator, part in zip(separators, node.parts[1:], strict=True):
-        if separator in ("or", ";"):
-            groups.append([part])
-        else:
-            groups[-1].append(part)
-    systems = tuple(Node("list", tuple(group), " ".join("," * (len(group) - 1))) for group in groups)
-    return Node("list", systems, ",") if {len(group) for group in groups} == {len(groups[0])} != {1} else node
+    systems = tuple(Node("list", tuple(group), " ".join("," * (len(group) - 1))) for group in groups(node, ("or", ";")))
+    sizes = {len(system.parts) for system in systems}
+    return Node("list", systems, ",") if len(sizes) == 1 and sizes != {1} else node
 
 
 def as_list(node: Node) -> Node:
@@ -259,7 +237,7 @@ def as_column(node: Node) -> Node:
     r"""Return the column vector that is written as `\binom{1}{2}`."""
     if node.kind != "call" or node.text != "binom":
         return node
-    return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+    return matrix((part,) for part in node.parts)
 
 
 def with_binomials(node: Node) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -87,6 +87,34 @@ def integer(value: int) -> Node:
     return Node("number", number=Fraction(value))
 
 
+MINUS_ONE = Node("neg", (integer(1),))
+
+
+def matrix(rows: Iterable[tuple[Node, ...]], kind: str = "matrix") -> Node:
+    """Return a matrix, or `cases`, with these rows."""
+    return Node("matrix", tuple(Node("row", row) for row in rows), kind)
+
+
+def difference(first: Node, second: Node) -> Node:
+    """Return one value less another one."""
+    return Node("add", (first, Node("neg", (second,))))
+
+
+def groups(node: Node, between: Collection[str]) -> list[list[Node]]:
+    """Return the parts of a list in groups, between which are these separators."""
+    grouped = [[node.parts[0]]]
+    for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
+        if separator in between:
+            grouped.append([])
+        grouped[-1].append(part)
+    return grouped
+
+
+def words_in(node: Node) -> set[str]:
+    """Return the words in a tree."""
+    return {part.text for part in nodes(node) if part.kind == "text"}
+
+
 def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
     """Return a tree in which `change` replaces nodes; where it returns None, the parts are visited."""
     changed = change(node)
@@ -95,6 +123,6 @@ def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
     return node._replace(parts=tuple(mapped(part, change) for part in node.parts)) if node.parts else node
 
 
-def substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    """Return a tree with other nodes for some names."""
-    return mapped(node, lambda part: values.get(part.text) if part.kind == "name" else None)
+def substituted(node: Node, values: Mapping[str, Node], kinds: Collection[str] = ("name",)) -> Node:
+    """Return a tree with other nodes for some names, or nodes of other kinds."""
+    return mapped(node, lambda part: values.get(part.text) if part.kind in kinds else None)

@@ -23,17 +23,11 @@ class UnitParser(Cursor):
     def currency(self) -> Unit | None:
         """Read a sign of money before a number."""
         token = self.token
-        if (
-            token.kind == "command"
-            and token.text in _MONEY
-            and (self.ahead().kind == "number" or self.ahead().text in ("frac", "(", "sqrt"))
-        ):
+        numeric = self.ahead().kind == "number"
+        if self.is_command(*_MONEY) and (numeric or self.ahead().text in ("frac", "(", "sqrt")):
             self.take()
             return ((_MONEY[token.text], 1),)
-        if token.kind == "word" and token.text.lower() in ("usd", "eur") and self.ahead().kind == "number":
-            self.take()
-            return unit_of(token.text.lower())
-        return None
+        return unit_of(self.take().text.lower()) if numeric and self.is_word("usd", "eur") else None
 
     def multiplier(self, node: Node, *, money: bool) -> tuple[Node, bool]:
         """Read `million`, `dozen`, and after a sign of money `k`; return whether it was there."""
@@ -42,15 +36,9 @@ class UnitParser(Cursor):
             token = self.token
             size = SCALES.get(token.text.lower()) if token.kind == "word" else None
             if size is None and token.text in _SUFFIXES and token.kind in ("letter", "word") and node.kind == "number":
-                ends = self.ahead().kind in ("end", "word") or self.ahead().text in (
-                    ",",
-                    ";",
-                    "and",
-                    "or",
-                    ")",
-                    "dollar",
-                )
-                roman_k = token.roman and token.text == "k" and self.ahead().text != "Omega"
+                after = self.ahead()
+                ends = after.kind in ("end", "word") or after.text in (*",;)", "and", "or", "dollar")
+                roman_k = token.roman and token.text == "k" and after.text != "Omega"
                 size = _SUFFIXES[token.text] if (money or roman_k) and ends else None
             if size is None:
                 return node, multiplied
@@ -98,17 +86,15 @@ class UnitParser(Cursor):
         sign = 1
         while True:
             before = self.at
-            divided = self.skip("/") or (self.token.kind == "word" and self.token.text.lower() in ("per", "an"))
-            if divided and self.token.kind == "word" and self.token.text.lower() in ("per", "an"):
+            divided = self.skip("/") or self.is_word("per", "an")
+            if divided and self.is_word("per", "an"):
                 self.take()
             if not divided and not self.skip("*") and self.ahead().kind == "word":
                 self.skip("-")
             sign = -1 if divided else sign
-            inner = None
             if divided and self.skip("("):
                 inner = self._unit(bare=True)
-                if inner is None or not self.skip(")"):
-                    inner = None
+                inner = inner if self.skip(")") else None
             else:
                 inner = self._unit_factor(bare=bare or divided)
             if inner is None:
@@ -127,7 +113,7 @@ class UnitParser(Cursor):
 
     def _unit_power(self) -> int:
         start = self.at
-        if self.token.kind == "word" and self.token.text.lower() in _POWER_WORDS:
+        if self.is_word(*_POWER_WORDS):
             return _POWER_WORDS[self.take().text.lower()]
         if self.skip("^"):
             braced = self.skip("{")

@@ -8,7 +8,6 @@ with the precision, a small number does not. Uses mpmath.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -16,7 +15,7 @@ from mpmath import mp
 
 from .evaluator import FIRST_LARGE, FIRST_NEGATIVE, POINTS, TRIGONOMETRIC, evaluate
 from .exact import exact
-from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, names, nodes
+from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, integer, names, nodes, substituted
 
 DIGITS = 120
 """Digits that must agree; the second evaluation has twice as many."""
@@ -173,20 +172,13 @@ def _same_steps(first: Node, second: Node, letters: set[str]) -> bool:
     ):
         return True
     for step in range(1, _STEPS):
-        values = {name: Fraction(step * (2 * at + 1) % _STEPS) for at, name in enumerate(sorted(letters))}
+        values = {name: integer(step * (2 * at + 1) % _STEPS) for at, name in enumerate(sorted(letters))}
         try:
-            if exact(_with_numbers(first, values)) != exact(_with_numbers(second, values)):
+            if exact(substituted(first, values)) != exact(substituted(second, values)):
                 return False
         except (NotExact, Undefined):
             continue
     return True
-
-
-def _with_numbers(node: Node, values: Mapping[str, Fraction]) -> Node:
-    """Return a tree with numbers for its names."""
-    if node.kind == "name" and node.text in values:
-        return Node("number", number=values[node.text])
-    return node._replace(parts=tuple(_with_numbers(part, values) for part in node.parts))
 
 
 def _scale(first: Node, second: Node) -> float:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from .alike import alike
+from .chemistry import same_formulas
 from .compare import same_answer
 from .dates import same_moments
 from .extract import final_answer
@@ -138,8 +140,6 @@ class Comparison:
                 return Verdict("equal", "the words are the same")
             if kind == "text":
                 return Verdict("different", "the words differ")
-        from .chemistry import same_formulas
-
         formulas = same_formulas(self.known, self.answer)
         if formulas is not None:
             return Verdict("equal" if formulas else "different", "chemical formulas")
@@ -218,30 +218,25 @@ class Comparison:
     def readings(self, known: list[Token], answer: list[Token]) -> Iterator[Reading]:
         """Yield the ways to read ambiguous texts, in both answers alike."""
         texts = self.known, self.answer
-        compounds = {
-            word
-            for text in texts
-            for word in _WORD.findall(text)
-            if not word.islower() and word.lower() not in KNOWN_WORDS and word not in MATH_WORDS
-        }
+        written = {word for text in texts for word in _WORD.findall(text)}
+        names = {word for word in written if not word.islower() and word.lower() not in KNOWN_WORDS} - MATH_WORDS.keys()
+        compounds = tuple(sorted(names, key=len, reverse=True))
         derived = {letter for side in (known, answer) for letter in unknown_functions(side)}
         vectors = any(has_unit_vector(side) for side in (known, answer)) or has_components(known, answer)
         for units in (True, False):
-            yield Reading(compounds, derived, vectors=vectors, units=units)
+            reading = Reading(compounds, derived, vectors=vectors, units=units)
+            yield reading
             if any(_DIVISION.search(text) for text in texts):
-                yield Reading(compounds, derived, vectors=vectors, units=units, tight=True)
+                yield reading._replace(tight=True)
             if any(_THOUSANDS.search(text) for text in texts):
-                yield Reading(compounds, derived, vectors=vectors, units=units, commas=";")
+                yield reading._replace(commas=";")
             if _DECIMAL_COMMA.search(self.answer) and "," not in _MARK.sub("", self.known):
-                yield Reading(compounds, derived, vectors=vectors, units=units, commas=".")
+                yield reading._replace(commas=".")
             if not any(token.kind == "letter" for side in (known, answer) for token in side):
                 break
 
     def _equal_in(self, reading: Reading) -> bool:
-        sides: list[Node | None] = []
-        for text in (self.known, self.answer):
-            sides.append(self.value(text, reading))
-        known, answer = sides
+        known, answer = (self.value(text, reading) for text in (self.known, self.answer))
         if reading.commas == ",":
             self.values = known, answer
         if known is None or answer is None:
@@ -253,7 +248,7 @@ class Comparison:
             return False  # a missing unit, and letters that may be one
         if reading.commas == ";":
             known, answer = as_tuple(known), as_tuple(answer)
-        known, answer = self._alike(known, answer)
+        known, answer = alike(known, answer, self.known, self.answer)
         return same_answer(answer, known) or self._choice_content(known, answer, reading)
 
     def _choice_content(self, known: Node, answer: Node, reading: Reading) -> bool:
@@ -288,12 +283,6 @@ class Comparison:
             return Node("relation", (Node("name", text="label"), parse(rest, reading)), "=")
         except ParseError:
             return None
-
-    def _alike(self, known: Node, answer: Node) -> tuple[Node, Node]:
-        """Return both values with the same logarithm, and with arrows on vectors only if both have them."""
-        from .alike import alike
-
-        return alike(known, answer, self.known, self.answer)
 
 
 def _bare(text: str) -> str:
