@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ def add_arguments(commands: Subparsers) -> None:
     help = "download the state of a job from its bucket"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION)
     parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest with spec.storage.url")
+    parser.add_argument(
+        "--no-checkpoints", action="store_true", help="leave out checkpoints, which only a run needs to continue"
+    )
     add_state_option(parser)
 
 
@@ -30,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     """Download the state; return the exit code."""
     from rstar2_train.launch.local.upload import fetch_state
 
-    return with_state(args, NAME, fetch_state)
+    return with_state(args, NAME, partial(fetch_state, checkpoints=not args.no_checkpoints))
 
 
 def with_state(args: argparse.Namespace, name: str, action: Callable[[AgenticRLJob, JobState], str]) -> int:

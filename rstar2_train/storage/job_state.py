@@ -21,7 +21,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PodStart, PublicationIndex, PublicationManifest
 from rstar2_train.storage.publication import Fenced, PublicationWriter, record
 from rstar2_train.storage.retries import Result
-from rstar2_train.storage.state_files import MACHINE_FILES, is_published, snapshot, state_files
+from rstar2_train.storage.state_files import MACHINE_FILES, is_checkpoint, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest, read_range
 from rstar2_train.utils.files import write_atomically
@@ -47,7 +47,7 @@ class Origin(BaseModel):
     address: str
     """Address of the job's objects."""
     writer: str = ""
-    """The process that used the folder last; empty: a restore was interrupted."""
+    """The process that used the folder last; empty: files are missing, because a restore was interrupted or partial."""
     publication: str = ""
     """SHA-256 of the manifest that the folder had when that process started; empty: none."""
 
@@ -160,10 +160,11 @@ def read_origin(state: JobState) -> Origin | None:
         raise CorruptObject(f"{state.root / ORIGIN_FILE} is damaged: delete {state.root}") from error
 
 
-def fetch_newest(store: ObjectStore, state: JobState) -> bool:
+def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = True) -> bool:
     """Bring a folder, which no job writes, to the newest publication; return whether files were restored.
 
-    A folder that is ahead of the bucket is kept. Raises ObjectMissing if nothing was published, StorageRejected.
+    A folder that is ahead of the bucket is kept. Without `checkpoints` it is not a whole state: a run restores the
+    rest. Raises ObjectMissing if nothing was published, StorageRejected.
     """
 
     def bring(newest: IndexEntry) -> bool:
@@ -171,8 +172,13 @@ def fetch_newest(store: ObjectStore, state: JobState) -> bool:
         check_folder(store, state, newest, origin)
         if _is_ahead(origin, newest):
             return False
-        restore(store, read_manifest(store, newest), state)
-        _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
+        manifest = read_manifest(store, newest)
+        if not checkpoints:
+            rest = [stored for stored in manifest.objects if not is_checkpoint(stored.name)]
+            manifest = manifest.model_copy(update={"objects": rest})
+        restore(store, manifest, state)
+        if checkpoints:
+            _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
         return True
 
     return _with_newest(store, bring)

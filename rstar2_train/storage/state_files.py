@@ -58,6 +58,12 @@ def is_published(name: str) -> bool:
     return bool(at.parts) or file not in MACHINE_FILES
 
 
+def is_checkpoint(name: str) -> bool:
+    """Return whether a file belongs to a checkpoint of a stage."""
+    parts = Path(name).parts
+    return parts[:1] == ("stages",) and parts[2:3] == ("checkpoints",)
+
+
 def _is_followed(at: Path, folder: str) -> bool:
     return not folder.startswith(".") and (bool(at.parts) or folder not in MACHINE_FILES)
 

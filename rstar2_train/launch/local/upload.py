@@ -44,13 +44,16 @@ def check(upload: StateUpload | None) -> None:
         raise _preflight_error(error) from error
 
 
-def fetch_state(job: AgenticRLJob, state: JobState) -> str:
-    """Bring a folder to the newest state in the bucket of a job; return a message about it. Raises PreflightError."""
+def fetch_state(job: AgenticRLJob, state: JobState, *, checkpoints: bool = True) -> str:
+    """Bring a folder to the newest state in the bucket of a job; return a message about it. Raises PreflightError.
+
+    `checkpoints`: whether to download them too.
+    """
     if job.spec.storage.url is None:
         raise PreflightError("error: spec.storage.url is not set: the state of the job is only in its folder or claim")
     try:
         store = open_store(job.spec.storage, job.metadata.name, patience=DEFAULT_TIMES.request)
-        fetched = fetch_newest(store, state)
+        fetched = fetch_newest(store, state, checkpoints=checkpoints)
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
     return f"downloaded from {store.address}" if fetched else f"has the newest state of {store.address}"

@@ -190,3 +190,22 @@ def test_publish_state_moves_a_folder_into_an_empty_bucket(state: JobState, tmp_
             publish_state(job, late)
     with pytest.raises(PreflightError, match=r"spec\.storage\.url is not set"):
         publish_state(job_with(None), state)
+
+
+def test_fetch_state_without_checkpoints_is_completed_by_a_run(state: JobState, tmp_path: Path) -> None:
+    """The other files suffice for reports and models. A run never takes such a folder for a whole state."""
+    job, copy = job_with(f"file://{tmp_path}/runs"), JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    checkpoint(state, 1)
+    model = state.stage("sft").model / "model.safetensors"
+    model.parent.mkdir()
+    model.write_text("weights")
+    publish_state(job, state)
+    for _ in range(2):
+        assert fetch_state(job, copy, checkpoints=False).startswith("downloaded from")
+        assert (copy.stage("sft").model / "model.safetensors").read_text() == "weights"
+        assert (copy.root / "job.json").exists() and not copy.stage("sft").checkpoints.exists()
+    with pytest.raises(PreflightError, match="was not restored completely"):
+        open_upload(job_with(None), copy, warn=print)
+    assert open_upload(job, copy, warn=print) is not None
+    assert (copy.stage("sft").checkpoints / "step-000001/manifest.json").exists()
