@@ -39,7 +39,7 @@ from .shapes import (
     with_systems,
     without_otherwise,
 )
-from .texts import compatible_notes, same_sentences, unnoted
+from .texts import compatible_notes, unnoted
 from .tree import Node, NotExact, TooLarge, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
@@ -55,10 +55,6 @@ def same_answer(given: Node, known: Node) -> bool:
     given, known = _one_parameter(ours, theirs)
     if same(given, known):
         return True
-    if len(theirs.constants) == 1:  # `f(x)=cx` for a constant c, with another letter
-        (constant,), mine = theirs.constants, names(_values(given)) - names(_values(known))
-        if len(mine) == 1 and same(substituted(given, {mine.pop(): Node("name", text=constant)}), known):
-            return True
     if _same_parametric(given, known, all_integers="Z" in theirs.sets.values()):
         return True
     return bool(theirs.sets) and _same_integers(given, known)
@@ -113,8 +109,6 @@ def same(given: Node, known: Node) -> bool:
     (given, ours), (known, theirs) = unnoted(given), unnoted(known)
     if not compatible_notes(ours, theirs):
         return False
-    if given.kind == known.kind == "text":
-        return same_sentences(given.text.lower().split(), known.text.lower().split())
     if {given.kind, known.kind} == {"ratio", "list"} and {"am", "pm"} & {*ours.split(), *theirs.split()}:
         return False  # a time of day is no duration
     amounts = same_amounts(given, known, same)
@@ -209,10 +203,7 @@ def _same_collections(given: Node, known: Node) -> bool:
     if "tuple" in (given.kind, known.kind) and not (has_signs(given) or has_signs(known)):
         if "or" in (*given.text.split(), *known.text.split()):
             return False
-        if {given.kind, known.kind} <= {"tuple", "list"} and len(given.parts) == len(known.parts):
-            return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
-        if given.kind in ("tuple", "set") or known.kind in ("tuple", "set"):
-            return False
+        return {given.kind, known.kind} <= {"tuple", "list"} and _same_in_order(given.parts, known.parts)
     alternatives = [set(side.text.split()) == {"or"} for side in (given, known)]
     propositions = all(part.kind in ("name", "text") or part.text == "not" for part in (*given.parts, *known.parts))
     if alternatives[0] != alternatives[1] and propositions:
@@ -230,7 +221,7 @@ def _same_progressions(given: Node, known: Node) -> bool:
         at = [part.kind for part in node.parts].index("dots")
         sides.append((node.parts[:at], node.parts[at + 1 :]))
     (ours, ends), (theirs, known_ends) = sides
-    if len(ends) != len(known_ends) or not all(same(a, b) for a, b in zip(ends, known_ends, strict=True)):
+    if not _same_in_order(ends, known_ends):
         return False
     shorter, longer = sorted((ours, theirs), key=len)
     if not shorter or not all(same(a, b) for a, b in zip(shorter, longer, strict=False)):
@@ -274,23 +265,17 @@ def _may_pair(given: Node, known: Node, notes: list[list[str]]) -> bool:
     return first == second or not ((first and first in notes[1]) or (second and second in notes[0]))
 
 
+def _same_in_order(ours: Sequence[Node], theirs: Sequence[Node]) -> bool:
+    return len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 def _same_matrices(given: Node, known: Node) -> bool:
     if given.text == known.text == "cases" and given.kind == known.kind and len(given.parts) == len(known.parts):
-        return _same_members(
-            *([Node("tuple", row.parts) for row in side.parts] for side in without_otherwise(given, known))
-        )
-    return (
-        given.kind == known.kind
-        and given.text == known.text
-        and (
-            [len(row.parts) for row in given.parts] == [len(row.parts) for row in known.parts]
-            and all(
-                same(a, b)
-                for mine, other in zip(given.parts, known.parts, strict=True)
-                for a, b in zip(mine.parts, other.parts, strict=True)
-            )
-        )
-    )
+        ours, theirs = without_otherwise(given, known)
+        return _same_members(*([Node("tuple", row.parts) for row in side.parts] for side in (ours, theirs)))
+    if (given.kind, given.text) != (known.kind, known.text) or len(given.parts) != len(known.parts):
+        return False
+    return all(_same_in_order(a.parts, b.parts) for a, b in zip(given.parts, known.parts, strict=True))
 
 
 def _same_ratios(given: Node, known: Node) -> bool:
@@ -337,7 +322,7 @@ def _same_sets(given: Node, known: Node) -> bool:
     pair = ("interval", "tuple")
     if given.kind in pair and known.kind in pair:
         brackets = (given.text or "()", known.text or "()")
-        return brackets[0] == brackets[1] and all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+        return brackets[0] == brackets[1] and _same_in_order(given.parts, known.parts)
     if given.kind == known.kind and given.kind in ("union", "intersection"):
         return _same_members(_operands(given), _operands(known))
     return structure(given) == structure(known)
@@ -364,7 +349,7 @@ def _same_relations(given: Node, known: Node) -> bool:
         return _same_members(list(given.parts), list(known.parts))
     turned = tuple(reversed(given.parts)), [TURNED.get(operator, operator) for operator in reversed(ours)]
     return any(
-        operators == theirs and all(same(a, b) for a, b in zip(operands, known.parts, strict=True))
+        operators == theirs and _same_in_order(operands, known.parts)
         for operands, operators in ((given.parts, ours), turned)
     )
 
@@ -375,12 +360,9 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     if not (ours == theirs or (ours in EQUALITIES and theirs in EQUALITIES) or TURNED.get(ours) == theirs):
         return False
     if any(part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)):
-        return any(
-            all(same(a, b) for a, b in zip(sides, known.parts, strict=True))
-            for sides in (given.parts, tuple(reversed(given.parts)))
-        )
+        return _same_in_order(given.parts, known.parts) or _same_in_order(given.parts[::-1], known.parts)
     if ours == theirs == "\\to" or (ours not in EQUALITIES and not inequality and ours != "!="):
-        return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+        return _same_in_order(given.parts, known.parts)
     sides = given.parts[::-1] if inequality and ours != theirs else given.parts
     first, second = difference(*sides), difference(*known.parts)
     factor = constant_factor(first, second)

@@ -15,7 +15,6 @@ _SETS = {"\\mathbbZ": "Z", "\\mathbbN": "N", "\\mathbbR": "R", "\\mathbbZ^+": "N
          "\\mathbbC": "R", "\\mathbbQ": "R", "vec Z": "Z", "vec R": "R", "vec N": "N",
          "\\mathbbK": "K", "Z": "Z", "N": "N", "R": "R"}  # fmt: skip
 _PARAMETERS = frozenset("jklmnpqrst")
-_CONSTANT = re.compile(r"[A-DKa-dk](?:_\d)?")
 
 
 class Declared(NamedTuple):
@@ -24,8 +23,6 @@ class Declared(NamedTuple):
     node: Node
     sets: dict[str, str]
     """Letter of a parameter -> Z, or N for a part of the integers."""
-    constants: frozenset[str] = frozenset()
-    """Letters that the answer declares as constants."""
 
 
 def declared(node: Node, other: Node) -> Declared:
@@ -36,40 +33,30 @@ def declared(node: Node, other: Node) -> Declared:
         letter, kind = _membership(condition)
         if letter and kind in ("Z", "N") and letter in names(body) and body.kind != "relation" and body.kind != "name":
             return Declared(body, {letter: kind})
-    if node.kind == "noted":
-        inner = declared(node.parts[0], other)
-        return Declared(node._replace(parts=(inner.node,)), inner.sets)
     if node.kind != "list":
         return Declared(node, sets)
     separators = ["", *node.text.split()]
-    parts, constants = list(node.parts), set[str]()
+    parts = list(node.parts)
     while len(parts) > 1:
         last, separator = parts[-1], separators[-1]
         letter, kind = _membership(last)
         before = set().union(*(names(part) for part in parts[:-1]))
-        if (
-            letter
-            and letter in before
-            and kind in ("Z", "N")
-            and (letter in _PARAMETERS or separator == "where" or letter in "abcxyz")
-        ):
+        bound = last.kind == "relation" and _is_bound(last, parts[:-1], other)
+        parameter = letter in before and (letter in _PARAMETERS or separator == "where" or letter in "abcxyz")
+        if parameter and kind in ("Z", "N"):
             sets[letter] = kind
-        elif letter and kind in ("R", "K") and letter in before:
-            constants |= {letter} if kind == "K" else set()
         elif _is_series(parts):
             letter = parts[-4].parts[0].text
             sets[letter] = "Z"
             del parts[-3:], separators[-3:]
-        elif (separator == "where" and last.kind == "relation" and _is_bound(last, parts[:-1], other)) or (
-            last.kind == "relation" and _is_bound(last, parts[:-1], other) and _is_term(parts[0], last)
+        elif not (letter in before and kind in ("R", "K")) and not (
+            bound and (separator == "where" or _is_term(parts[0], last))
         ):
-            pass
-        else:
             break
         parts.pop()
         separators.pop()
     value = parts[0] if len(parts) == 1 else Node("list", tuple(parts), " ".join(separators[1:]))
-    return Declared(value, sets, frozenset(constants))
+    return Declared(value, sets)
 
 
 def _membership(node: Node) -> tuple[str, str]:

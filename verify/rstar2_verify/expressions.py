@@ -13,7 +13,7 @@ from mpmath import mp
 
 from .evaluator import evaluate, same_numerically
 from .exact import exact
-from .tree import Node, NotExact, Undefined, names, nodes, substituted, words_in
+from .tree import Node, NotExact, Undefined, names, nodes, substituted
 from .values import DIGITS, equal_values, real_value
 
 ROUNDED_DIGITS = 6
@@ -75,8 +75,6 @@ def without_denominators(node: Node) -> Node:
 
 def same_expressions(given: Node, known: Node) -> bool:
     """Return whether two expressions are equal, or one is the other one rounded. Raises Unknown and Undecided."""
-    if words_in(given) != words_in(known):
-        return False
     ours, theirs = decimal(given), decimal(known)
     if ours is None and theirs is not None and is_rounded(theirs, given, KNOWN_DIGITS):
         return True

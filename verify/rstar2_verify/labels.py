@@ -79,13 +79,10 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
         if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
             return node.parts[1]
         return node
-    if (
-        known
-        and len(node.parts) == 2
-        and not (_is_name(node.parts[0]) or (names(node.parts[0]) and _is_number(node.parts[0], node.parts[1])))
-    ):
-        return node
     *labels, value = node.parts
+    named = _is_name(labels[0]) or (names(labels[0]) and _is_number(labels[0], value))
+    if known and len(labels) == 1 and not named:
+        return node
     if len(labels) == 1 and _is_label(value) and not _is_label(labels[0]) and value.kind == "name":
         labels, value = [value], labels[0]  # `5 = x`
     for label in labels:
@@ -120,12 +117,8 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
     if is_equation(given) and is_equation(known):
         (label, *_, value), (second, *_, known_value) = given.parts, known.parts
         named = bool(names(label)) and not (names(label) & names(value) or names(second) & names(known_value))
-        if (
-            named
-            and given.text == known.text
-            and _same_label(label, second)
-            and len(given.parts) == len(known.parts) == 2
-        ):
+        pairs = given.text == known.text and len(given.parts) == len(known.parts) == 2
+        if named and pairs and _same_label(label, second):
             return value, known_value
         phrase = next((side.text for side in (label, second) if side.kind == "text"), "")
         worded = (label.kind == "text") != (second.kind == "text") and (
@@ -157,9 +150,8 @@ def _same_label(first: Node, second: Node) -> bool:
         return True
     if {first.kind, second.kind} == {"tuple", "name"}:  # `(x,y,z) =` and `\\vec r =`
         point, vector = (first, second) if first.kind == "tuple" else (second, first)
-        return (
-            vector.text in ("vec r", "r") and [part.text for part in point.parts] == ["x", "y", "z"][: len(point.parts)]
-        )
+        position = vector.text in ("vec r", "r")
+        return position and [part.text for part in point.parts] == ["x", "y", "z"][: len(point.parts)]
     texts = [_bare(side).text for side in (first, second) if side.kind == "name"]
     if len(texts) < 2:
         return False

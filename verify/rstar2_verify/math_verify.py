@@ -14,8 +14,8 @@ from .verifier import verify as verify_texts
 
 def parse(pred: str, *_: Any, **__: Any) -> list[str]:
     """Return the answer of a text as a list with one item; empty for an empty text."""
-    answer = last_boxed(pred)
-    text = pred if answer is None else answer
+    places = boxes(pred)
+    text = pred[places[-1][1] : places[-1][2]].strip() if places else pred
     return [text] if text.strip() else []
 
 
@@ -23,9 +23,3 @@ def verify(gold: Sequence[str] | str, target: Sequence[str] | str, *_: Any, **__
     """Return whether one of the answers equals one of the known answers."""
     golds, targets = ([side] if isinstance(side, str) else side for side in (gold, target))
     return any(verify_texts(known, answer).outcome == "equal" for known in golds for answer in targets)
-
-
-def last_boxed(text: str) -> str | None:
-    r"""Return the stripped content of the last `\boxed{...}`; None if there is none."""
-    places = boxes(text)
-    return text[places[-1][1] : places[-1][2]].strip() if places else None

@@ -18,22 +18,11 @@ def unknown_functions(tokens: list[Token]) -> Iterator[str]:
         if token.kind == "letter":
             if following[:1] == ["'"] or following[:2] == ["^", "'"] or following[:3] == ["^", "{", "'"]:
                 yield token.text
-            if (
-                token.text == "d"
-                and at > 1
-                and tokens[at - 1].text == "{"
-                and tokens[at - 2].text in ("frac", "dfrac", "tfrac")
-            ):
+            fraction = at > 1 and tokens[at - 1].text == "{" and tokens[at - 2].text in ("frac", "dfrac", "tfrac")
+            if token.text == "d" and fraction:
                 name = following[0] if following[:1] != ["^"] else following[4] if following[1] == "{" else following[2]
-                below = [other.text for other in tokens[at + 1 : at + 12]]
-                below = (
-                    below[below.index("{") :]
-                    if "{" in below and "}" in below[: below.index("{")]
-                    else below[below.index("}") + 1 :]
-                    if "}" in below
-                    else []
-                )
-                if name.isalpha() and len(name) == 1 and below[1:2] == ["d"]:
+                below = "".join(other.text for other in tokens[at + 1 : at + 12])
+                if name.isalpha() and len(name) == 1 and "}{d" in below:
                     yield name
 
 

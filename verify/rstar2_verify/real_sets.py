@@ -193,8 +193,8 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
     with mp.workdps(DIGITS):
         if absolute:
             positive = _intersection(result, [RealInterval(mp.mpf(0), True, mp.inf, False)])
-            result = merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
-        return merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
+            result = merged([*positive, *(_solved(part, mp.mpf(-1), 0) for part in positive)])
+        return merged([_solved(part, slope, offset) for part in result])
 
 
 def linear(node: Node) -> tuple[Any, Any]:
@@ -218,14 +218,12 @@ def linear(node: Node) -> tuple[Any, Any]:
     return slope, first
 
 
-def _shifted(part: RealInterval, by: Any) -> RealInterval:
-    return part._replace(low=part.low + by, high=part.high + by)
-
-
-def _scaled(part: RealInterval, by: Any) -> RealInterval:
-    if by > 0:
-        return part._replace(low=part.low * by, high=part.high * by)
-    return RealInterval(part.high * by, part.high_closed, part.low * by, part.low_closed)
+def _solved(part: RealInterval, slope: Any, offset: Any) -> RealInterval:
+    """Return the interval of x for that of `slope * x + offset`."""
+    low, high = (part.low - offset) / slope, (part.high - offset) / slope
+    if slope > 0:
+        return part._replace(low=low, high=high)
+    return RealInterval(high, part.high_closed, low, part.low_closed)
 
 
 def _conditions(node: Node, letter: str | None) -> list[RealInterval]:

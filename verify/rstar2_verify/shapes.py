@@ -62,8 +62,6 @@ def signed(node: Node, upper: bool) -> Node:
         inner = signed(node.parts[0], upper)
         if upper == (node.text == "pm"):
             return inner
-        if inner.kind == "tuple":
-            return Node("tuple", tuple(Node("neg", (part,)) for part in inner.parts))
         return Node("neg", (inner,))
     return node._replace(parts=tuple(signed(part, upper) for part in node.parts))
 

@@ -65,9 +65,6 @@ class Lexer(Scanner):
                 return self._command_named(name, at + 1 + match.end())
         if character == "\\":
             return self._command(at)
-        if self.text[at : at + 3] in ("{:}", "{=}", "{+}", "{-}", "{<}", "{>}"):
-            self._sign(self.text[at + 1])
-            return at + 3
         numeral = LITERAL.match(self.text, at) or NUMERAL.match(self.text, at)
         if numeral:
             return self._numeral(numeral)

@@ -179,19 +179,13 @@ class Comparison:
             ours = choices(answer[:-1])
             if ours is None:
                 return None
-            sorted_known = listed[0] == sorted(listed[0])
-            if not sorted_known and not (any(token.text == "and" for token in known)):
-                return ours[0] == listed[0]
-            if listed[1] and ours[1] and sorted(ours[0]) == sorted(listed[0]):
-                return True
-            if ours[0] == listed[0]:
-                return True
-            if not listed[1]:
-                return None if len(listed[0]) < 5 else False
-            both = [token.text for token in known]
-            if "and" in both:
-                return sorted(ours[0]) == sorted(listed[0])
-            return None if not sorted_known else False
+            letters, joined = listed
+            together = any(token.text == "and" for token in known)
+            if ours[0] == letters or (letters != sorted(letters) and not together):
+                return ours[0] == letters
+            if together or (joined and ours[1]):
+                return sorted(ours[0]) == sorted(letters)
+            return False if joined or len(letters) > 4 else None
         mark = choice(known)
         if mark is None or len(without_part_labels(known)) != len(known):
             return None
