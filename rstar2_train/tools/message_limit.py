@@ -1,6 +1,6 @@
-"""Limits the values in a message of an MCP server: the SDK reads a message in the event loop, at some µs per object.
+"""Limits the values in a message of an MCP or OpenEnv server: a message is read in the event loop.
 
-    mcp_stdio (a message), bounded_http (a response) --> MessageLimit.count
+    mcp_stdio, openenv (a message), bounded_http (a response) --> MessageLimit.count
 
 Without this limit, a message of 1 MiB could hold the loop for half a second. A string is one value of any length. Pure.
 """

@@ -22,6 +22,7 @@ from typing import Any, Self
 import websockets
 
 from rstar2_train.tools.mcp_session import ServerLost
+from rstar2_train.tools.message_limit import MessageLimit
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Largest message that a server may send."""
@@ -109,7 +110,7 @@ class Connection:
             async with asyncio.timeout(self._seconds):
                 with contextlib.suppress(websockets.ConnectionClosed):  # its reason may be in the queue of messages
                     await self._socket.send(message)
-                answer = json.loads(await self._socket.recv())
+                answer = _read_message(await self._socket.recv(decode=False))
         except TimeoutError as error:
             raise self._lost(kind, f"no answer within {self._seconds:g} s") from error
         except (OSError, ValueError, RecursionError, websockets.WebSocketException) as error:
@@ -172,3 +173,9 @@ class Connection:
 
     def _lost(self, kind: str, event: str) -> ServerLost:
         return ServerLost(f"{self._url}: {kind}: {event}"[:400])
+
+
+def _read_message(message: bytes) -> Any:
+    """Return the value of a message. Raises ValueError, also above a limit, and RecursionError."""
+    MessageLimit().count(message)
+    return json.loads(message)

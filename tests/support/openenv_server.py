@@ -79,6 +79,8 @@ class Guessing:
                 os._exit(3)
             case "flood":
                 return answer({"text": "x" * (4 << 20)}, 1.0, done=True)
+            case "many":
+                return answer({"text": "over", "cells": [[]] * 5000}, 1.0, done=True)
             case "malformed":
                 return '{"type": "observation", "data": '
             case "deep":
@@ -128,10 +130,6 @@ def create_app(kind: str, episodes: int) -> FastAPI:
     """Return the application. `episodes`: episodes at the same time."""
     app = FastAPI()
     open_episodes: set[WebSocket] = set()
-
-    @app.get("/health")
-    def health() -> dict[str, str]:
-        return {"status": "healthy"}
 
     @app.get("/schema")
     def schema() -> dict[str, Any]:

@@ -25,7 +25,7 @@ def environment(context: BuildContext) -> list[Manifest]:
     if spec is None or spec.image is None:
         return []
     name, labels = names.environment(context.name), context.labels("environment")
-    health = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5, "timeoutSeconds": 5}
+    health = {"httpGet": {"path": "/schema", "port": "http"}, "periodSeconds": 5, "timeoutSeconds": 5}
     container = Container(
         name="environment",
         image=spec.image,

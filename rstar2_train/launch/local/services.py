@@ -152,7 +152,7 @@ class Services:
             f"engine-{index}",
             argv,
             env={**env, **self.devices.engine_environment(index), **secret_env(ENGINE_TOKEN, self.engine_token)},
-            ready=_health_probe(f"{self.engine_urls[index]}/health"),
+            ready=_http_probe(f"{self.engine_urls[index]}/health"),
             ready_seconds=ENGINE_READY_SECONDS,
             advice=advice,
         )
@@ -170,7 +170,7 @@ class Services:
         return Child(
             f"environment-{index}",
             [*clean, *self.environment.argv(host=LOOPBACK, port=port)],
-            ready=_health_probe(f"http://{LOOPBACK}:{port}/health"),
+            ready=_http_probe(f"http://{LOOPBACK}:{port}/schema"),
             ready_seconds=ENVIRONMENT_READY_SECONDS,
             advice="check spec.environments[0].command: the server must listen on {host} and {port}",
         )
@@ -199,7 +199,7 @@ class Services:
         return Child(f"orchestrator-{stage.name}-{attempt}", argv, env=env, stop_seconds=ORCHESTRATOR_STOP_SECONDS)
 
 
-def _health_probe(url: str) -> Callable[[], Awaitable[bool]]:
+def _http_probe(url: str) -> Callable[[], Awaitable[bool]]:
     async def probe() -> bool:
         try:
             async with aiohttp.ClientSession(timeout=PROBE_TIMEOUT) as session, session.get(url) as response:

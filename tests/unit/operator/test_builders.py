@@ -454,7 +454,7 @@ def test_builders_environment_has_no_secret_and_one_client() -> None:
     pod = dict(templates(bodies))["demo-environment"]["spec"]
     (container,) = pod["containers"]
     assert (container["image"], container["command"]) == ("games:1", ["serve", "--at", "0.0.0.0:8000"])
-    assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/schema", "port": "http"}
     assert [volume["name"] for volume in pod["volumes"]] == ["tmp"] and container["env"] == [
         {"name": "HOME", "value": "/tmp"}
     ]

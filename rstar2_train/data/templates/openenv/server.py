@@ -13,12 +13,6 @@ from game import ACTION, Game  # type: ignore[import-not-found]
 app = FastAPI()
 
 
-@app.get("/health")
-def health():
-    """Answer once the server is ready."""
-    return {"status": "healthy"}
-
-
 @app.get("/schema")
 def schema():
     """Describe an action: it becomes the tool `step` of the model."""
