@@ -22,6 +22,7 @@ from rstar2_operator.informer import CHILDREN, QUOTA, WARNING
 from rstar2_operator.settings import PREFIX, OperatorSettings
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
+from rstar2_train.launch.doctor.cluster import examine
 from tests.chart.conftest import CHART, OPERATOR, Render, Templated, env_of, pods, settings
 from tests.cluster import project_images
 
@@ -49,6 +50,15 @@ ALL_OFF = (
     "operator.podDisruptionBudget=false",
     "admissionPolicy=false",
 )
+
+
+@pytest.mark.parametrize("values", [(), ("nameOverride=trainer", "fullnameOverride=other")])
+def test_chart_operator_is_known_to_doctor(rendered: Render, values: tuple[str, ...]) -> None:
+    """`rstar2 doctor --cluster` finds the Deployment, whatever its name is."""
+    (deployment,) = (obj for obj in rendered(*values) if obj["kind"] == "Deployment")
+    objects = {"deployments": [deployment | {"status": {"readyReplicas": 1}}]}
+    (finding,) = (found for found in examine(objects.get) if found.subject == "operator")
+    assert finding.state == "ok", finding
 
 
 @pytest.mark.parametrize("values", [(), ALL_ON, ALL_OFF], ids=["default", "on", "off"])

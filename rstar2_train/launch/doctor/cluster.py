@@ -55,7 +55,7 @@ def _operator(get: Get) -> Finding:
     detail = [
         (f"{item['metadata']['namespace']}/{item['metadata']['name']}", (item.get("status") or {}).get("readyReplicas"))
         for item in deployments
-        if (item["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == "rstar2-operator"
+        if _is_operator(item["metadata"].get("labels") or {})
     ]
     if not detail:
         return Finding("operator", "missing", "no Deployment", "install the operator: docs/installation.md")
@@ -64,6 +64,12 @@ def _operator(get: Get) -> Finding:
         return ok("operator", f"{name}, {ready} ready")
     remedy = f"kubectl describe deployment {name.partition('/')[2]} -n {name.partition('/')[0]}"
     return Finding("operator", "missing", f"{name} has no ready pod", remedy)
+
+
+def _is_operator(labels: dict[str, str]) -> bool:
+    """Return whether the chart gave these labels to a part of the operator. `nameOverride` changes none of them."""
+    chart, component = labels.get("helm.sh/chart", ""), labels.get("app.kubernetes.io/component")
+    return chart.startswith("rstar2-") and component == "operator"
 
 
 def _nodes(nodes: list[dict[str, Any]] | None) -> Finding:

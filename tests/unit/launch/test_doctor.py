@@ -69,7 +69,8 @@ def named(name: str, **fields: Any) -> dict[str, Any]:
 
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"amd.com/gpu": "8"}}
-OPERATOR = {"metadata": {"name": "op", "namespace": "rstar2", "labels": {"app.kubernetes.io/name": "rstar2-operator"}}}
+LABELS = {"helm.sh/chart": "rstar2-0.1.0", "app.kubernetes.io/component": "operator"}
+OPERATOR = {"metadata": {"name": "op", "namespace": "rstar2", "labels": LABELS}}
 COMPLETE: dict[str, list[dict[str, Any]] | None] = {
     "customresourcedefinitions": [named(cluster.JOBS)],
     "deployments": [{**OPERATOR, "status": {"readyReplicas": 1}}],
