@@ -7,6 +7,7 @@ import pytest
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import ObjectiveSpec
+from rstar2_train.api.sources import CLAIM, HUB, resolved_sources, sources
 from rstar2_train.api.stages import GRPODefaults, ResampleSpec, resolve_grpo
 from rstar2_train.api.validation import check, load
 from tests.support.example_manifests import MANIFESTS
@@ -119,10 +120,15 @@ def test_resolve_grpo_data_of_a_stage_replaces_both_fields(own: dict, others: di
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
 def test_validation_examples_have_no_issue(path: Path) -> None:
-    """Every manifest of examples/ is valid without warnings."""
+    """Every manifest of examples/ is valid without warnings, and its sources exist where its first lines run it."""
     job, issues = check(read_manifest(path))
     assert job is not None, issues
     assert issues == []
+    start = path.read_text().split("apiVersion:")[0]
+    if "rstar2 run" in start:
+        assert [source for source in sources(job) if source.value.startswith((HUB, CLAIM))] == []
+    if "kubectl apply" in start:
+        resolved_sources(job, "/state")
 
 
 @pytest.mark.parametrize(
