@@ -264,6 +264,7 @@ def main() -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # by default it reports its use to mlflow-telemetry.io
     follow(arguments.state, parent=arguments.parent)
 
 

@@ -1,7 +1,8 @@
 """All events of the journal arrive in a real MLflow exactly once, whichever process dies."""
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,19 @@ def expected(first: int, last: int) -> list[tuple[int, float]]:
     return [(step, step / 100) for step in range(first, last + 1)]
 
 
-def test_ship_of_complete_job_to_sqlite(state: Path) -> None:
-    """Runs, parameters, tags, metrics, artifacts and traces of a job with a restarted stage."""
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket that child processes take for the proxy to the Internet."""
+    for variable in ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.delenv(variable, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield listener
+
+
+def test_ship_of_complete_job_to_sqlite(state: Path, proxy: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs, parameters, tags, metrics, artifacts and traces of a job with a restarted stage; no usage data."""
     manifest, report = JobState(state).manifest_file, JobState(state).report_file
     manifest.write_text("kind: AgenticRLJob\n")
     report.write_text("{}")
@@ -92,8 +104,11 @@ def test_ship_of_complete_job_to_sqlite(state: Path) -> None:
     tracker.log_metrics("rl-2", step=0, values={"evaluation/pass_at_1": 0.5})  # measured after the end of the stage
     tracker.log_artifact(JOB, report, folder="report")
     tracker.end_job("failed", reason="JudgeUnavailable")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # MLflow reports nothing from tests
     shipped = ship(state, timeout=TIMEOUT)
     assert (shipped.pending, shipped.refused, shipped.error) == (0, 0, "")
+    with pytest.raises(BlockingIOError):  # nothing was reported to MLflow's makers
+        proxy.accept()
 
     job_runs = runs(state)
     assert {stage: run.info.status for stage, run in job_runs.items()} == {
