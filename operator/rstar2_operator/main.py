@@ -33,6 +33,7 @@ from rstar2_operator.watch_health import WatchHealth
 from rstar2_operator.workqueue import WorkQueue
 from rstar2_train.utils import event_loop
 from rstar2_train.utils.listening import EVERY_ADDRESS, bind
+from rstar2_train.utils.loop_watch import watch_loop
 
 log = logging.getLogger("rstar2_operator")
 
@@ -210,7 +211,8 @@ async def _main() -> int:
     async with await connected() as api:
         operator = Operator(settings, api)
         operator.handle_signals()
-        return await operator.run()
+        with watch_loop():
+            return await operator.run()
 
 
 def main() -> int:

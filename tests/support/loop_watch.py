@@ -1,16 +1,24 @@
-"""Reports of servers whose event loop was held (rstar2_train/utils/loop_watch.py): failures of the running test."""
+"""Fixtures that fail a test in which a process held its event loop (rstar2_train/utils/loop_watch.py).
+
+`from tests.support.loop_watch import loop_is_never_held, watched_loops` in a conftest watches the tests of its folder.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
+
+from rstar2_train.utils.loop_watch import VARIABLE
 
 
 @cache
 def loop_watch_file() -> Path:
-    """Return the file to which the servers of this test process report."""
+    """Return the file to which the processes of this test process report."""
     return Path(tempfile.gettempdir(), f"rstar2-loop-watch-{os.getpid()}.jsonl")
 
 
@@ -22,3 +30,19 @@ def take_reports() -> str:
     reports = file.read_text(encoding="utf-8")
     file.unlink()
     return reports.replace("\\n", "\n")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched_loops() -> Iterator[None]:
+    """Let the processes that tests start report each callback that holds their loop."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(VARIABLE, str(loop_watch_file()))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def loop_is_never_held(watched_loops: None) -> Iterator[None]:
+    """Fail a test in which a process held its event loop, with the stack."""
+    yield
+    reports = take_reports()
+    assert not reports, f"an event loop was held:\n{reports}"

@@ -21,11 +21,9 @@ from rstar2_train.judge.local import READY_SECONDS, LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import Isolation
 from rstar2_train.judge.types import DRAIN_SECONDS
 from rstar2_train.rewards.equality_program import sandbox_package
-from rstar2_train.utils import loop_watch
 from rstar2_train.utils.auth import JUDGE_TOKEN, read_secret
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import Child
-from tests.support.loop_watch import loop_watch_file
 
 T = TypeVar("T")
 STOP_SECONDS = DRAIN_SECONDS + 10
@@ -155,7 +153,6 @@ class UnsupervisedJudge:
 
     def spawn(self, name: str, argv: list[str], env: dict[str, str]) -> None:
         """Start a process under this name. `env`: added to the environment."""
-        env = env | {loop_watch.VARIABLE: str(loop_watch_file())}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | env

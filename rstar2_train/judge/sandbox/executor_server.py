@@ -30,6 +30,7 @@ from rstar2_train.judge.sandbox.process import (
 )
 from rstar2_train.judge.sandbox.rootfs import PYTHON, SetupError, choose_lanes, prepare_library, prepare_root
 from rstar2_train.utils.listening import bind
+from rstar2_train.utils.loop_watch import watch_loop
 
 log = logging.getLogger("rstar2.judge.executor")
 
@@ -263,7 +264,8 @@ async def serve(settings: ExecutorSettings) -> int:
     port = listener.sockets[0].getsockname()[1]
     print(f'{{"event": "ready", "role": "judge-executor", "port": {port}}}', flush=True)
     ends = [asyncio.create_task(stop.wait()), asyncio.create_task(server.failed_check.wait())]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    with watch_loop():
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     listener.close()
     await server.close()
     return EXIT_FAILED_CHECK if server.failed_check.is_set() else 0

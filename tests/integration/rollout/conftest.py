@@ -8,25 +8,14 @@ import pytest
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.utils.loop_watch import VARIABLE
 from tests.support.engine import Engine
 from tests.support.engine_fixtures import engine, engine_chat_format, models
-from tests.support.loop_watch import loop_watch_file, take_reports
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 __all__ = ["engine", "engine_chat_format", "models"]
 
 TIMES = PoolTimes(patience=300, load=60, straggler=2, check_interval=0.5, retry_interval=0.5)
 """Long timeouts for a busy machine, short intervals."""
-
-
-@pytest.fixture(autouse=True)
-def loop_is_never_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail a test in which an orchestrator, a rollout worker or a judge held its event loop, with the stack."""
-    monkeypatch.setenv(VARIABLE, str(loop_watch_file()))
-    yield
-    reports = take_reports()
-    assert not reports, f"an event loop was held:\n{reports}"
 
 
 @pytest.fixture

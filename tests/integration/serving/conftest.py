@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,24 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rstar2_train.utils.loop_watch import VARIABLE
 from tests.support.engine import JOB
 from tests.support.engine_fixtures import Models, models
-from tests.support.loop_watch import loop_watch_file, take_reports
 
 __all__ = ["models"]
 
 TOKEN = "a-token-of-this-test"
 PATIENCE = 10
 """Seconds. No answer of a judge takes so long on a loaded machine."""
-
-
-@pytest.fixture(autouse=True)
-def _loop_is_never_held() -> Iterator[None]:
-    """Fail a test in which the endpoint held its event loop, with the stack."""
-    yield
-    reports = take_reports()
-    assert not reports, f"an event loop was held:\n{reports}"
 
 
 @dataclass
@@ -74,9 +63,8 @@ def server(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     log = folder / "serve.log"
     argv = [sys.executable, "-m", "rstar2_train.cli", "serve", "test", "--state", str(folder), "--port", "0"]
     argv += ["--token-file", str(folder / "token"), "--judge-patience", str(PATIENCE)]
-    env = os.environ | {VARIABLE: str(loop_watch_file())}
     with log.open("w") as stderr:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

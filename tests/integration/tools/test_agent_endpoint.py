@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import openai
 import pytest
@@ -15,9 +15,7 @@ from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
 from rstar2_train.rollout.agent_program.episode import AgentEpisode
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.schema import call_text
-from rstar2_train.utils.loop_watch import VARIABLE
 from tests.support.chat_bodies import BODIES, post
-from tests.support.loop_watch import loop_watch_file, take_reports
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.token_arrays import logprob_array, token_array
 
@@ -27,15 +25,6 @@ HANGS = 77
 """Limit of tokens of a request that the engine does not answer."""
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOLS = [{"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": PARAMETERS}}]
-
-
-@pytest.fixture
-def loop_is_never_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail a test in which the endpoint held its event loop, with the stack."""
-    monkeypatch.setenv(VARIABLE, str(loop_watch_file()))
-    yield
-    reports = take_reports()
-    assert not reports, f"an event loop was held:\n{reports}"
 
 
 @pytest.fixture
