@@ -32,6 +32,8 @@ def _is_label(node: Node) -> bool:
         return _is_label(first) and (_is_label(second) or second.kind == "number" or event)  # `P(2)`
     if node.kind == "pow":
         return _is_label(node.parts[0])
+    if node.kind == "call" and node.text in TRIGONOMETRIC:
+        return bool(names(node))  # `\\cos 2\\theta`
     if node.kind in _COMPOSED:
         parts = node.parts[:1] if node.kind == "root" else node.parts
         return all(_is_label(part) for part in parts) and bool(names(node))

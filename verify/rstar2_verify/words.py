@@ -109,7 +109,7 @@ def integer_family(tokens: Sequence[Token]) -> Node | None:
     kept = [
         text
         for text in texts
-        if text not in ("all", "every", "any", "the", "a", "an", "of", "is", "are", "perfect", "n", "integer")
+        if text not in ("all", "every", "any", "the", "a", "an", "of", "is", "are", "perfect", "n", "integer", "set")
     ]
     word = next((text for text in kept if text in _FAMILIES), "")
     if not word or len(kept) > 4:
