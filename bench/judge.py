@@ -3,7 +3,7 @@
 `make bench-judge` writes bench/results/judge.json. Both judges have the same HTTP API, the same Redis and the same
 cores, but different workers: this project forks a process per call in gVisor. The baseline (bench/judge_baseline.py)
 runs a fresh `python3` per call without a sandbox, as the public judge does. Every result is checked. `--only
-speed|tuned|idle|soak` runs one part; `--quick` or QUICK=1 has fewer calls and the same keys.
+speed|tuned|idle|soak` runs one part; `--quick` or QUICK=1 has fewer calls, and writes the same keys under `quick`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ QUICK_BASELINE_CALLS = {**QUICK_CALLS, **{kind: (10, 64) for kind in ("sympy", "
 QUICK_SOAK_CALLS = 3_000
 SOAK_CALLS = 45_000
 IDLE_SECONDS = 60.0
+Rows = dict[str, list[dict[str, Any]]]
+"""Snippet -> rows, one per number of callers."""
 
 
 class BaselineJudge(UnsupervisedJudge):
@@ -76,21 +78,31 @@ def result_row(result: LoadResult) -> dict[str, Any]:
     }
 
 
-def measure_judge(
-    create: Callable[[Path], UnsupervisedJudge], calls_by_kind: dict[str, tuple[int, ...]], name: str
-) -> dict[str, list[dict[str, Any]]]:
-    """Return snippet -> rows, one per number of callers, of one judge."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    with tempfile.TemporaryDirectory(prefix="rstar2-bench-") as folder, create(Path(folder)) as stack:
-        warm_up(stack)
-        for kind, counts in calls_by_kind.items():
-            asyncio.run(measure_load(stack.url, PROGRAMS[kind], callers=8, calls=24))
-            rows[kind] = []
-            for callers, calls in zip(CALLERS, counts, strict=False):
-                rows[kind].append(
-                    result_row(asyncio.run(measure_load(stack.url, PROGRAMS[kind], callers=callers, calls=calls)))
-                )
-                print(f"{name} {kind}: {rows[kind][-1]}", file=sys.stderr, flush=True)
+def measure_judges(
+    create: Callable[[Path], UnsupervisedJudge],
+    calls: dict[str, tuple[int, ...]],
+    baseline_calls: dict[str, tuple[int, ...]],
+    name: str,
+) -> tuple[Rows, Rows]:
+    """Return the rows of a judge and those of the baseline, measured in turns: other work slows both down alike."""
+    rows: tuple[Rows, Rows] = ({}, {})
+    with ExitStack() as stack:
+        judges = []
+        for start in (create, BaselineJudge):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-bench-"))
+            judges.append(stack.enter_context(start(Path(folder))))
+            warm_up(judges[-1])
+        for kind in calls:
+            for judge in judges:
+                asyncio.run(measure_load(judge.url, PROGRAMS[kind], callers=8, calls=24))
+            for position, callers in enumerate(CALLERS):
+                for title, judge, counts, measured in zip(
+                    (name, "baseline"), judges, (calls[kind], baseline_calls[kind]), rows, strict=True
+                ):
+                    if position < len(counts):
+                        load = measure_load(judge.url, PROGRAMS[kind], callers=callers, calls=counts[position])
+                        measured.setdefault(kind, []).append(result_row(asyncio.run(load)))
+                        print(f"{title} {kind}: {measured[kind][-1]}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -183,7 +195,8 @@ def main() -> None:
     parser.add_argument("--soak-calls", type=int, help="calls of the soak test (default: 45000, quick: 3000)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit restores the node's huge pages
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    everything: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = everything.setdefault("quick", {}) if arguments.quick else everything
     kinds = tuple(arguments.kinds)
     tables = (QUICK_CALLS, QUICK_BASELINE_CALLS) if arguments.quick else (CALLS, BASELINE_CALLS)
     calls, baseline_calls = ({kind: table[kind] for kind in kinds} for table in tables)
@@ -196,10 +209,10 @@ def main() -> None:
         results["host"] = {"cores": cores(), "hugePages": huge_pages_active()}
         results.setdefault("runs", {}).update(dict.fromkeys(saved, provenance()))
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(everything, indent=1) + "\n")
 
     if arguments.only in (None, "speed"):
-        results |= compare(measure_judge(ours, calls, "ours"), measure_judge(BaselineJudge, baseline_calls, "baseline"))
+        results.update(compare(*measure_judges(ours, calls, baseline_calls, "ours")))
         print_table("default settings", {kind: results[kind] for kind in kinds})
         save(*kinds)
     if arguments.only in (None, "tuned"):
@@ -207,9 +220,8 @@ def main() -> None:
             print(f"tuned: skipped, because this user cannot write {HUGE_PAGES}", file=sys.stderr)
         else:
             with huge_pages():
-                tuned = measure_judge(ours, calls, "tuned")
-            baseline = {kind: results[kind]["rows"]["baseline"] for kind in kinds}
-            results["tuned"] = results.get("tuned", {}) | compare(tuned, baseline)
+                tuned = compare(*measure_judges(ours, calls, baseline_calls, "tuned"))
+            results["tuned"] = results.get("tuned", {}) | tuned
             print_table("with huge pages for shared memory", {kind: results["tuned"][kind] for kind in kinds})
             save("tuned")
     if arguments.only in (None, "idle"):
