@@ -15,9 +15,6 @@ from tests.kube_node import binaries
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.kube_apiserver import KubeApiserver
-from tests.support.loop_watch import loop_is_never_held, watched_loops
-
-__all__ = ["api", "loop_is_never_held", "namespace", "served", "shared_api", "watched_loops"]
 
 
 @pytest.fixture
