@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.storage.job_state import BucketState
+from rstar2_train.storage.job_state import BucketState, Wanted
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.source import open_store
@@ -53,15 +53,16 @@ def open_upload(
     warn: Callable[[str], None],
     advice: str,
     start: PodStart | None = None,
+    wanted: Wanted | None = None,
     times: UploadTimes = DEFAULT_TIMES,
 ) -> StateUpload:
     """Claim the bucket of a job and restore its newest state into the folder, which no other process uses.
 
-    `start`: the pod of a cluster; `advice`: what a person can do about a state that was not uploaded. Raises
-    StorageError, OSError.
+    `start`: the pod of a cluster; `wanted`: whether it needs a file; default: all files; `advice`: what a person can do
+    about a state that was not uploaded. Raises StorageError, OSError.
     """
     bucket = BucketState(open_store(job.spec.storage, job.metadata.name, patience=times.request), state)
-    if bucket.open(start):
+    if bucket.open(start, wanted=wanted):
         warn(f"The state of the job was restored from {bucket.address}.")
     return StateUpload(bucket, job, state, warn=warn, advice=advice, times=times)
 

@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.storage.manifest import IndexEntry, ObjectRecord, PodStart, PublicationIndex, PublicationManifest
+from rstar2_train.storage.manifest import (
+    IndexEntry,
+    ObjectRecord,
+    PodStart,
+    PublicationIndex,
+    PublicationManifest,
+    PublishedObject,
+)
 from rstar2_train.storage.publication import Fenced, PublicationWriter, record
 from rstar2_train.storage.retries import Result
 from rstar2_train.storage.state_files import MACHINE_FILES, is_checkpoint, is_published, snapshot, state_files
@@ -37,6 +44,10 @@ _READER = "reader"
 """Writer of a folder that only readers have used."""
 _READS = 3
 """Reads of the newest publication, which retention may withdraw meanwhile."""
+
+
+Wanted = Callable[[str], bool]
+"""Whether a process needs the file of a state folder with this name."""
 
 
 class Origin(BaseModel):
@@ -66,14 +77,18 @@ class BucketState:
         self._writer: PublicationWriter | None = None
         self._number = 0
         self._digests: dict[tuple[int, int, int], ObjectRecord] = {}
+        self._elsewhere: list[PublishedObject] = []
+        """Files that are only in the bucket, because this process does not need them."""
         self.address = store.address
 
-    def open(self, start: PodStart | None = None) -> bool:
+    def open(self, start: PodStart | None = None, *, wanted: Wanted | None = None) -> bool:
         """Fence earlier starts of the job, and bring the folder to the newest publication or a later state.
 
-        `start`: the pod of a cluster; None: a run on one machine, which is always the latest start. Returns whether
-        files were restored. Raises StorageRejected if the folder belongs to another run, Fenced if a later pod has
-        started, StageDone, StorageError.
+        `start`: the pod of a cluster; None: a run on one machine, which is always the latest start. `wanted`: whether
+        this process needs a file; None: all. The others are not restored, and stay a part of each publication.
+
+        Returns whether files were restored. Raises StorageRejected if the folder belongs to another run, Fenced if a
+        later pod has started, StageDone, StorageError.
         """
         index, _ = read_index(self._store)
         newest = index.publications[-1] if index.publications else None
@@ -84,11 +99,12 @@ class BucketState:
         newest = index.publications[-1] if index.publications else None
         behind = newest is not None and not _is_ahead(origin, newest)
         if newest is not None and behind:
-            restore(self._store, read_manifest(self._store, newest), self._state)
-        _write_origin(
-            self._state,
-            Origin(address=self.address, writer=writer.writer, publication=newest.sha256 if newest else ""),
-        )
+            manifest = read_manifest(self._store, newest)
+            self._elsewhere = [stored for stored in manifest.objects if wanted is not None and not wanted(stored.name)]
+            restore(self._store, _without(manifest, self._elsewhere), self._state)
+        if not self._elsewhere:  # else the next process restores the folder again
+            digest = newest.sha256 if newest else ""
+            _write_origin(self._state, Origin(address=self.address, writer=writer.writer, publication=digest))
         writer.sweep()
         self._number = _number(newest) if newest else 0
         self._writer = writer
@@ -104,7 +120,7 @@ class BucketState:
         target = self._state.root / SNAPSHOT
         try:
             files = snapshot(self._state.root, target)
-            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest)
+            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest, kept=self._elsewhere)
         finally:
             shutil.rmtree(target, ignore_errors=True)
         self._writer.retain(self._writer.newest(KEPT))
@@ -116,14 +132,9 @@ class BucketState:
         if refusal := index.refusal(start):
             raise Fenced(f"{self.address}: {refusal}")
         if start.stage is not None and index.publications:
-            manifest = read_manifest(self._store, index.publications[-1])
-            file = self._state.stage(start.stage).outcome_file.relative_to(self._state.root).as_posix()
-            for stored in manifest.objects:
-                if stored.name != file:
-                    continue
-                outcome = Outcome.model_validate_json(read_range(self._store, stored, 0, stored.size))
-                if outcome.ended_well:
-                    raise StageDone(f"{self.address}: stage {start.stage} has ended: {outcome.reason}")
+            outcome = _outcome(self._store, index.publications[-1], self._state, start.stage)
+            if outcome is not None and outcome.ended_well:
+                raise StageDone(f"{self.address}: stage {start.stage} has ended: {outcome.reason}")
         return index.claimed(start)
 
     def _digest(self, name: str, path: Path) -> ObjectRecord:
@@ -174,8 +185,7 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
             return False
         manifest = read_manifest(store, newest)
         if not checkpoints:
-            rest = [stored for stored in manifest.objects if not is_checkpoint(stored.name)]
-            manifest = manifest.model_copy(update={"objects": rest})
+            manifest = _without(manifest, [stored for stored in manifest.objects if is_checkpoint(stored.name)])
         restore(store, manifest, state)
         if checkpoints:
             _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
@@ -198,11 +208,33 @@ def fetch_part(store: ObjectStore, root: Path, *, below: str) -> int:
 
     def download(newest: IndexEntry) -> int:
         manifest = read_manifest(store, newest)
-        part = [stored for stored in manifest.objects if stored.name.startswith(f"{below}/")]
-        fetch(store, manifest.model_copy(update={"objects": part}), root)
-        return len(part)
+        rest = [stored for stored in manifest.objects if not stored.name.startswith(f"{below}/")]
+        part = _without(manifest, rest)
+        fetch(store, part, root)
+        return len(part.objects)
 
     return _with_newest(store, download)
+
+
+def published_outcome(store: ObjectStore, state: JobState, stage: str) -> Outcome | None:
+    """Return the outcome of a stage in the newest publication; None if there is none. `state`: names its file."""
+    if not read_index(store)[0].publications:
+        return None
+    return _with_newest(store, lambda newest: _outcome(store, newest, state, stage))
+
+
+def _outcome(store: ObjectStore, entry: IndexEntry, state: JobState, stage: str) -> Outcome | None:
+    name = state.stage(stage).outcome_file.relative_to(state.root).as_posix()
+    for stored in read_manifest(store, entry).objects:
+        if stored.name == name:
+            return Outcome.model_validate_json(read_range(store, stored, 0, stored.size))
+    return None
+
+
+def _without(manifest: PublicationManifest, objects: Sequence[PublishedObject]) -> PublicationManifest:
+    """Return a manifest without some of its objects."""
+    names = {stored.name for stored in objects}
+    return manifest.model_copy(update={"objects": [each for each in manifest.objects if each.name not in names]})
 
 
 def _with_newest(store: ObjectStore, read: Callable[[IndexEntry], Result]) -> Result:

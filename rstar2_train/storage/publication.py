@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from rstar2_train.storage.manifest import (
@@ -79,16 +79,18 @@ class PublicationWriter:
         files: Mapping[str, Path],
         *,
         digest: Callable[[str, Path], ObjectRecord] | None = None,
+        kept: Sequence[PublishedObject] = (),
     ) -> IndexEntry:
         """Publish files, which must not change meanwhile. Raises Fenced, AlreadyPublished, StorageError.
 
         `files`: name of the object -> file. `digest`: returns the record of a file; default: `record`. An object that
-        a visible publication has is not uploaded again. Nothing is visible before all objects are complete.
+        a visible publication has is not uploaded again. Nothing is visible before all objects are complete. `kept`:
+        objects of a visible publication that this one has too, except those with the name of a file.
         """
-        if len(files) > MAX_OBJECTS:
-            raise StorageRejected(f"{name}: {len(files):,} files; a publication has at most {MAX_OBJECTS:,}")
+        objects = [stored for stored in kept if stored.name not in files]
+        if (count := len(files) + len(objects)) > MAX_OBJECTS:
+            raise StorageRejected(f"{name}: {count:,} files; a publication has at most {MAX_OBJECTS:,}")
         known = self._visible_objects() | self._uploaded
-        objects = []
         for key, path in files.items():
             stored = (digest or record)(check_name(key), path)
             content: Content = stored.size, tuple(stored.sha256)

@@ -18,12 +18,13 @@ from rstar2_train.api.contracts import MESSAGE_LENGTH, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload, UploadTimes, open_upload
-from rstar2_train.storage.job_state import StageDone, fetch_newest
+from rstar2_train.storage.job_state import StageDone, Wanted, fetch_newest, published_outcome
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.source import open_store
-from rstar2_train.storage.store import StorageError, StorageUnavailable
+from rstar2_train.storage.state_files import is_checkpoint
+from rstar2_train.storage.store import ObjectStore, StorageError, StorageUnavailable
 from rstar2_train.utils.supervisor import ChildFailed
 
 log = logging.getLogger(__name__)
@@ -84,10 +85,9 @@ class PodBucket:
         return self._upload is not None
 
     def restore(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Restore the newest state, without a claim. Raises StageFailed."""
+        """Restore the newest state without checkpoints, and without a claim. Raises StageFailed."""
         self._state.root.mkdir(parents=True, exist_ok=True)
-        store = open_store(self._job.spec.storage, self._job.metadata.name, patience=self._times.request)
-        self._retried(lambda: fetch_newest(store, self._state), stopped)
+        self._retried(lambda: fetch_newest(self._store(), self._state, checkpoints=False), stopped)
 
     def publish(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Publish the state now, so that missing rights are a failure before any work. Raises StageFailed, Fenced."""
@@ -115,8 +115,24 @@ class PodBucket:
             warn=lambda message: log.warning("%s", message),
             advice=_ADVICE,
             start=self._start,
+            wanted=self._wanted(),
             times=self._times,
         )
+
+    def _store(self) -> ObjectStore:
+        return open_store(self._job.spec.storage, self._job.metadata.name, patience=self._times.request)
+
+    def _wanted(self) -> Wanted:
+        """Return which files this pod needs: of checkpoints, those of its stage, and the one that it starts from."""
+        stage = None if self._start.stage is None else self._job.stage(self._start.stage)
+        folders = []
+        if stage is not None and stage.learns:
+            folders.append(self._state.stage(stage.name).checkpoints.relative_to(self._state.root).as_posix())
+            source = self._job.trained_before(stage)
+            outcome = None if source is None else published_outcome(self._store(), self._state, source.name)
+            if outcome is not None and outcome.checkpoint is not None:
+                folders.append(outcome.checkpoint.path)
+        return lambda name: not is_checkpoint(name) or name.startswith(tuple(f"{folder}/" for folder in folders))
 
     def _stop(self, error: ChildFailed) -> None:
         self.fenced = str(error)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rstar2_train.api.contracts import Outcome, StageFailed, write_model
+from rstar2_train.api.contracts import CheckpointRef, Outcome, StageFailed, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.launch.pod.bucket import PodBucket, pod_start, prepare_start, report_start
 from rstar2_train.launch.state_upload import UploadTimes
 from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.manifest import PodStart, PublicationIndex
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import AccessDenied, StorageUnavailable
 from tests.support.manifests import changed
+from tests.support.simulated_cluster import manifest
 
 TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)
 WRITER = "a" * 32
@@ -100,8 +103,48 @@ def test_bucket_attempts_continue_on_empty_disks(job: AgenticRLJob, tmp_path: Pa
     assert asyncio.run(attempt(1)) == []
     assert asyncio.run(attempt(2)) == ["step-000001"]
     report = bucket_of(job, disk(tmp_path, "report"), report_start(job))
-    assert report.open()
-    assert len(list(disk(tmp_path, "report").stage("sft").checkpoints.iterdir())) == 2
+    assert report.open() and not disk(tmp_path, "report").stage("sft").checkpoints.exists()
+    report.publish()
+    assert published(job, tmp_path, "sft") == ["step-000001", "step-000002"]
+
+
+def published(job: AgenticRLJob, tmp_path: Path, stage: str) -> list[str]:
+    """Return the checkpoints of a stage in the bucket."""
+    copy = disk(tmp_path, f"copy-{uuid.uuid4().hex}")
+    copy.root.mkdir()
+    fetch_newest(LocalFolder(tmp_path / "bucket" / job.metadata.name), copy)
+    return sorted(path.name for path in copy.stage(stage).checkpoints.glob("*"))
+
+
+def test_bucket_attempt_downloads_the_checkpoints_that_it_needs(tmp_path: Path) -> None:
+    """An attempt has its own checkpoints, and the one that it starts from. The others stay in the bucket alone."""
+    job = load(manifest("sgge", storage={"url": f"file://{tmp_path}/bucket"}))
+    stages = [stage.name for stage in job.spec.stages]
+    for number, name in enumerate(stages):
+        state = disk(tmp_path, name)
+        bucket = bucket_of(job, state, pod_start(job, name, 1))
+        bucket.open()
+        found = {path.relative_to(state.root).as_posix() for path in state.root.glob("stages/*/checkpoints/*")}
+        learns = job.spec.stages[number].learns
+        assert found == ({f"stages/{stages[number - 1]}/checkpoints/step-000002"} if number and learns else set())
+        bucket.publish()
+        reference = None
+        for step in (1, 2, 3) if learns else ():
+            folder = state.stage(name).checkpoints / f"step-{step:06d}"
+            folder.mkdir(parents=True)
+            (folder / "manifest.json").write_text(f"{name} {step}")
+            bucket.publish()
+            reference = CheckpointRef(path=f"stages/{name}/checkpoints/step-000002", step=2)
+        outcome = Outcome(stage=name, attempt=1, outcome="completed", reason="Completed", checkpoint=reference)
+        write_model(state.stage(name).outcome_file, outcome)
+        assert asyncio.run(bucket.finish()) == ""
+    for name in stages[:3]:
+        assert published(job, tmp_path, name) == ["step-000001", "step-000002", "step-000003"]
+    again = disk(tmp_path, stages[2])  # a process that finds a folder with missing files restores it
+    (again.stage("s0").root / "checkpoints" / "torn").mkdir(parents=True)
+    assert bucket_of(job, disk(tmp_path, "report"), report_start(job)).open()
+    assert BucketState(LocalFolder(tmp_path / "bucket" / job.metadata.name), again).open()
+    assert len(list(again.root.glob("stages/*/checkpoints/*/manifest.json"))) == 9
 
 
 def test_bucket_late_attempt_stops_without_a_claim(job: AgenticRLJob, tmp_path: Path) -> None:
@@ -122,7 +165,7 @@ def test_bucket_attempt_of_an_ended_stage_claims_nothing(job: AgenticRLJob, tmp_
     outcome = Outcome(stage="sft", attempt=1, outcome="completed", reason="Completed")
     write_model(disk(tmp_path, "first").stage("sft").outcome_file, outcome)
     first.publish()
-    second = bucket_of(job, disk(tmp_path, "second"), pod_start(job, "more", 1))
+    second = bucket_of(job, disk(tmp_path, "second"), pod_start(job, job.spec.stages[1].name, 1))
     assert second.open()
     late = disk(tmp_path, "late")
     assert not bucket_of(job, late, pod_start(job, "sft", 1)).open()
