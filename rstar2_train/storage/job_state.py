@@ -77,7 +77,7 @@ class BucketState:
         self._writer: PublicationWriter | None = None
         self._number = 0
         self._digests: dict[tuple[int, int, int], ObjectRecord] = {}
-        self._elsewhere: list[PublishedObject] = []
+        self._unrestored: list[PublishedObject] = []
         """Files that are only in the bucket, because this process does not need them."""
         self.address = store.address
 
@@ -100,9 +100,9 @@ class BucketState:
         behind = newest is not None and not _is_ahead(origin, newest)
         if newest is not None and behind:
             manifest = read_manifest(self._store, newest)
-            self._elsewhere = [stored for stored in manifest.objects if wanted is not None and not wanted(stored.name)]
-            restore(self._store, _without(manifest, self._elsewhere), self._state)
-        if not self._elsewhere:  # else the next process restores the folder again
+            self._unrestored = [stored for stored in manifest.objects if wanted is not None and not wanted(stored.name)]
+            restore(self._store, _without(manifest, self._unrestored), self._state)
+        if not self._unrestored:  # else the next process restores the folder again
             digest = newest.sha256 if newest else ""
             _write_origin(self._state, Origin(address=self.address, writer=writer.writer, publication=digest))
         writer.sweep()
@@ -120,7 +120,7 @@ class BucketState:
         target = self._state.root / SNAPSHOT
         try:
             files = snapshot(self._state.root, target)
-            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest, kept=self._elsewhere)
+            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest, kept=self._unrestored)
         finally:
             shutil.rmtree(target, ignore_errors=True)
         self._writer.retain(self._writer.newest(KEPT))

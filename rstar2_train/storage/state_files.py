@@ -64,6 +64,12 @@ def is_checkpoint(name: str) -> bool:
     return parts[:1] == ("stages",) and parts[2:3] == ("checkpoints",)
 
 
+def is_model(name: str) -> bool:
+    """Return whether a file belongs to the final model of a stage, or to a model of the Hub."""
+    parts = Path(name).parts
+    return parts[0] == "models" or (parts[0] == "stages" and parts[2:3] == ("model",))
+
+
 def _is_followed(at: Path, folder: str) -> bool:
     return not folder.startswith(".") and (bool(at.parts) or folder not in MACHINE_FILES)
 

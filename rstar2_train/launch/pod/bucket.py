@@ -23,7 +23,7 @@ from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.source import open_store
-from rstar2_train.storage.state_files import is_checkpoint
+from rstar2_train.storage.state_files import is_checkpoint, is_model
 from rstar2_train.storage.store import ObjectStore, StorageError, StorageUnavailable
 from rstar2_train.utils.supervisor import ChildFailed
 
@@ -123,7 +123,10 @@ class PodBucket:
         return open_store(self._job.spec.storage, self._job.metadata.name, patience=self._times.request)
 
     def _wanted(self) -> Wanted:
-        """Return which files this pod needs: of checkpoints, those of its stage, and the one that it starts from."""
+        """Return which files this pod needs: of checkpoints, those of its stage, and the one that it starts from. The
+        report needs no models either."""
+        if self._start.program == "report":
+            return lambda name: not is_checkpoint(name) and not is_model(name)
         stage = None if self._start.stage is None else self._job.stage(self._start.stage)
         folders = []
         if stage is not None and stage.learns:

@@ -102,8 +102,9 @@ def test_bucket_attempts_continue_on_empty_disks(job: AgenticRLJob, tmp_path: Pa
 
     assert asyncio.run(attempt(1)) == []
     assert asyncio.run(attempt(2)) == ["step-000001"]
-    report = bucket_of(job, disk(tmp_path, "report"), report_start(job))
-    assert report.open() and not disk(tmp_path, "report").stage("sft").checkpoints.exists()
+    report, root = bucket_of(job, disk(tmp_path, "report"), report_start(job)), tmp_path / "report"
+    assert report.open()
+    assert not disk(tmp_path, "report").stage("sft").checkpoints.exists() and not (root / "models").exists()
     report.publish()
     assert published(job, tmp_path, "sft") == ["step-000001", "step-000002"]
 
@@ -113,6 +114,7 @@ def published(job: AgenticRLJob, tmp_path: Path, stage: str) -> list[str]:
     copy = disk(tmp_path, f"copy-{uuid.uuid4().hex}")
     copy.root.mkdir()
     fetch_newest(LocalFolder(tmp_path / "bucket" / job.metadata.name), copy)
+    assert stage != "sft" or (copy.root / "models" / ".rstar2-complete").exists()
     return sorted(path.name for path in copy.stage(stage).checkpoints.glob("*"))
 
 
@@ -124,9 +126,9 @@ def test_bucket_attempt_downloads_the_checkpoints_that_it_needs(tmp_path: Path) 
         state = disk(tmp_path, name)
         bucket = bucket_of(job, state, pod_start(job, name, 1))
         bucket.open()
-        found = {path.relative_to(state.root).as_posix() for path in state.root.glob("stages/*/checkpoints/*")}
+        paths = {path.relative_to(state.root).as_posix() for path in state.root.glob("stages/*/checkpoints/*")}
         learns = job.spec.stages[number].learns
-        assert found == ({f"stages/{stages[number - 1]}/checkpoints/step-000002"} if number and learns else set())
+        assert paths == ({f"stages/{stages[number - 1]}/checkpoints/step-000002"} if number and learns else set())
         bucket.publish()
         reference = None
         for step in (1, 2, 3) if learns else ():
