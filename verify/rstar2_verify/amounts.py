@@ -108,9 +108,7 @@ def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
 
 def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     units = [side.unit if side.kind == "quantity" and side.unit[0][0] != "unit" else () for side in (given, known)]
-    if given.kind in ("relation", "list", "set", "noted", "tuple") or known.kind in (
-        "relation", "list", "set", "noted", "tuple"
-    ):  # fmt: skip
+    if {given.kind, known.kind} & {"relation", "list", "set", "noted", "tuple"}:
         return None
     first, second = (side.parts[0] if side.kind == "quantity" else side for side in (given, known))
     if given.kind == known.kind == "quantity" and not any(units) and given.unit != known.unit:

@@ -20,7 +20,7 @@ _OTHER = re.compile(r"[A-DKLa-dk](?:_\d+)?|const(?:ant)?")
 """Names of a constant in an answer."""
 _MAX_CONSTANTS = 3
 _LETTERS = frozenset("ABCD")
-_WAVES = frozenset(["sin", "cos", "sinh", "cosh", "exp"])
+_WAVES = frozenset(["sin", "cos", "sinh", "cosh"])
 
 
 def with_constants(given: Node, known: Node) -> Iterator[Node]:
@@ -92,12 +92,8 @@ def _is_homogeneous(node: Node) -> bool:
     used = names(node)
     letters = [part.text for part in nodes(node) if part.kind == "name" and part.text in _LETTERS]
     waves = any(part.kind == "call" and part.text in _WAVES and names(part) for part in nodes(node))
-    exponential = any(
-        part.kind == "pow" and part.parts[0] == Node("constant", text="e") and names(part) for part in nodes(node)
-    )
-    return (
-        len(letters) == len(set(letters)) == 2 and len(used) == 3 and bool(used & set("xt")) and (waves or exponential)
-    )
+    solves = waves or _is_exponential(node)
+    return len(letters) == len(set(letters)) == 2 and len(used) == 3 and bool(used & set("xt")) and solves
 
 
 def _is_function(equation: Node) -> bool:

@@ -174,12 +174,11 @@ class Parser(ExpressionParser):
 
     def _is_note_word(self) -> bool:
         token = self.token
-        if token.kind == "letter" and token.roman and token.text in ("a", "A") and words_follow(self.tokens, self.at):
+        following = self.ahead()
+        if token.text in ("a", "A") and token.kind == "letter" and token.roman and following.kind == "word":
             return True
-        if token.text in ("a", "A") and self.at == 0 and self.ahead().kind == "number" and self.ahead().gap:
+        if token.text in ("a", "A") and self.at == 0 and following.gap and following.kind in ("word", "number"):
             return True  # `a 15% increase`
-        if token.text in ("a", "A") and self.at == 0 and words_follow(self.tokens, 0) and self.ahead().gap:
-            return True
         if token.kind != "word" or is_number_word(token) or token.text in self.compounds:
             return False
         if token.text.lower() in ("negative", "minus", "plus", "usd", "eur"):
@@ -263,11 +262,6 @@ class Parser(ExpressionParser):
                 return self.token.kind == "number"
         self.at = start
         return False
-
-
-def words_follow(tokens: list[Token], at: int) -> bool:
-    """Return whether the token after a position is a word."""
-    return tokens[min(at + 1, len(tokens) - 1)].kind == "word"
 
 
 def tokenized(text: str, reading: Reading) -> list[Token]:

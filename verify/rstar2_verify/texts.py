@@ -178,12 +178,10 @@ def names_another_choice(content: Sequence[Token]) -> bool:
         if not _is_letter(token) or not token.text.isupper():
             continue
         before = content[at - 1].text if at else ""
-        after = content[at + 1].text if at + 1 < len(content) else ""
-        if (
-            (before == "(" and after == ")")
-            or len(content) == 1
-            or (at == len(content) - 1 and before in ("or", "and", ","))
-        ):
+        last = at == len(content) - 1
+        if last and (not at or before in ("or", "and", ",")):
+            return True
+        if not last and before == "(" and content[at + 1].text == ")":
             return True
     return False
 

@@ -38,6 +38,12 @@ _CURRENCY = {"€": "euro", "£": "pound_sterling", "¥": "yen", "₹": "rupee",
 _BROKEN = {"\x0c": "f", "\x08": "b", "\t": "t", "\r": "r", "\n": "n", "\x07": "a", "\x0b": "v"}
 _MARKS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u20d7": "vec"}
 _COMBINED = re.compile(f"([A-Za-z])([{''.join(_MARKS)}])")
+_COMPOUND_SIGN = re.compile(r"\.\.\.|\*\*|\+/-|<=>|-->|[<>!=]=|[-=]>|\+-(?=\s{0,2}[\d\w(\\.])|-\+(?=\s{0,2}[\d\w(\\.])")
+"""Signs of several characters."""
+_MEANINGS = {
+    "**": "^", "+/-": "\\pm", "+-": "\\pm", "-+": "\\mp", "<=>": "\\rightleftharpoons", "-->": "\\to", "->": "\\to",
+    "=>": "\\to", "==": "=",
+}  # fmt: skip
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _SI_GROUP = re.compile(r"\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}")
 _SI_PART = re.compile(r"\\[a-zA-Z]+|[^\\\s]+")
@@ -70,9 +76,10 @@ class Lexer(Scanner):
             return self._numeral(numeral)
         if re.match(r"\.?[0-9]", self.text[at : at + 2]):
             return self._number(at)
-        if self.text.startswith("...", at):
-            self._sign("...")
-            return at + 3
+        compound = _COMPOUND_SIGN.match(self.text, at)
+        if compound and not (compound[0] == "!=" and re.match(r"[\d)}]", self.text[max(at - 1, 0) : at])):  # `5!=120`
+            self._sign(_MEANINGS.get(compound[0], compound[0]))
+            return compound.end()
         if character.isspace() or character == "~":
             self.gap = max(self.gap, 1)
             return at + 1
@@ -97,18 +104,6 @@ class Lexer(Scanner):
             self._add("command", _CURRENCY[character])
         elif character.isalpha():
             return self._letters(at)
-        elif self.text[at : at + 2] == "**":
-            self._sign("^")
-            return at + 2
-        elif self.text[at : at + 3] in ("+/-", "<=>", "-->"):
-            self._sign({"+/-": "\\pm", "<=>": "\\rightleftharpoons", "-->": "\\to"}[self.text[at : at + 3]])
-            return at + 3
-        elif re.match(r"\+-(?=\s*[\d\w(\\.])|-\+(?=\s*[\d\w(\\.])", self.text[at : at + 4]):
-            self._sign("\\pm" if character == "+" else "\\mp")
-            return at + 2
-        elif self.text[at : at + 2] in ("<=", ">=", "!=", "->", "=>", "==") and not self._is_factorial(at):
-            self._sign({"->": "\\to", "=>": "\\to", "==": "="}.get(self.text[at : at + 2], self.text[at : at + 2]))
-            return at + 2
         elif character in "+-*/^_!'|=<>,;:()[]{}%.?#&@":
             self._sign(character)
         elif unicodedata.category(character) in ("No", "So", "Nd"):
@@ -148,10 +143,6 @@ class Lexer(Scanner):
         self.tokens += inner.read()[:-1]
         self._sign("}")
         return end
-
-    def _is_factorial(self, at: int) -> bool:
-        """Return whether the sign after a digit or a group is a factorial: `5!=120`."""
-        return self.text[at] == "!" and bool(re.match(r"[\d)}]", self.text[max(at - 1, 0) : at]))
 
     def _command(self, at: int) -> int:
         match = _COMMAND.match(self.text, at)

@@ -31,63 +31,39 @@ def phrased(tokens: Sequence[Token]) -> list[Token]:
     result: list[Token] = []
     at = 0
     while at < len(tokens):
-        token = tokens[at]
-        if token.text == "." and token.kind == "sign":
-            if (
-                len(result) == 1
-                and result[0].kind == "letter"
-                and result[0].text.upper() in "ABCDEFGHIJ"
-                and tokens[at + 1].kind != "end"
-            ):
-                result.append(Token("sign", ":"))  # `E. A risk score`
-            at += 1
-            continue
-        following = tokens[at + 1] if at + 1 < len(tokens) else token
-        if (
-            token.text in ("a", "A")
-            and token.kind == "letter"
-            and following.kind == "word"
-            and (following.text in PARTS or following.text in SCALES)
-        ):
-            result.append(Token("word", "one", token.gap, None, token.roman))
-            at += 1
-            continue
-        if (
-            token.text in ("max", "min")
-            and (token.roman or following.kind == "word")
-            and following.text not in ("(", "\\{", "{", "_", "[")
-        ):
-            result.append(token._replace(kind="word"))
-            at += 1
-            continue
-        if token.kind == "word" and token.text in _HAN:
-            result.append(Token("sign", _HAN[token.text], 1))
-            at += 1
-            continue
-        if token.kind == "letter" and following.text == "-" and tokens[at + 2].text.lower() in _COUNTED:
-            result.append(Token("word", f"{token.text}-{tokens[at + 2].text.lower()}", token.gap, None, True))
-            at += 3
-            continue
-        if token.kind == "letter" and following.text == "-" and tokens[at + 2].text in ("hat", "bar"):
-            result += [Token("command", tokens[at + 2].text, token.gap), token._replace(gap=0)]
-            at += 3
-            continue
-        if token.text == "choose" and result and result[-1].kind == following.kind == "number":
-            result.append(Token("command", "choose", token.gap))
-            at += 1
-            continue
-        if token.text == "m" and following.text == "angle":
-            at += 1
-            continue
-        if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
-            result.append(Token("command", token.text.lower(), token.gap))
-            at += 1
-            continue
-        length, meaning = _phrase(tokens, at)
-        kind = "command" if meaning in _COMMANDS else "word" if meaning in _NOTES else "sign"
-        result.append(Token(kind, meaning, token.gap, None, kind == "word") if length else token)
-        at += length or 1
+        replaced, length = _replaced(tokens, at, result)
+        result += replaced
+        at += length
     return result
+
+
+def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tuple[list[Token], int]:
+    """Return the tokens for those at a position, and how many they replace."""
+    token, following, third = (tokens[min(at + step, len(tokens) - 1)] for step in range(3))
+    if token.text == "." and token.kind == "sign":
+        lettered = len(before) == 1 and before[0].kind == "letter" and before[0].text.upper() in "ABCDEFGHIJ"
+        return [Token("sign", ":")] if lettered and following.kind != "end" else [], 1  # `E. A risk score`
+    counted = following.kind == "word" and (following.text in PARTS or following.text in SCALES)
+    if token.text in ("a", "A") and token.kind == "letter" and counted:
+        return [Token("word", "one", token.gap, None, token.roman)], 1
+    applied = following.text in ("(", "\\{", "{", "_", "[")
+    if token.text in ("max", "min") and not applied and (token.roman or following.kind == "word"):
+        return [token._replace(kind="word")], 1
+    if token.kind == "word" and token.text in _HAN:
+        return [Token("sign", _HAN[token.text], 1)], 1
+    if token.kind == "letter" and following.text == "-" and third.text.lower() in _COUNTED:
+        return [Token("word", f"{token.text}-{third.text.lower()}", token.gap, None, True)], 3
+    if token.kind == "letter" and following.text == "-" and third.text in ("hat", "bar"):
+        return [Token("command", third.text, token.gap), token._replace(gap=0)], 3
+    if token.text == "choose" and before and before[-1].kind == following.kind == "number":
+        return [Token("command", "choose", token.gap)], 1
+    if token.text == "m" and following.text == "angle":
+        return [], 1
+    if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
+        return [Token("command", token.text.lower(), token.gap)], 1
+    length, meaning = _phrase(tokens, at)
+    kind = "command" if meaning in _COMMANDS else "word" if meaning in _NOTES else "sign"
+    return ([Token(kind, meaning, token.gap, None, kind == "word")], length) if length else ([token], 1)
 
 
 def _phrase(tokens: Sequence[Token], at: int) -> tuple[int, str]:
