@@ -61,12 +61,8 @@ class Evaluator:
             case "div":
                 return self._divide(self.value(node.parts[0]), self.value(node.parts[1]))
             case "pow" if _is_odd_root(node.parts[1]):
-                base = self.value(node.parts[0])
-                if mp.im(base) == 0 and mp.re(base) < 0:
-                    top, bottom = (part.number for part in node.parts[1].parts)
-                    size = self._power(-mp.re(base), mpmath.mpf(top.numerator) / bottom.numerator)
-                    return -size if top.numerator % 2 else size
-                return self._power(base, self.value(node.parts[1]))
+                top, bottom = map(self.value, node.parts[1].parts)
+                return self._power(self._root(self.value(node.parts[0]), bottom), top)
             case "pow":
                 return self._power(self.value(node.parts[0]), self.value(node.parts[1]))
             case "root":
@@ -244,16 +240,13 @@ def _logarithm(value: Any, base: Any = None) -> Any:
     return mp.log(value) if base is None else mp.log(value) / mp.log(base)
 
 
-def _exponential(value: Any) -> Any:
-    if abs(value) > _MAX_POWER:
-        raise TooLarge
-    return mp.exp(value)
+def _limited(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def checked(value: Any) -> Any:
+        if abs(value) > _MAX_POWER:
+            raise TooLarge
+        return function(value)
 
-
-def _gamma(value: Any) -> Any:
-    if abs(value) > _MAX_POWER:
-        raise TooLarge
-    return mp.gamma(value + 1)
+    return checked
 
 
 def _zeta(value: Any) -> Any:
@@ -289,7 +282,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{f"ar{name}": getattr(mp, f"a{name}") for name in _HYPERBOLIC[:3]},
     "ln": _logarithm,
     "log": _logarithm,
-    "exp": _exponential,
+    "exp": _limited(mp.exp),
     "cis": lambda value: mp.expj(value),
     "abs": abs,
     "sgn": _real(mp.sign),
@@ -297,8 +290,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ceil": _real(mp.ceil),
     "max": _real(max),
     "min": _real(min),
-    "factorial": _gamma,
-    "Gamma": lambda value: _gamma(value - 1),
+    "factorial": _limited(mp.factorial),
+    "Gamma": _limited(mp.gamma),
     "zeta": _zeta,
     "binom": mp.binomial,
     "Re": mp.re,

@@ -75,8 +75,9 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
         kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
         operators = ["=" if operator == "~" else operator for operator in operators[:kept]]
         node = Node("relation", node.parts[: kept + 1], " ".join(operators)) if operators else node.parts[0]
-    if node.kind == "relation" and len(node.parts) > 2 and is_equation(other) and len(other.parts) == 2:
-        node = _shortened(node)
+    if len(node.parts) > 2 and is_equation(node) and is_equation(other) and len(other.parts) == 2:
+        first, *middle, last = node.parts  # `x = 2+3 = 5`
+        node = Node("relation", (first, last), "=") if all(_equal_or_unknown(part, last) for part in middle) else node
     if node.kind != "relation" or is_equation(other) or not set(operators) <= EQUALITIES:
         if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
             return node.parts[1]
@@ -177,14 +178,6 @@ def _is_term(first: Node, second: Node) -> bool:
     name = term.parts[1].text
     argument = (term.text == "()" or name == "t") and all(name in used and label.text not in used for used in values)
     return argument and label == term.parts[0]
-
-
-def _shortened(node: Node) -> Node:
-    """Return `x = 5` for `x = 2+3 = 5`."""
-    first, *middle, last = node.parts
-    if set(node.text.split()) <= EQUALITIES and all(_equal_or_unknown(part, last) for part in middle):
-        return Node("relation", (first, last), "=")
-    return node
 
 
 def _equal_or_unknown(label: Node, value: Node) -> bool:

@@ -77,7 +77,7 @@ def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:
         case "interval" | "tuple" if len(node.parts) == 2:
             return _interval(node)
         case "set":
-            return merged([_point(part) for part in node.parts])
+            return merged([_point(real_value(part)) for part in node.parts])
         case "union":
             return merged([*intervals(node.parts[0], letter), *intervals(node.parts[1], letter)])
         case "intersection":
@@ -131,7 +131,7 @@ def _whole_numbers(parts: list[RealInterval], *, positive: bool) -> list[RealInt
     for low, high in ((max(part.low, mp.mpf(0.5)) if positive else part.low, part.high) for part in _integers(parts)):
         if not (mp.isfinite(low) and mp.isfinite(high)) or high - low > _MAX_MEMBERS:
             raise Unknown("a set without end")
-        points += [RealInterval(mp.mpf(at), True, mp.mpf(at), True) for at in range(int(mp.ceil(low)), int(high) + 1)]
+        points += [_point(mp.mpf(at)) for at in range(int(mp.ceil(low)), int(high) + 1)]
     return points
 
 
@@ -143,8 +143,7 @@ def _bound(node: Node) -> Any:
     return real_value(node)
 
 
-def _point(node: Node) -> RealInterval:
-    value = real_value(node)
+def _point(value: Any) -> RealInterval:
     return RealInterval(value, True, value, True)
 
 
@@ -177,7 +176,7 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
             raise Unknown("a chain of constants")
         bound = _bound(node.parts[at - 1 if index == at - 1 else at + 1])
         if operator in ("=", "!="):
-            point = [RealInterval(bound, True, bound, True)]
+            point = [_point(bound)]
             result = _intersection(result, point if operator == "=" else complement(point))
             continue
         if operator not in TURNED:
