@@ -178,8 +178,8 @@ def load_toolset(
 def _read_environment(spec: EnvironmentSpec, services: Sequence[str]) -> EnvironmentTools:
     if spec.url is None and not services:
         raise SourceError(
-            f"environment {spec.name}: only `rstar2 run` and a cluster start its servers; start one yourself and set "
-            "its url in spec.environments"
+            f"environment {spec.name}: this command does not start its servers; start one yourself and set its url in "
+            "spec.environments"
         )
     return run_in_new_loop(read_environment(spec, services))
 

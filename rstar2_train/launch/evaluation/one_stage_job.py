@@ -114,7 +114,7 @@ def make_one_stage_job(request: EvalRequest, base: AgenticRLJob, task: EvalTask)
     )
     _check_rows(base, task.problems)
     check_programs(base)
-    chat_format = _chat_format(model.tokenizer, base)
+    chat_format = read_chat_format(model.tokenizer, base)
     prompts = {problem.id: chat_format.problem_ids(problem) for problem in task.problems}
     longest = max(prompts, key=lambda name: len(prompts[name]))
     prompt = len(prompts[longest])
@@ -152,8 +152,11 @@ def _check_rows(job: AgenticRLJob, problems: list[Problem]) -> None:
         raise PreflightError(str(error)) from error
 
 
-def _chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
-    """Return the chat format. Servers of an environment, which list its actions, run while it is read."""
+def read_chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
+    """Return the chat format. Servers of an environment, which list its actions, run while it is read.
+
+    Raises PreflightError.
+    """
     if all(environment.url is not None for environment in base.spec.environments):
         return load_chat_format(tokenizer, base)
 

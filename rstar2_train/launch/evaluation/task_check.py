@@ -27,6 +27,7 @@ from rstar2_train.inference.pool import Connect, EnginePool
 from rstar2_train.inference.scripted_client import SCRIPT, ScriptedClient
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.launch.evaluation.model import resolve_model
+from rstar2_train.launch.evaluation.one_stage_job import read_chat_format
 from rstar2_train.launch.evaluation.settings import load_chat_format, read_base_job
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.preflight import PreflightError
@@ -80,6 +81,8 @@ class PreparedCheck:
     stage: str
     data: Path
     sampling: Sampling
+    tokenizer: Path
+    """Folder of the tokenizer."""
     chat_format: ChatFormat
     prompt: array[int]
     running: RunningServices
@@ -103,7 +106,7 @@ def prepare_check(request: CheckRequest) -> PreparedCheck:
         folder, note = _tokenizer(request, job, find)
         if not (folder / "tokenizer.json").is_file():  # transformers would search the Hub for it
             raise DataError(f"{folder}: no tokenizer.json: pass --tokenizer FOLDER with the tokenizer of the model")
-        chat_format = load_chat_format(folder, job)
+        chat_format = read_chat_format(folder, job)
         prompt = chat_format.problem_ids(problem)
         turns = None if request.running.engine else _turns(request, job, problem, chat_format)
     except (DataError, SourceError, ValueError) as error:
@@ -116,7 +119,7 @@ def prepare_check(request: CheckRequest) -> PreparedCheck:
             request.model, running, tokenizer=folder, rollout=job.spec.rollout, base=None, jobs=request.state
         )
         running = replace(running, model=model.name)
-    return PreparedCheck(job, problem, stage, data, sampling, chat_format, prompt, running, turns, note)
+    return PreparedCheck(job, problem, stage, data, sampling, folder, chat_format, prompt, running, turns, note)
 
 
 def run_check(check: PreparedCheck, *, notify: Callable[[str], None]) -> Trajectory:
@@ -148,31 +151,37 @@ async def _rollout_context(
     check: PreparedCheck, state: JobState, supervisor: Supervisor, *, notify: Callable[[str], None]
 ) -> AsyncIterator[RolloutContext]:
     """Yield the context of the row's rollout. Raises PreflightError for an unusable judge, tool or checker."""
-    running, spec = check.running, check.job.spec
-    judge_url, judge_token = running.judge, running.judge_token
+    running, spec, chat_format, packages = check.running, check.job.spec, check.chat_format, None
+    starts_judge = spec.needs_judge and not running.judge
     if running.judge:
         await check_judge(running.judge, token=running.judge_token)
-    elif spec.needs_judge:
+    if starts_judge:
         preflight.check_machine(spec.executor, state)
         packages = preflight.prepare_packages(spec.judge, state)
-        services = Services.create(spec.executor, state, engines=0, packages=packages)
+    services = Services.create(spec.executor, state, engines=0, packages=packages, environments=spec.environments)
+    if services.environment is not None:
+        await services.start_environment(supervisor)
+        chat_format = await asyncio.to_thread(load_chat_format, check.tokenizer, check.job, services.environments)
+    if starts_judge:
         notify(f"Starting judge (logs: {state.logs})")
         await services.judge.start(supervisor)
-        judge_url, judge_token = services.judge.url, services.judge_token
+    judge_url, token = (
+        (running.judge, running.judge_token) if running.judge else (services.judge.url, services.judge_token)
+    )
     connect, model = _model(check)
     async with (
         EnginePool([running.engine or SCRIPT], token=running.engine_token, connect=connect) as pool,
-        JudgeClient(judge_url, token=judge_token or None, patience_seconds=pool.times.patience) as judge,
+        JudgeClient(judge_url, token=token or None, patience_seconds=pool.times.patience) as judge,
         AgentPrograms(spec.agent) if spec.agent else nullcontext() as programs,
     ):
         rewards = TaskRewards(spec.rewards)
         try:
             if spec.needs_judge:
-                await check_imports(check.chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
+                await check_imports(chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
         except SourceError as error:
             raise PreflightError(str(error)) from error
         await pool.update_weights(Path(), model)
-        agent = Agent.from_spec(spec, check.chat_format, check.sampling)
+        agent = Agent.from_spec(spec, chat_format, check.sampling)
         seed = (spec.seed, "check")
         yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=seed)
 

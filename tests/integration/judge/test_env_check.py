@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,20 +69,16 @@ def test_env_check_plays_the_game_of_its_template(check: Check, tmp_path: Path) 
 def test_env_check_prints_the_output_of_the_environments_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment of docs/environments.md plays its script; the page has the output, apart from times."""
+    """The environment of docs/environments.md starts with the page's command, and plays its script as printed there."""
+    page = (ROOT / "docs" / "environments.md").read_text("utf-8")
+    (command,) = re.findall(r"`(command: .*?)`", page)
     folder = Path("examples/environment")
-    server = tmp_path / "server.py"
-    server.write_text(
-        f"import sys, uvicorn\nsys.path.insert(0, {str(ROOT / folder)!r})\n"
-        "uvicorn.run('environment:app', port=int(sys.argv[1]))\n"
-    )
     shutil.copytree(ROOT / folder, tmp_path / folder)
     monkeypatch.chdir(tmp_path)
-    with running(str(server)) as port:
-        manifest = folder / "job.yaml"
-        manifest.write_text(manifest.read_text().replace("8765", str(port)))
-        assert main(["env", "check", str(manifest), "--script", str(folder / "script.txt")]) == 0
-    page = (ROOT / "docs" / "environments.md").read_text("utf-8")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    manifest = folder / "job.yaml"
+    manifest.write_text(manifest.read_text().replace('url: "http://127.0.0.1:8765"', command))
+    assert main(["env", "check", str(manifest), "--script", str(folder / "script.txt")]) == 0
     assert without_times(capsys.readouterr().out) in [without_times(block) for block in blocks(page)]
 
 

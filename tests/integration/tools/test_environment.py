@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.api.roles import ExecutorSpec, RolloutSpec
+from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
-from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.data.problems import Problem
-from rstar2_train.launch.local.services import Services
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.schema import call_text
 from rstar2_train.tools.toolset import load_toolset
-from rstar2_train.utils.supervisor import Supervisor
-from scripts.docs.repository import ROOT
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.rollout_groups import sample_groups
 from tests.support.scripted_pool import ScriptedPool
@@ -63,20 +54,6 @@ async def play(
     context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(1,))
     (group,) = await sample_groups([Problem("p", "Play.", "-")], samples=samples, context=context)
     return group, pool
-
-
-async def test_environment_of_its_page_starts_with_the_command_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`rstar2 run` waits for the server of docs/environments.md, which has no route besides those of its contract."""
-    (command,) = re.findall(r"`command: (.*?)`", (ROOT / "docs" / "environments.md").read_text("utf-8"))
-    spec = EnvironmentSpec.model_validate({"name": "game", "command": yaml.safe_load(command)})
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    state = JobState(tmp_path)
-    services = Services.create(ExecutorSpec(), state, engines=0, environments=[spec])
-    async with Supervisor(logs=state.logs, register=state.children_file, notify=print) as supervisor:
-        await services.start_environment(supervisor)
 
 
 async def test_environment_gives_observations_and_reward(chat_format: ChatFormat) -> None:
