@@ -1,13 +1,11 @@
-r"""Gives two answers the notation of each other: the base of `\log`, arrows on vectors, letters of words.
+r"""Gives two answers the notation of each other: the base of `\log`, arrows on vectors, names of angles.
 
 Pure functions of typed values; standard library only.
 """
 
 from __future__ import annotations
 
-import re
-
-from .tree import Node, integer, mapped, names, nodes, substituted, words_in
+from .tree import Node, integer, mapped, names, nodes, substituted
 
 
 def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple[Node, Node]:
@@ -23,9 +21,6 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
         known, answer = (
             mapped(side, lambda node: node.parts[0] if _is_direction(node) else None) for side in (known, answer)
         )
-    phrases = [words_in(side) for side in (known, answer)]
-    if phrases[0] != phrases[1]:
-        known, answer = (mapped(side, lambda node: _joined(node, phrases[0] | phrases[1])) for side in (known, answer))
     known, answer = _without_functions(known, answer)
     answer = _engineering(answer, known)
     known = _engineering(known, answer)
@@ -106,21 +101,6 @@ def _without_arrow(node: Node) -> Node | None:
 def _is_direction(node: Node) -> bool:
     r"""Return whether a value has a radial unit vector as its last factor: `\frac{kq}{r^2}\hat{r}`."""
     return node.kind == "mul" and node.parts[1].text in ("hat r", "hat \\theta", "hat \\phi", "hat n")
-
-
-def _joined(node: Node, phrases: set[str]) -> Node | None:
-    r"""Return a word in capitals for the product of its letters: `PV` for `\text{PV}` of the other answer."""
-    if node.kind != "mul":
-        return None
-    letters = _run(node)
-    return Node("text", text=letters) if letters in phrases else None
-
-
-def _run(node: Node) -> str:
-    """Return the letters of a product of capitals, in order; a blank for another factor."""
-    if node.kind == "mul":
-        return _run(node.parts[0]) + _run(node.parts[1])
-    return node.text if node.kind == "name" and re.fullmatch("[A-Z]", node.text) else " "
 
 
 def _python_list(answer: Node, text: str, known: Node) -> Node:

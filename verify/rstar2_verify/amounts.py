@@ -38,7 +38,7 @@ def same_amounts(given: Node, known: Node, same: Same) -> bool | None:
         return given.parts[0].number * _THOUSANDS[given.parts[1].text] == known.number
     if "quantity" in kinds:
         return _same_quantities(given, known, same)
-    if "percent" in kinds or _is_percent(given) or _is_percent(known):
+    if "percent" in kinds:
         return _same_percents(given, known, same)
     if any(node.kind == "degree" for side in (given, known) for node in nodes(side)) and not kinds & {
         "relation", "list", "tuple", "set", "noted", "interval", "ratio", "builder", "matrix"
@@ -84,16 +84,10 @@ def _same_angles(given: Node, known: Node, same: Same) -> bool | None:
     return False if all(sides) or not any(turned) else same(in_radians(given), in_radians(known))
 
 
-def _is_percent(node: Node) -> bool:
-    return node.kind in ("mul", "neg", "add") and any(part.kind == "percent" for part in node.parts)
-
-
-def _same_percents(given: Node, known: Node, same: Same) -> bool | None:
+def _same_percents(given: Node, known: Node, same: Same) -> bool:
     first, second = (side.parts[0] if side.kind == "percent" else None for side in (given, known))
     if first and second:
         return same(first, second)
-    if first is None and second is None:
-        return None
     plain, share = (known, first) if first else (given, second)
     assert share is not None
     hundredth = Node("div", (share, Node("pow", (integer(10), integer(2)))))

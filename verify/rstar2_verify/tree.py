@@ -110,11 +110,6 @@ def groups(node: Node, between: Collection[str]) -> list[list[Node]]:
     return grouped
 
 
-def words_in(node: Node) -> set[str]:
-    """Return the words in a tree."""
-    return {part.text for part in nodes(node) if part.kind == "text"}
-
-
 def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
     """Return a tree in which `change` replaces nodes; where it returns None, the parts are visited."""
     changed = change(node)
