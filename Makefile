@@ -12,7 +12,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
   e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
-  bench-environments bench-lora bench-objectives bench-week bench-verifiers
+  bench-environments bench-lora bench-objectives bench-week bench-verifiers bench-storage
 
 ##@ Start here
 help: ## Print this list
@@ -209,6 +209,9 @@ bench-lora: setup ## Measure LoRA next to the whole model: pass@1, bytes and sec
 
 bench-objectives: setup ## Measure every objective on the tiny task, uniform and with RoC, three seeds (short form: QUICK=1)
 	@$(BIN)/python -m bench.objectives
+
+bench-storage: setup ## Measure a checkpoint in a bucket next to a folder and to fsspec, on a real S3 server (short form: QUICK=1)
+	@$(BIN)/python -m bench.storage
 
 bench-environments: setup ## Measure a second domain learned from its reward, equal rollouts, and attacks (QUICK=1)
 	@$(BIN)/python -m bench.environments

@@ -26,6 +26,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -39,9 +40,9 @@ from typing import Any
 import yaml
 
 from bench import memory
-from bench.learning import run
+from bench.learning import run, runs_of
 from bench.pipeline_weights import ENGINE_JOB, start_engine, train, wait_for, write_model
-from bench.provenance import ROOT, describe_commit, describe_machine
+from bench.provenance import ROOT, Load, describe_commit, describe_machine
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.lora import LoRASpec
@@ -199,7 +200,7 @@ def main() -> None:
     options = parser.parse_args()
     quick, state = bool(os.environ.get("QUICK")), options.state.resolve()
     seeds = options.seeds or ([0] if quick else list(range(5)))
-    started = time.monotonic()
+    started, load = time.monotonic(), Load()
     results = measure_updates(updates=5 if quick else 20) | memory_vs_full()
     results["pass_at_1"] = {
         variant: [pass_at_1(variant, seed, state, quick=quick) for seed in seeds] for variant in VARIANTS
@@ -207,12 +208,16 @@ def main() -> None:
     full = results["pass_at_1"]["full"]
     results["standard_error_of_full"] = stdev(full) / len(full) ** 0.5 if len(full) > 1 else None
     results["importance_ratio"] = importance_ratios(state, quick=quick)
+    kind = "quick" if quick else "lora"
+    runs = [state / f"{kind}-{name}-{seed}.yaml" for name in (*VARIANTS, "ratio") for seed in seeds]
     results["run"] = {
-        "command": f"{'QUICK=1 ' if quick else ''}python -m bench.lora",
+        "command": " ".join([f"{'QUICK=1 ' if quick else ''}python -m bench.lora", *sys.argv[1:]]),
         "seeds": seeds,
         "minutes": round((time.monotonic() - started) / 60, 1),
         "commit": describe_commit(),
+        "runs": runs_of(runs),
         "machine": describe_machine(),
+        "loadAverage": load.describe(),
     }
     everything: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     everything = everything | {"quick": results} if quick else results | {"quick": everything.get("quick")}
