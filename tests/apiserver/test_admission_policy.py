@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
+
+import pytest
+import yaml
 
 from rstar2_train.api.admission import RULES, build_policy
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.validation import check
+from scripts.docs.repository import ROOT
+from tests.kube_node.pods import restricted
 from tests.support.example_manifests import MANIFESTS
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.manifests import FAULTS, FINE, GOOD, LOCAL, changed
@@ -65,3 +71,23 @@ def fits_cluster(body: dict[str, Any]) -> bool:
     except InvalidJob:
         return False
     return True
+
+
+PODS = [
+    pytest.param(yaml.safe_load(text), id=f"{page.stem}-{number}")
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    for number, text in enumerate(
+        re.findall(
+            r"^apiVersion: v1\nkind: Pod\n.*?(?=^END$|^---$|^```$)", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+    )
+]
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_pod_of_a_page_is_admitted_at_the_restricted_level(
+    shared_api: KubeApiserver, namespace: str, pod: dict[str, Any]
+) -> None:
+    """A namespace for jobs may enforce the level: the pods that a reader creates there obey it too."""
+    shared_api.request("PUT", f"/api/v1/namespaces/{namespace}", restricted(namespace))
+    assert shared_api.rejection("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod) == ""
