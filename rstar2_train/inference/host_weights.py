@@ -58,9 +58,12 @@ def host_tensors(copy: HostCopy) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def repack_tied_head(model: Any, vllm_config: Any) -> None:
-    """Let a tied output head use the new weights of the embedding: on CPU it keeps a packed copy of the old ones."""
-    if not vllm_config.model_config.hf_config.tie_word_embeddings:
+    """Let a tied output head use the new weights of the embedding: on CPU it keeps a packed copy of the old ones.
+
+    Gemma 2 and Cohere have no head of their own: vLLM packs the embedding again itself.
+    """
+    head = getattr(model, "lm_head", None)
+    if head is None or not vllm_config.model_config.hf_config.tie_word_embeddings:
         return
-    head, embedding = model.lm_head, model.model.embed_tokens
-    head.weight = embedding.weight
+    head.weight = model.model.embed_tokens.weight
     head.quant_method.process_weights_after_loading(head)
