@@ -195,7 +195,7 @@ bench-failures: setup ## Cause every failure mode on a real API server; writes t
 bench-data: setup ## Measure how many planted overlaps and near duplicates are found in 100,000 problems
 	@$(BIN)/python -m bench.data
 
-bench-models: setup ## Compare tiny models of each family with transformers; writes the table of docs/models.md
+bench-models: setup ## Compare tiny models of each family, trained and in an engine, with transformers; writes docs/models.md (QUICK=1)
 	@$(BIN)/python -m bench.models
 
 bench-memory: setup ## Compare the memory model of rstar2 plan with real training steps (short form: QUICK=1)

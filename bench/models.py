@@ -2,15 +2,19 @@
 
 `make bench-models` writes bench/results/models.json and the table in docs/models.md. The models are of the real
 classes, with what is special in each (`tests/support/model_families.py`). Each fault of `tests/support/model_faults.py`
-is seeded too: the self-check must refuse it.
+is seeded too: the self-check must refuse it. `bench.model_engines` compares an engine with transformers too.
+
+`--only trainer` or `--only engines` measures one part, and keeps the figures of the other. `QUICK=1` measures a few
+families, and writes no file.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,11 @@ import torch
 import torch.distributed as dist
 import transformers
 
+from bench import model_engines
 from bench.provenance import describe_commit, describe_machine
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_shape import shape_of
-from rstar2_train.capacity.model_support import PROVEN, UnsupportedModel
+from rstar2_train.capacity.model_support import ADAPTED, PROVEN, UnsupportedModel
 from rstar2_train.trainer import self_check, step
 from rstar2_train.trainer.batching import distribute_rows, sft_rows
 from rstar2_train.trainer.device import ComputeDevice
@@ -38,18 +43,20 @@ RESULTS = ROOT / "bench" / "results" / "models.json"
 PAGE = ROOT / "docs" / "models.md"
 START, END = "<!-- measured: start -->", "<!-- measured: end -->"
 LENGTHS = (40, 1, 23, 64, 2)
+QUICK = ["Llama 3", "Qwen3-MoE", "Gemma 2", "Granite 3", "Phi", "Cohere2"]
+PARTS = ("trainer", "engines")
 CPU = ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
 LAYOUT = Layout(ranks=1, shards=1, tokens=256, unchecked=99)
 
 
-def measure() -> dict[str, Any]:
-    """Return a row per family and per seeded fault."""
+def measure(names: Sequence[str]) -> dict[str, Any]:
+    """Return a row per family and per seeded fault of these families."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with _one_rank(), tempfile.TemporaryDirectory() as name:
-        folders = [(family, Path(name) / str(number)) for number, family in enumerate(FAMILIES)]
+        folders = [(family, Path(name) / str(number)) for number, family in enumerate(names)]
         families = [_family(family, folder) for family, folder in folders]
-        faults = [_fault(fault, dict(folders)[family]) for fault, (family, _) in FAULTS.items()]
+        faults = [_fault(fault, dict(folders)[family]) for fault, (family, _) in FAULTS.items() if family in names]
     return {"families": families, "faults": faults}
 
 
@@ -133,14 +140,28 @@ def _one_rank() -> Iterator[None]:
 def table(result: dict[str, Any]) -> str:
     """Return the table of docs/models.md."""
     lines = [
-        "| Family | `model_type` | Padded | Packed | `validate` |",
-        "|---|---|---|---|---|",
+        "| Family | `model_type` | Padded | Packed | Engine | LoRA | `validate` |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row in sorted(result["families"], key=lambda row: row["family"].lower()):
-        packed = "refused: set `packing: false`" if "packed_refused" in row else _power(row["packed"])
+    engines = {row["family"]: row for row in result["engines"]["families"]}
+    rows = [row for row in result["families"] if row["family"] in engines]
+    for row in sorted(rows, key=lambda row: row["family"].lower()):
+        packed = "refused: set `packing: false`" if "packed_refused" in row else _bound(row["packed"])
         check = "by `config.json`" if row["model_type"] in PROVEN else "by a small model"
-        lines.append(f"| {row['family']} | `{row['model_type']}` | {_power(row['padded'])} | {packed} | {check} |")
+        engine = _engine(engines[row["family"]])
+        padded, adapter = _bound(row["padded"]), engines[row["family"]].get("adapter")
+        lora = "no" if row["model_type"] not in ADAPTED else engine if adapter is None else _bound(adapter)
+        lines.append(f"| {row['family']} | `{row['model_type']}` | {padded} | {packed} | {engine} | {lora} | {check} |")
     return "\n".join(lines)
+
+
+def _engine(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return "refused by vLLM"
+    if "refused" in row:
+        return "refused"
+    largest = max(row["difference"], row["reloaded"])
+    return _bound(largest) + (", within its window" if row["tokens"] < model_engines.TOKENS else "")
 
 
 def write_page(result: dict[str, Any]) -> None:
@@ -150,22 +171,44 @@ def write_page(result: dict[str, Any]) -> None:
     PAGE.write_text(f"{head}{START}\n\n{table(result)}\n\n{END}{tail}", encoding="utf-8")
 
 
-def _power(value: float) -> str:
-    """Return the next power of ten, because the last digits depend on the processor."""
-    return "1e-6" if value <= 1e-6 else "1e-5" if value <= 1e-5 else f"{value:.0e}"
+def _bound(value: float) -> str:
+    """Return the next of a few bounds, because the last digits depend on the processor."""
+    bounds = ("1e-6", "1e-5", "2e-5", "5e-5", "1e-4")
+    return next((bound for bound in bounds if value <= float(bound)), f"{value:.0e}")
 
 
 def main() -> None:
     """Measure, and write the result and the table."""
-    result = {
-        "command": "make bench-models",
-        "commit": describe_commit(),
-        "machine": describe_machine(),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        **measure(),
-    }
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    write_page(result)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=PARTS, help="measure one part, and keep the figures of the other")
+    only = parser.parse_args().only
+    quick = bool(os.environ.get("QUICK"))
+    names = QUICK if quick else list(FAMILIES)
+    result = json.loads(RESULTS.read_text(encoding="utf-8"))
+    source = {"commit": describe_commit(), "machine": describe_machine()}
+    command = f"{'QUICK=1 ' if quick else ''}make bench-models"
+    if only != "engines":
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        result = {
+            "command": command,
+            **source,
+            "versions": versions,
+            **measure(names),
+            "engines": result.get("engines"),
+        }
+    if only != "trainer":
+        import vllm
+
+        versions = {"vllm": vllm.__version__, "transformers": transformers.__version__}
+        result["engines"] = {
+            "command": command,
+            **source,
+            "versions": versions,
+            "families": model_engines.measure(names),
+        }
+    if not quick:
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_page(result)
     print(table(result))
     missed = [row["fault"] for row in result["faults"] if not row["refused"]]
     print(f"seeded faults refused: {len(result['faults']) - len(missed)} of {len(result['faults'])} {missed or ''}")

@@ -240,7 +240,7 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         vocabulary=int(config["vocab_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
         qk_norm=qk_norm,
-        qkv_bias=kind in ("qwen2", "qwen2_moe") or bool(config.get("attention_bias", False)),
+        qkv_bias=bool(config.get("attention_bias", False) or config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))),
         max_positions=positions if isinstance(positions, int) else None,
         **(_mixture(config, kind, expert_width) if is_mixture else {}),
     )

@@ -78,7 +78,22 @@ ENGINE_DIFFERS: Mapping[str, str] = {
 """Model types that vLLM computes wrongly, and what to do."""
 
 
-ADAPTED = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
+ADAPTED = (
+    *("bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "granite", "helium"),
+    *(
+        "hyperclovax",
+        "llama",
+        "ministral",
+        "mistral",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "qwen2",
+        "qwen3",
+        "seed_oss",
+        "smollm3",
+    ),
+)
 """Model types that can be trained with LoRA: each layer has the seven linear layers of `LoRASpec`, under these names in
 the files, in transformers and in vLLM."""
 

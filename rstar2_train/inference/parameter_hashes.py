@@ -73,13 +73,14 @@ def install() -> None:
 
 
 def engine_hashes(model: torch.nn.Module) -> dict[str, str]:
-    """Return the hash of each parameter of a vLLM model, by its name without `.weight`."""
-    hashes = {
-        name.removesuffix(".weight").replace(".routed_experts.", "."): tensor_hash([parameter])
-        for name, parameter in model.named_parameters()
-        if parameter.numel()
-    }
-    return hashes | _packed
+    """Return the hash of each parameter of a vLLM model, by its name without `.weight` and without parts of vLLM."""
+    hashes = {name: tensor_hash([parameter]) for name, parameter in model.named_parameters() if parameter.numel()}
+    return {_plain_name(name): value for name, value in hashes.items()} | _packed
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a parameter of vLLM without the parts that its experts and its layers for adapters add."""
+    return name.removesuffix(".weight").replace(".routed_experts.", ".").replace(".base_layer", "")
 
 
 def clear() -> None:

@@ -82,14 +82,22 @@ def merged_scores(base: Path, tensors: Tensors, rows: list[list[int]], *, scale:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    merge_into(model, tensors, scale=scale)
     with torch.no_grad():
-        for name, module in model.named_modules():
-            a, b = tensors.get(tensor_name(name, "lora_A")), tensors.get(tensor_name(name, "lora_B"))
-            if a is not None and b is not None:
-                module.weight += torch.from_numpy(scale * (b.astype(np.float64) @ a.astype(np.float64))).float()
         scores = []
         for row in rows:
             ids = torch.tensor([row])
             logprobs = model(ids).logits.log_softmax(-1)[0, :-1]
             scores.append(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist())
     return scores
+
+
+def merge_into(model: Any, tensors: Tensors, *, scale: float) -> None:
+    """Add scale * B A to each layer of a model of transformers, in float64 and rounded once."""
+    import torch
+
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            a, b = tensors.get(tensor_name(name, "lora_A")), tensors.get(tensor_name(name, "lora_B"))
+            if a is not None and b is not None:
+                module.weight += torch.from_numpy(scale * (b.astype(np.float64) @ a.astype(np.float64))).float()

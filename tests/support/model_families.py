@@ -124,21 +124,24 @@ UNPACKED = frozenset({"Nemotron", "StableLM"})
 
 
 def engine_fields(name: str) -> dict[str, int]:
-    """Return fields of a family with which vLLM can compute it on the CPU: its heads have 32 values."""
+    """Return fields of a family with which vLLM can compute it on the CPU: its heads have 32 values.
+
+    The vocabulary is a multiple of 64: vLLM pads others, and the embedding would have another hash.
+    """
     config = FAMILIES[name]()
-    fields = {"hidden_size": 32 * config.num_attention_heads}
+    fields = {"hidden_size": 32 * config.num_attention_heads, "vocab_size": 128}
     for field in ("head_dim", "query_pre_attn_scalar"):
         if getattr(config, field, None):
             fields[field] = 32
     return fields
 
 
-def write_family(name: str, folder: Path, **fields: Any) -> Any:
+def write_family(name: str, folder: Path, *, seed: int = 3, **fields: Any) -> Any:
     """Write a random model of a family, and return it. Biases are not zero, as they are in trained models.
 
     `fields`: of its config, in place of those of `FAMILIES`.
     """
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(FAMILIES[name](**fields), attn_implementation="eager").float().eval()
     for parameter_name, parameter in model.named_parameters():
         if "bias" in parameter_name or "norm" in parameter_name:
