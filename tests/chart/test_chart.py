@@ -54,10 +54,10 @@ ALL_OFF = (
 
 @pytest.mark.parametrize("values", [(), ("nameOverride=trainer", "fullnameOverride=other")])
 def test_chart_operator_is_known_to_doctor(rendered: Render, values: tuple[str, ...]) -> None:
-    """`rstar2 doctor --cluster` finds the Deployment, whatever its name is."""
+    """`rstar2 doctor --cluster` reads the labels of the Deployment, so it may have any name."""
     (deployment,) = (obj for obj in rendered(*values) if obj["kind"] == "Deployment")
     objects = {"deployments": [deployment | {"status": {"readyReplicas": 1}}]}
-    (finding,) = (found for found in examine(objects.get) if found.subject == "operator")
+    (finding,) = (item for item in examine(objects.get) if item.subject == "operator")
     assert finding.state == "ok", finding
 
 
