@@ -111,7 +111,7 @@ def run_comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
 
 def error_curve(job: JobState) -> list[dict[str, float]]:
     """Return the tool-error ratio of correct rollouts, and the reward, at each GRPO step, from the trajectory files."""
-    curve = []
+    curve: list[dict[str, float]] = []
     for stage in job.job().spec.stages:
         if stage.type != "GRPO":
             continue

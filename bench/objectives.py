@@ -90,7 +90,7 @@ def measure(path: Path, state: Path) -> dict[str, Any]:
     }
 
 
-def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[str, list[Any]]:
+def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[str, Any]:
     """Distil the model of GRPO (uniform) of each seed into its SFT model, in a third of the steps."""
     rows, paths = [], []
     for seed in seeds:
