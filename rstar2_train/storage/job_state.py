@@ -234,7 +234,7 @@ def _outcome(store: ObjectStore, entry: IndexEntry, state: JobState, stage: str)
 def _without(manifest: PublicationManifest, objects: Sequence[PublishedObject]) -> PublicationManifest:
     """Return a manifest without some of its objects."""
     names = {stored.name for stored in objects}
-    return manifest.model_copy(update={"objects": [each for each in manifest.objects if each.name not in names]})
+    return manifest.model_copy(update={"objects": [stored for stored in manifest.objects if stored.name not in names]})
 
 
 def _with_newest(store: ObjectStore, read: Callable[[IndexEntry], Result]) -> Result:
