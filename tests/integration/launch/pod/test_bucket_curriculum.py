@@ -20,6 +20,8 @@ from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import ENGINE_WEIGHTS, JobState
+from rstar2_train.storage.job_state import fetch_newest
+from rstar2_train.storage.source import open_store
 from tests.support.engine import Engine
 from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
 from tests.support.unsupervised_judge import UnsupervisedJudge
@@ -47,6 +49,7 @@ class Cluster:
 
     def __init__(self, source: AgenticRLJob, folder: Path, judge: str) -> None:
         self.state, self._folder, self._judge = JobState(folder / "trainer" / "smoke"), folder, judge
+        self._source = source
         job, _ = resolved_sources(source, str(self.state.root))
         for name, body in (("job.json", job), ("source.json", source)):
             (folder / name).write_text(body.model_dump_json(exclude_none=True))
@@ -87,8 +90,11 @@ class Cluster:
         self.engine.start()
 
     def digests(self) -> list[str]:
-        """Return the digests of the models of both training stages."""
-        models = [self.state.stage(name).model / "model.safetensors" for name in STAGES[:2]]
+        """Return the digests of the models of both training stages in the bucket."""
+        state = JobState(self._folder / "copy")
+        state.root.mkdir()
+        fetch_newest(open_store(self._source.spec.storage, "smoke", patience=60), state, checkpoints=False)
+        models = [state.stage(name).model / "model.safetensors" for name in STAGES[:2]]
         return [hashlib.sha256(path.read_bytes()).hexdigest() for path in models]
 
 
