@@ -33,7 +33,7 @@ _BATCH_ROPE = ("dynamic", "longrope")
 
 PROVEN = frozenset(
     {
-        *("arcee", "bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4"),
+        *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4"),
         *("gpt_neox", "granite", "granitemoe", "granitemoehybrid", "helium", "hyperclovax", "llama", "ministral"),
         *("mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3"),
         *("qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
@@ -78,21 +78,16 @@ ENGINE_DIFFERS: Mapping[str, str] = {
 """Model types that vLLM computes wrongly, and what to do."""
 
 
+REFUSED: Mapping[str, str] = {
+    "bitnet": "its published models compute with ternary weights and 8-bit activations, which the trainer does not have: "
+    "use another model",
+}
+"""Model types that the trainer computes otherwise than their published models, and what to do."""
+
+
 ADAPTED = (
-    *("bitnet", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "granite", "helium"),
-    *(
-        "hyperclovax",
-        "llama",
-        "ministral",
-        "mistral",
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "qwen2",
-        "qwen3",
-        "seed_oss",
-        "smollm3",
-    ),
+    *("cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "granite", "helium", "hyperclovax"),
+    *("llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "qwen2", "qwen3", "seed_oss", "smollm3"),
 )
 """Model types that can be trained with LoRA: each layer has the seven linear layers of `LoRASpec`, under these names in
 the files, in transformers and in vLLM."""
@@ -149,6 +144,8 @@ def find_obstacles(
         adapter: whether an adapter is trained in place of the model.
     """
     kind = config.get("model_type")
+    if kind in REFUSED:
+        yield f"model_type {kind!r}: {REFUSED[kind]}"
     if config.get("quantization_config"):
         yield "quantization_config: quantised weights cannot be trained; use the folder of the unquantised model"
     if any(config.get(name) for name in ("vision_config", "audio_config", "text_config")):

@@ -116,7 +116,6 @@ FAMILIES: Mapping[str, Callable[..., Any]] = {
     "ERNIE 4.5": _config("Ernie4_5", head_dim=8),
     "Arcee": _config("Arcee", head_dim=8),
     "HyperCLOVA X": _config("HyperCLOVAX", logits_scaling=0.5),
-    "Bitnet": _config("BitNet"),
 }
 
 UNPACKED = frozenset({"Nemotron", "StableLM"})

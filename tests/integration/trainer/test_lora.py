@@ -314,6 +314,6 @@ def test_lora_refuses_layers_of_another_form(tmp_path: Path) -> None:
     layout = Layout(ranks=1, shards=1, tokens=64, unchecked=1)
     with (
         rank_here(None) as rank,
-        pytest.raises(UnsupportedModel, match=r"only bitnet, .*, smollm3: remove lora"),
+        pytest.raises(UnsupportedModel, match=r"only cohere, .*, smollm3: remove lora"),
     ):
         load_policy(tmp_path, compute=rank.compute, chunk=16, layout=layout, adapter=SPEC)

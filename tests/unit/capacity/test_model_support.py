@@ -52,6 +52,7 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
+        ({"model_type": "bitnet"}, "model_type 'bitnet': .* ternary weights"),
         ({"logit_scale": 2.0}, "logit_scale: 2.0 changes the logits"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention cannot be packed"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64}, "rope_type dynamic"),

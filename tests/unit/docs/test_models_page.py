@@ -30,8 +30,7 @@ def test_models_that_an_engine_computes_otherwise_are_refused() -> None:
         assert ("adapter" in row) == (kinds[row["family"]] in ADAPTED and "error" not in row)
         if not refused and "error" not in row:
             assert max(row["difference"], row["reloaded"], row.get("adapter", 0.0)) < 1e-4, row
-            # Of Bitnet vLLM fuses no gate and up: only their names differ.
-            assert row["other_tensors"] == [] or row["family"] == "Bitnet", row
+            assert row["other_tensors"] == [], row
 
 
 def test_models_result_has_no_difference_and_no_missed_fault() -> None:
