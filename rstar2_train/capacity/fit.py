@@ -230,22 +230,22 @@ def misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> l
 
 
 def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
-    """Return why the trainer of a job refuses the model of a folder, by its config.json; none if the job trains none.
+    """Return why the trainer or the engines of a job refuse its model, by its config.json.
 
-    A folder without a usable config.json has none either: it is reported by those who read it.
+    A folder without a usable config.json has none: it is reported by those who read it.
     """
-    lengths = [sequence_tokens(job, stage) for stage in job.spec.stages if stage.learns]
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    if not lengths or not isinstance(config, dict):
+    if not isinstance(config, dict):
         return []
-    adapter = any(job.lora(stage) for stage in job.spec.stages)
-    longest = max(lengths)
-    obstacles = list(find_obstacles(config, packed=is_packed(job), longest=longest, adapter=adapter))
-    if any(stage.learns and stage.needs_engines for stage in job.spec.stages):
-        obstacles += find_engine_obstacles(config, longest=longest)
+    obstacles: list[str] = []
+    if learned := [sequence_tokens(job, stage) for stage in job.spec.stages if stage.learns]:
+        adapter = any(job.lora(stage) for stage in job.spec.stages)
+        obstacles += find_obstacles(config, packed=is_packed(job), longest=max(learned), adapter=adapter)
+    if sampled := longest_sequence(job):
+        obstacles += find_engine_obstacles(config, longest=sampled)
     return obstacles
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.inference import adapter_buffers, packed_experts, parameter_hashes, route_capture
 from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, read_versions, repack_tied_head
@@ -133,7 +134,7 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         files = [folder / name for name in names]

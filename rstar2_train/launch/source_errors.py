@@ -12,6 +12,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.fit import is_packed, model_obstacles
 from rstar2_train.capacity.frozen_model import find_frozen_model_errors, frozen_models
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
+from rstar2_train.capacity.weight_files import ambiguous_weights
 
 
 def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -28,7 +29,7 @@ def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
 
 
 def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
-    """Return why the trainer refuses the models of a job whose sources are paths: field -> reasons.
+    """Return why the trainer or the engines refuse the models of a job whose sources are paths: field -> reasons.
 
     A model type that no test proves is measured with a small random model. The base install cannot measure.
     """
@@ -38,10 +39,12 @@ def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
             continue
         if reasons := _measured_obstacles(other, packed=is_packed(job)):
             errors[field] = f"{other}/config.json: {'; '.join(reasons)}"
-    if not (folder / "config.json").is_file() or not any(stage.learns for stage in job.spec.stages):
+    if not (folder / "config.json").is_file():
         return errors
+    if error := ambiguous_weights(folder):
+        return errors | {"spec.model.source": error}
     obstacles = model_obstacles(job, folder)
-    if not obstacles and not is_proven(folder):
+    if not obstacles and any(stage.learns for stage in job.spec.stages) and not is_proven(folder):
         obstacles = _measured_obstacles(folder, packed=is_packed(job))
     return errors | ({"spec.model.source": f"{folder}/config.json: {'; '.join(obstacles)}"} if obstacles else {})
 

@@ -17,10 +17,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
+from rstar2_train.capacity.weight_files import INDEX, SINGLE
 from rstar2_train.trainer import lora
 from rstar2_train.trainer.adapter_sum import merged
 from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
-from rstar2_train.trainer.model_files import INDEX, SINGLE, tensor_files
+from rstar2_train.trainer.model_files import tensor_files
 from rstar2_train.trainer.sharding import tensor_shape
 from rstar2_train.weights import adapter_folder
 from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity

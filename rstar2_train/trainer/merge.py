@@ -12,9 +12,10 @@ from pathlib import Path
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
-from rstar2_train.trainer.model_files import INDEX, copy_companions, tensor_files
+from rstar2_train.trainer.model_files import copy_companions, tensor_files
 from rstar2_train.weights.adapter_check import find_difference, inspect_adapter
 from rstar2_train.weights.adapter_folder import TENSORS, folder_digest, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid

@@ -17,8 +17,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+from rstar2_train.capacity.weight_files import INDEX, SINGLE
+
 BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Tensors of old files that the constructors compute today."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")

@@ -34,7 +34,7 @@ def test_command_refuses_a_model_by_its_config(
 ) -> None:
     """A model that the trainer does not compute exactly is refused before anything starts."""
     monkeypatch.chdir(tmp_path)
-    file = write_job(tmp_path, {"model_type": "mixtral", "num_local_experts": 8})
+    file = write_job(tmp_path, {"model_type": "phimoe", "num_local_experts": 8})
     assert main([command, str(file)]) != 0
     printed = capsys.readouterr()
     assert "spec.model.source" in printed.err + printed.out
@@ -43,7 +43,7 @@ def test_command_refuses_a_model_by_its_config(
 
 def test_preflight_refuses_a_model_by_its_config(tmp_path: Path) -> None:
     """`rstar2 run` refuses it too, with its other missing files."""
-    file = write_job(tmp_path, {"model_type": "mixtral", "num_local_experts": 8})
+    file = write_job(tmp_path, {"model_type": "phimoe", "num_local_experts": 8})
     job, _ = preflight.read_job(file)
     with pytest.raises(preflight.PreflightError, match=r"spec.model.source: .*config.json: num_local_experts: "):
         preflight.resolve_sources(job, manifest=file, state=JobState(tmp_path / "state"))
@@ -69,7 +69,7 @@ def test_validate_needs_no_trainer(
     printed = capsys.readouterr().out
     assert ": valid, " in printed and ("were not read" in printed) is local
     if local:  # the model's config.json is still checked
-        (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
+        (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "phimoe", "num_local_experts": 8}))
         assert main(["validate", str(file)]) != 0
         assert "mixtures of experts" in capsys.readouterr().err
 

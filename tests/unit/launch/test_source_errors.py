@@ -11,10 +11,11 @@ import pytest
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.launch.model_folder import ModelNotFound, read_config
 from rstar2_train.launch.pod.prepare import provide_sources
 from rstar2_train.launch.source_errors import find_model_errors
 
-MIXTURE = {"model_type": "mixtral", "num_local_experts": 8}
+MIXTURE = {"model_type": "phimoe", "num_local_experts": 8}
 TRAINS = {"name": "sft", "type": "SFT", "sft": {"data": "{folder}/rows.jsonl"}}
 SAMPLES = {"name": "eval", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "{folder}/b.jsonl"}]}}
 
@@ -42,6 +43,41 @@ def test_model_that_only_samples_is_not_refused(tmp_path: Path) -> None:
     """The engine of a job without a stage that learns may serve models that the trainer does not compute."""
     assert find_model_errors(job(tmp_path, MIXTURE, SAMPLES)) == {}
     assert find_model_errors(job(tmp_path, {"model_type": "qwen3"}, TRAINS)) == {}
+
+
+@pytest.mark.parametrize("stage", [SAMPLES, TRAINS])
+def test_model_that_engines_compute_otherwise_is_refused(stage: dict[str, Any], tmp_path: Path) -> None:
+    """A job that only samples would report another model's answers; SFT without validation has no engine."""
+    errors = find_model_errors(job(tmp_path, {"model_type": "qwen3", "attention_bias": True}, stage))
+    assert ("attention_bias: True is not supported" in errors.get("spec.model.source", "")) is (stage is SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["model.safetensors"], None),
+        (["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"], None),
+        (["other.safetensors"], None),
+        (["pytorch_model.bin"], None),
+        (["model.safetensors", "consolidated.safetensors"], "consolidated.safetensors"),
+        (["other.safetensors", "consolidated-00001.safetensors"], "consolidated-00001.safetensors"),
+        (["model.safetensors", "adapter_model.safetensors"], "adapter_model.safetensors"),
+        (["model.safetensors", "model-1.safetensors", "model.safetensors.index.json"], "model.safetensors"),
+    ],
+)
+def test_folder_with_other_weights_is_refused(files: list[str], named: str | None, tmp_path: Path) -> None:
+    """An engine would read them in place of the model's: Mistral's own format first, else all safetensors."""
+    for name in files:
+        (tmp_path / name).touch()
+    if "model.safetensors.index.json" in files:
+        shards = {name: name for name in files if name.startswith("model-")}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    for stage in (SAMPLES, TRAINS):
+        errors = find_model_errors(job(tmp_path, {"model_type": "qwen3"}, stage))
+        assert (f": {named}: weights other than" in errors["spec.model.source"]) if named else not errors
+    if named:
+        with pytest.raises(ModelNotFound, match=f": {named}: weights other than"):
+            read_config(tmp_path, needs_tokenizer=False)
 
 
 def test_model_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
