@@ -34,6 +34,6 @@ def ambiguous_weights(folder: Path) -> str | None:
         return None
     names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
     return (
-        f"{folder}: {names}: weights other than those of {home}, which an engine could load in their place: move them out "
-        "of the folder"
+        f"{folder}: {names}: weights other than those of {home}, which an engine could load in their place: move them "
+        "out of the folder"
     )

@@ -27,8 +27,8 @@ def read_config(folder: Path, *, needs_tokenizer: bool) -> dict[str, Any]:
     missing = [name for name, patterns in needed.items() if not any(any(folder.glob(pattern)) for pattern in patterns)]
     if missing:
         raise ModelNotFound(f"{folder} is not a model in the Hugging Face format: it has no {' and no '.join(missing)}")
-    if error := ambiguous_weights(folder):
-        raise ModelNotFound(error)
+    if ambiguous := ambiguous_weights(folder):
+        raise ModelNotFound(ambiguous)
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
