@@ -18,7 +18,8 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.state_dir import ENGINE_WEIGHTS
 from rstar2_train.inference.weight_update import BucketUpdate, FileUpdate, WeightUpdate
 from rstar2_train.orchestrator.context import StageContext
-from rstar2_train.storage.folders import FolderPublisher
+from rstar2_train.storage.folders import FolderPublisher, JobClaim
+from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import StorageError, StorageUnavailable
@@ -45,17 +46,18 @@ class SharedWeights:
         """No request is sent. `patience`: seconds of tries; `request`: seconds of the retries of one request."""
         self._ctx = ctx
         self._patience = patience
-        store = open_store(ctx.job.spec.storage, f"{ctx.job.metadata.name}/{ENGINE_WEIGHTS}", patience=request)
+        name = ctx.job.metadata.name
+        store = open_store(ctx.job.spec.storage, f"{name}/{ENGINE_WEIGHTS}", patience=request)
+        job = open_store(ctx.job.spec.storage, name, patience=request)
         self._address = store.address
-        self._publisher = FolderPublisher(store)
-        self._used = False
+        self._publisher = FolderPublisher(store, JobClaim(job, launch_start(ctx.job, ctx.stage.name, ctx.attempt)))
         self._loaded: list[list[Path]] = []
         """Folders of the last versions that the engines have loaded, the newest last."""
 
     async def share(self, update: WeightUpdate) -> BucketUpdate:
         """Publish the folders of an update; return the update that engines can load. Raises StageFailed."""
         assert isinstance(update, FileUpdate), "validation refuses weightTransport Collective with a bucket"
-        started, self._used = time.monotonic(), True
+        started = time.monotonic()
         published = {folder: await self._retried(partial(self._publisher.publish, folder)) for folder in update.folders}
         log.info("weights of %s: in the bucket after %.1f s", update.version, time.monotonic() - started)
         return BucketUpdate(update, published)
@@ -68,8 +70,7 @@ class SharedWeights:
 
     async def close(self) -> None:
         """Delete all weights: the next stage publishes those that its engines need."""
-        if self._used:
-            await self._retain(set())
+        await self._retain(set())
 
     async def _retain(self, folders: set[Path]) -> None:
         try:

@@ -9,6 +9,7 @@
 - `verified_read`: reads publications: every block is compared with its digest.
 - `state_files`: the files of a job's state folder that are published, and a consistent copy of them.
 - `folders`: publishes folders, and copies them to the disks of other machines.
+- `pod_starts`: the starts of a job's pods, which the index of its state orders. Pure.
 - `job_state`: restores and publishes the state folder of a job.
 - `source`: opens the bucket of a job; downloads the object or prefix of a `source` or `data` field into a folder.
 - `probe`: tries the operations that publications need.

@@ -4,7 +4,8 @@
     reader: FolderCache.copies ─> manifest of the entry ─> verified blocks
 
 A reader gets the entry from the writer, so it reads no index. A copy is named by the digest of its manifest: a name
-never has other content.
+never has other content. The folders of a job belong to the pod that has claimed the job's state: a late pod of an
+earlier attempt claims, publishes and deletes nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.storage.manifest import IndexEntry
-from rstar2_train.storage.publication import PublicationWriter
+from rstar2_train.storage.manifest import IndexEntry, PodStart, PublicationIndex
+from rstar2_train.storage.publication import Fenced, PublicationWriter
 from rstar2_train.storage.store import ObjectStore, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
 
@@ -23,12 +25,30 @@ KEPT_ORDERS = 2
 """Orders before the present one whose copies stay: a program may still read them."""
 
 
-class FolderPublisher:
-    """The folders that one process has published. The first use claims the store, and fences all earlier processes."""
+@dataclass(frozen=True, slots=True)
+class JobClaim:
+    """The claim of a pod on the state of its job."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        """`store`: of these folders alone. No request is sent."""
+    store: ObjectStore
+    """The job's objects."""
+    start: PodStart
+
+    def check(self) -> None:
+        """Raise Fenced if another pod has claimed the state since. Raises StorageError."""
+        index, _ = read_index(self.store)
+        if index.start != self.start:
+            owner = f"{index.start}" if index.start else "no pod"
+            raise Fenced(f"{self.store.address}: the state of the job belongs to {owner}, not to {self.start}")
+
+
+class FolderPublisher:
+    """The folders that one process has published. The first publication claims the store, and fences all earlier
+    processes."""
+
+    def __init__(self, store: ObjectStore, claim: JobClaim | None = None) -> None:
+        """`store`: of these folders alone; `claim`: of their job, None: they belong to no job. No request is sent."""
         self._store = store
+        self._claim = claim
         self._writer: PublicationWriter | None = None
         self._number = 0
         self._published: dict[Path, tuple[_Signature, IndexEntry]] = {}
@@ -38,7 +58,8 @@ class FolderPublisher:
     def publish(self, folder: Path) -> IndexEntry:
         """Publish the files of a folder, unless it was published and has not changed since; return the entry.
 
-        Hidden files are left out. Raises Fenced if a later process has claimed the store, StorageError, OSError.
+        Hidden files are left out. Raises Fenced if a later process has claimed the store or the job, StorageError,
+        OSError.
         """
         with self._lock:
             files = _files(folder)
@@ -48,6 +69,7 @@ class FolderPublisher:
                 return known[1]
             if not files:
                 raise StorageRejected(f"{folder} has no files to publish")
+            self._check_claim()
             writer = self._opened()
             self._number += 1  # a name is used once, also by a try that fails
             entry = writer.publish(f"folder-{self._number:06d}", files)
@@ -55,21 +77,37 @@ class FolderPublisher:
             return entry
 
     def retain(self, folders: Collection[Path]) -> None:
-        """Withdraw all publications except those of `folders`, and delete what only they have. Raises as `publish`."""
+        """Withdraw all publications except those of `folders`, and delete what only they have.
+
+        Nothing before the first publication: what earlier processes left is deleted by the claim. Raises as `publish`.
+        """
         with self._lock:
+            if self._writer is None:
+                return
+            self._check_claim()
             kept = {folder: known for folder, known in self._published.items() if folder in folders}
-            self._opened().retain({entry.name for _, entry in kept.values()})
+            self._writer.retain({entry.name for _, entry in kept.values()})
             self._published = kept
 
     def _opened(self) -> PublicationWriter:
         if self._writer is None:
             index, _ = read_index(self._store)
             writer = PublicationWriter(self._store, index.attempt + 1)
-            index = writer.claim()
+            index = writer.claim(self._claimed)
             self._number = max((int(entry.name.rpartition("-")[2]) for entry in index.publications), default=0)
             writer.sweep()
             self._writer = writer
         return self._writer
+
+    def _claimed(self, index: PublicationIndex) -> PublicationIndex:
+        """Return the claimed index. Checks the job's claim after the read of the index: if a later pod claims both
+        meanwhile, the index has another version, and the check is repeated."""
+        self._check_claim()
+        return index
+
+    def _check_claim(self) -> None:
+        if self._claim is not None:
+            self._claim.check()
 
 
 class FolderCache:

@@ -104,6 +104,11 @@ class PodStart(_Document):
     attempt: Attempt = 0
     """Number of the stage's attempt, from 1; 0: not program launch."""
 
+    def __str__(self) -> str:
+        """Return the pod in words."""
+        pod = f"attempt {self.attempt} of stage {self.stage}" if self.stage else f"program {self.program}"
+        return f"{pod} of job {self.uid}"
+
 
 class PublicationIndex(_Document):
     """The visible publications, the oldest first, and the attempt that may change them."""

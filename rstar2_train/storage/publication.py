@@ -150,12 +150,13 @@ class PublicationWriter:
         The listing only finds objects to delete. A fenced process can make none of them visible any more. Raises
         Fenced, also without a claim.
         """
+        listed = list(self._store.list(ATTEMPTS))  # before the check: a later process uploads only after its claim
         index, _ = read_index(self._store)
         if (index.attempt, index.writer) != (self.attempt, self.writer):
             raise self._fenced(index)
         named = self._names(index.publications)
         own = f"{ATTEMPTS}/{self._home}/"
-        unused = [item.name for item in self._store.list(ATTEMPTS) if item.name not in named]
+        unused = [item.name for item in listed if item.name not in named]
         unused = [name for name in unused if not name.startswith(own)]
         for name in unused:
             self._store.delete(name)

@@ -28,11 +28,12 @@ from rstar2_train.api.loader import read_source
 from rstar2_train.api.state_dir import JobState, StageState, read_attempt
 from rstar2_train.launch.pod import ray_cluster
 from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
-from rstar2_train.launch.pod.bucket import PodBucket, pod_start
+from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.pod.prepare import provide_sources
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
+from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Tracker
@@ -98,7 +99,7 @@ class _TrainerPod:
         self._stage = job.stage(options.stage)
         self._attempt = AttemptRecord(attempt=options.attempt, uid=job.metadata.uid)
         self._state = JobState(options.state)
-        self._bucket = PodBucket(job, self._state, pod_start(job, options.stage, options.attempt))
+        self._bucket = PodBucket(job, self._state, launch_start(job, options.stage, options.attempt))
         self._env = os.environ | ray_cluster.environment(read_secret(ENGINE_TOKEN) or "")
         self._background: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()

@@ -160,24 +160,5 @@ class PodBucket:
             raise StageFailed("BadConfiguration", _message(error), retryable=False) from error
 
 
-def pod_start(job: AgenticRLJob, stage: str, attempt: int) -> PodStart:
-    """Return the start of a pod of a stage's attempt."""
-    return PodStart(uid=_uid(job), program="launch", stage=stage, attempt=attempt)
-
-
-def prepare_start(job: AgenticRLJob) -> PodStart:
-    """Return the start of the pod that prepares a job."""
-    return PodStart(uid=_uid(job), program="prepare")
-
-
-def report_start(job: AgenticRLJob) -> PodStart:
-    """Return the start of the pod that writes the report."""
-    return PodStart(uid=_uid(job), program="report")
-
-
-def _uid(job: AgenticRLJob) -> str:
-    return job.metadata.uid or "none"
-
-
 def _message(error: StorageError) -> str:
     return f"spec.storage.url: {error}"[:MESSAGE_LENGTH]

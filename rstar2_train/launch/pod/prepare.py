@@ -23,11 +23,12 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import download_bucket, resolve
 from rstar2_train.inference.engine_errors import EngineUnavailable
-from rstar2_train.launch.pod.bucket import PodBucket, prepare_start
+from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
 from rstar2_train.launch.source_errors import find_source_errors
 from rstar2_train.rollout.teacher_check import find_teacher_errors
+from rstar2_train.storage.pod_starts import prepare_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 from rstar2_train.tracking.tracker import Tracker

@@ -16,8 +16,9 @@ from rstar2_train.api.contracts import ExitCode, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import build_report, write_report
-from rstar2_train.launch.pod.bucket import PodBucket, report_start
+from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.report_tables import ReportTables
+from rstar2_train.storage.pod_starts import report_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.tracking.shipper import ship
 from rstar2_train.tracking.tracker import Tracker

@@ -19,6 +19,8 @@ from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.shared_weights import SharedWeights
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.folders import FolderCache
+from rstar2_train.storage.pod_starts import launch_start
+from rstar2_train.storage.publication import PublicationWriter
 from rstar2_train.storage.store import CorruptObject, StorageUnavailable
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.weights.adapter_check import verify_adapter
@@ -58,9 +60,16 @@ def attempt(new_attempt: NewAttempt, tmp_path: Path) -> Any:
     def create(**spec: Any) -> StageContext:
         ctx = new_attempt(storage={"url": f"file://{tmp_path}/bucket"}, **spec)
         ctx.endpoints = dataclasses.replace(ctx.endpoints, bucket=True)
+        claim(ctx, tmp_path)
         return ctx
 
     return create
+
+
+def claim(ctx: StageContext, tmp_path: Path) -> None:
+    """Claim the state of the job, as the pod of an attempt does before it starts the orchestrator."""
+    job, start = LocalFolder(tmp_path / "bucket" / "demo"), launch_start(ctx.job, ctx.stage.name, ctx.attempt)
+    PublicationWriter(job, read_index(job)[0].attempt + 1).claim(lambda index: index.claimed(start))
 
 
 def connected(ctx: StageContext, bucket: LocalFolder, tmp_path: Path) -> tuple[RolloutSession, Disk]:
@@ -117,7 +126,8 @@ async def test_engines_with_the_trainers_disk_need_no_bucket(attempt: Any, tmp_p
     session._pool.push = push  # type: ignore[method-assign,assignment]
     await session.weights.push_folder(tmp_path, "start")
     await session.weights.close()
-    assert pushed == [FolderUpdate.make(tmp_path, "start")] and not (tmp_path / "bucket").exists()
+    assert pushed == [FolderUpdate.make(tmp_path, "start")]
+    assert not (tmp_path / "bucket" / "demo" / "engine_weights").exists()
 
 
 @pytest.fixture
@@ -182,16 +192,39 @@ async def test_lasting_failure_ends_the_stage(
     assert (failure.value.reason, failure.value.retryable) == (reason, retryable)
 
 
-async def test_push_of_a_replaced_attempt_fails(attempt: Any, tmp_path: Path) -> None:
-    """An orchestrator that another one has replaced publishes no weights."""
-    early, late = SharedWeights(attempt()), SharedWeights(attempt())
+@pytest.mark.parametrize("published", [True, False])
+async def test_push_of_a_replaced_attempt_fails(
+    attempt: Any, bucket: LocalFolder, tmp_path: Path, published: bool
+) -> None:
+    """An orchestrator that another one has replaced publishes and deletes no weights, also with its first version."""
+    early, late = attempt(), attempt()
+    late.attempt = 2
+    old, live = SharedWeights(early), SharedWeights(late)
     update = FolderUpdate.make(_model(tmp_path), "v1")
-    await early.share(update)
-    await late.share(update)
+    if published:
+        await old.share(update)
+    claim(late, tmp_path)
+    await live.share(update)
+    before = {item.name for item in bucket.list()}
     (update.folder / "config.json").write_text("other")
-    with pytest.raises(StageFailed) as failure:
-        await early.share(update)
+    with pytest.raises(StageFailed, match="belongs to attempt 2 of stage") as failure:
+        await old.share(update)
     assert failure.value.reason == "StaleAttempt"
+    await old.prune(update)
+    await old.close()
+    assert {item.name for item in bucket.list()} == before
+    await live.share(update)
+
+
+async def test_close_without_a_version_sends_no_request(attempt: Any, broken: list[Exception], tmp_path: Path) -> None:
+    """An attempt that has published nothing claims nothing at its end."""
+    broken.append(StorageUnavailable("503 SlowDown: busy"))
+    shared = SharedWeights(attempt(), patience=0)
+    with pytest.raises(StageFailed):
+        await shared.share(FolderUpdate.make(_model(tmp_path), "v1"))
+    broken.clear()
+    await shared.close()
+    assert not (tmp_path / "bucket" / "demo" / "engine_weights").exists()
 
 
 def _model(tmp_path: Path) -> Path:

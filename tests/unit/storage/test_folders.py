@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rstar2_train.storage.folder import LocalFolder
-from rstar2_train.storage.folders import KEPT_ORDERS, FolderCache, FolderPublisher
-from rstar2_train.storage.publication import Fenced
-from rstar2_train.storage.store import CorruptObject, ObjectMissing, StorageRejected, StorageUnavailable
+from rstar2_train.storage.folders import KEPT_ORDERS, FolderCache, FolderPublisher, JobClaim
+from rstar2_train.storage.manifest import PodStart
+from rstar2_train.storage.publication import Fenced, PublicationWriter
+from rstar2_train.storage.store import CorruptObject, ObjectMissing, StorageRejected, StorageUnavailable, StoredObject
 from rstar2_train.storage.verified_read import read_index
 from tests.unit.storage.test_job_state import CountingStore
 
@@ -118,6 +120,50 @@ def test_later_publisher_fences_and_cleans(store: CountingStore, tmp_path: Path)
     assert read_index(store)[0].publications == [entry]
 
 
+def test_late_publisher_deletes_no_upload(tmp_path: Path) -> None:
+    """A process that a later one fences while it cleans deletes no object that the later one uploads meanwhile."""
+    newer, uploads = version(tmp_path, 2), list[str]()
+
+    class Slow(LocalFolder):
+        def list(self, prefix: str = "") -> Iterator[StoredObject]:
+            """Let another process claim the store and upload an object before the listing."""
+            late = PublicationWriter(LocalFolder(tmp_path / "bucket"), 9)
+            late.claim()
+            self.upload(f"attempts/9-{late.writer}/objects/{'0' * 64}", newer / "number")
+            uploads.extend(item.name for item in super().list(prefix))
+            return iter([*super().list(prefix)])
+
+    with pytest.raises(Fenced):
+        FolderPublisher(Slow(tmp_path / "bucket")).publish(version(tmp_path, 1))
+    assert uploads and set(uploads) <= {item.name for item in LocalFolder(tmp_path / "bucket").list()}
+
+
+def test_claim_of_a_replaced_pod_is_repeated(store: CountingStore, tmp_path: Path) -> None:
+    """A pod that another one replaces between the check of the job and the claim of the folders claims nothing."""
+    job = LocalFolder(tmp_path / "job")
+    starts = [PodStart(uid="one", program="launch", stage="rl", attempt=number) for number in (1, 2)]
+    live: list[FolderPublisher] = []
+
+    class Paused(LocalFolder):
+        def put_if_absent(self, name: str, body: bytes) -> str:
+            if not live:
+                claim_job(job, starts[1])
+                live.append(FolderPublisher(store, JobClaim(job, starts[1])))
+                live[0].publish(version(tmp_path, 2))
+            return super().put_if_absent(name, body)
+
+    claim_job(job, starts[0])
+    early = FolderPublisher(Paused(tmp_path / "bucket"), JobClaim(job, starts[0]))
+    with pytest.raises(Fenced, match="belongs to attempt 2 of stage rl of job one, not to attempt 1"):
+        early.publish(version(tmp_path, 1))
+    live[0].publish(version(tmp_path, 3))
+
+
+def claim_job(job: LocalFolder, start: PodStart) -> None:
+    writer = PublicationWriter(job, read_index(job)[0].attempt + 1)
+    writer.claim(lambda index: index.claimed(start))
+
+
 def test_interrupted_publication_is_repeated(store: CountingStore, tmp_path: Path) -> None:
     """A publication whose requests fail at any point is repeated, and is then complete."""
     folder, at, done = version(tmp_path, 1), 0, False
@@ -133,7 +179,9 @@ def test_interrupted_publication_is_repeated(store: CountingStore, tmp_path: Pat
             (copy,) = FolderCache(own, tmp_path / f"disk-{at}").copies([publisher.publish(folder)])
             assert content(copy) == content(folder)
             publisher.retain(())
-            FolderPublisher(own).retain(())  # what the first try left
+            again = FolderPublisher(own)
+            again.publish(version(tmp_path, 2))  # deletes what the first try left
+            again.retain(())
             assert [item.name for item in LocalFolder(tmp_path / f"bucket-{at}").list()] == ["index.json"]
     assert at > 5
 

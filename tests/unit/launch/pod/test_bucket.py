@@ -13,11 +13,12 @@ from rstar2_train.api.contracts import CheckpointRef, Outcome, StageFailed, writ
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
-from rstar2_train.launch.pod.bucket import PodBucket, pod_start, prepare_start, report_start
+from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.state_upload import UploadTimes
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.manifest import PodStart, PublicationIndex
+from rstar2_train.storage.pod_starts import launch_start, prepare_start, report_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import AccessDenied, StorageUnavailable
 from tests.support.manifests import changed
@@ -89,7 +90,7 @@ def test_bucket_attempts_continue_on_empty_disks(job: AgenticRLJob, tmp_path: Pa
 
     async def attempt(number: int) -> list[str]:
         state = disk(tmp_path, f"attempt-{number}")
-        bucket = bucket_of(job, state, pod_start(job, "sft", number))
+        bucket = bucket_of(job, state, launch_start(job, "sft", number))
         assert bucket.open() and (state.root / "models" / ".rstar2-complete").exists()
         names = sorted(path.name for path in state.stage("sft").checkpoints.glob("*"))
         bucket.publish()
@@ -124,7 +125,7 @@ def test_bucket_attempt_downloads_the_checkpoints_that_it_needs(tmp_path: Path) 
     stages = [stage.name for stage in job.spec.stages]
     for number, name in enumerate(stages):
         state = disk(tmp_path, name)
-        bucket = bucket_of(job, state, pod_start(job, name, 1))
+        bucket = bucket_of(job, state, launch_start(job, name, 1))
         bucket.open()
         paths = {path.relative_to(state.root).as_posix() for path in state.root.glob("stages/*/checkpoints/*")}
         learns = job.spec.stages[number].learns
@@ -151,9 +152,9 @@ def test_bucket_attempt_downloads_the_checkpoints_that_it_needs(tmp_path: Path) 
 
 def test_bucket_late_attempt_stops_without_a_claim(job: AgenticRLJob, tmp_path: Path) -> None:
     """Attempt 2 stays the owner if the pod of attempt 1 starts late; a new preparation only reads then."""
-    second = bucket_of(job, disk(tmp_path, "second"), pod_start(job, "sft", 2))
+    second = bucket_of(job, disk(tmp_path, "second"), launch_start(job, "sft", 2))
     second.open()
-    for start in (pod_start(job, "sft", 1), prepare_start(job)):
+    for start in (launch_start(job, "sft", 1), prepare_start(job)):
         with pytest.raises(Fenced, match="attempt 2 of stage sft has started"):
             bucket_of(job, disk(tmp_path, "late"), start).open()
     second.publish()
@@ -162,15 +163,15 @@ def test_bucket_late_attempt_stops_without_a_claim(job: AgenticRLJob, tmp_path: 
 
 def test_bucket_attempt_of_an_ended_stage_claims_nothing(job: AgenticRLJob, tmp_path: Path) -> None:
     """A late pod of a stage that has ended gets the state and its outcome, and the next stage stays the owner."""
-    first = bucket_of(job, disk(tmp_path, "first"), pod_start(job, "sft", 1))
+    first = bucket_of(job, disk(tmp_path, "first"), launch_start(job, "sft", 1))
     first.open()
     outcome = Outcome(stage="sft", attempt=1, outcome="completed", reason="Completed")
     write_model(disk(tmp_path, "first").stage("sft").outcome_file, outcome)
     first.publish()
-    second = bucket_of(job, disk(tmp_path, "second"), pod_start(job, job.spec.stages[1].name, 1))
+    second = bucket_of(job, disk(tmp_path, "second"), launch_start(job, job.spec.stages[1].name, 1))
     assert second.open()
     late = disk(tmp_path, "late")
-    assert not bucket_of(job, late, pod_start(job, "sft", 1)).open()
+    assert not bucket_of(job, late, launch_start(job, "sft", 1)).open()
     assert late.stage("sft").outcome() == outcome
     second.publish()
 
@@ -179,11 +180,11 @@ def test_bucket_fenced_attempt_is_stopped(job: AgenticRLJob, tmp_path: Path) -> 
     """An attempt on a lost node notices the next one at its next upload, publishes nothing, and knows why."""
 
     async def play() -> None:
-        first = bucket_of(job, disk(tmp_path, "first"), pod_start(job, "sft", 1))
+        first = bucket_of(job, disk(tmp_path, "first"), launch_start(job, "sft", 1))
         first.open()
         first.publish()
         first.follow()
-        bucket_of(job, disk(tmp_path, "second"), pod_start(job, "sft", 2)).open()
+        bucket_of(job, disk(tmp_path, "second"), launch_start(job, "sft", 2)).open()
         (disk(tmp_path, "first").stage("sft").checkpoints / "step-000001").mkdir(parents=True)
         (disk(tmp_path, "first").stage("sft").checkpoints / "step-000001" / "manifest.json").write_text("1")
         async with asyncio.timeout(30):
@@ -194,7 +195,7 @@ def test_bucket_fenced_attempt_is_stopped(job: AgenticRLJob, tmp_path: Path) -> 
 
     asyncio.run(play())
     third = disk(tmp_path, "third")
-    bucket_of(job, third, pod_start(job, "sft", 3)).open()
+    bucket_of(job, third, launch_start(job, "sft", 3)).open()
     assert not third.stage("sft").checkpoints.exists()
 
 
@@ -215,7 +216,7 @@ def test_bucket_without_answer_is_the_outcome(
 
     monkeypatch.setattr(LocalFolder, "read", read)
     with pytest.raises(StageFailed, match=str(error).split(":")[0]) as caught:
-        bucket_of(job, disk(tmp_path, "pod"), pod_start(job, "sft", 1)).open()
+        bucket_of(job, disk(tmp_path, "pod"), launch_start(job, "sft", 1)).open()
     assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
 
 
@@ -223,7 +224,7 @@ def test_bucket_outage_is_in_the_progress(job: AgenticRLJob, tmp_path: Path, mon
     """While the bucket does not answer, the progress has the server's words; at the end they are the failure."""
 
     async def play() -> None:
-        bucket = bucket_of(job, disk(tmp_path, "pod"), pod_start(job, "sft", 1))
+        bucket = bucket_of(job, disk(tmp_path, "pod"), launch_start(job, "sft", 1))
         bucket.open()
         bucket.publish()
         assert bucket.outage() == {}
@@ -242,7 +243,7 @@ def test_bucket_outage_is_in_the_progress(job: AgenticRLJob, tmp_path: Path, mon
 def test_bucket_of_a_claim_does_nothing(tmp_path: Path) -> None:
     """The pods of a job with a claim send no request."""
     job = load(changed("spec.seed", 1))
-    bucket = bucket_of(job, disk(tmp_path, "pod"), pod_start(job, "sft", 1))
+    bucket = bucket_of(job, disk(tmp_path, "pod"), launch_start(job, "sft", 1))
     assert not bucket.open()
     bucket.publish()
     bucket.follow()
