@@ -79,8 +79,8 @@ ENGINE_DIFFERS: Mapping[str, str] = {
 
 
 REFUSED: Mapping[str, str] = {
-    "bitnet": "its published models compute with ternary weights and 8-bit activations, which the trainer does not have: "
-    "use another model",
+    "bitnet": "its published models compute with ternary weights and 8-bit activations, which the trainer does not "
+    "have: use another model",
 }
 """Model types that the trainer computes otherwise than their published models, and what to do."""
 
