@@ -18,9 +18,7 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
         known, answer = (mapped(side, _without_arrow) for side in (known, answer))
     directions = [any(map(_is_direction, nodes(side))) for side in (known, answer)]
     if directions[0] != directions[1]:
-        known, answer = (
-            mapped(side, lambda node: node.parts[0] if _is_direction(node) else None) for side in (known, answer)
-        )
+        known, answer = (mapped(side, _without_direction) for side in (known, answer))
     known, answer = _without_functions(known, answer)
     answer = _engineering(answer, known)
     known = _engineering(known, answer)
@@ -96,6 +94,14 @@ def _without_arrow(node: Node) -> Node | None:
     if node.kind == "name" and node.text.startswith("vec "):
         return Node("reals") if node.text == "vec R" else Node("name", text=node.text[4:])
     return None
+
+
+def _without_direction(node: Node) -> Node | None:
+    r"""Return a value without its unit vector. A sum of several directions, such as `2\hat{r}+3\hat\theta`, stays."""
+    if node.kind == "add":
+        terms = [part.parts[0] if part.kind == "neg" else part for part in node.parts]
+        return node if len({part.parts[1].text if _is_direction(part) else "" for part in terms}) > 1 else None
+    return node.parts[0] if _is_direction(node) else None
 
 
 def _is_direction(node: Node) -> bool:
