@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.model_defaults import with_defaults
 from rstar2_train.capacity.model_support import MIXTURES, expert_count
 
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
@@ -24,7 +25,8 @@ _SHARED_WIDTH = {"qwen2_moe": "shared_expert_intermediate_size"}
 """Field with the width of an expert that computes all tokens, by model type."""
 _HEAD_NORMS, _WIDE_NORMS = ("exaone4", "qwen3", "qwen3_moe"), ("olmo2", "olmo3", "olmoe")
 """Model types that normalise queries and keys: each head with the same weights, or all heads together."""
-_VARIANT = re.compile(r"-(base|instruct|thinking|math|coder)(-\d+)?$")
+_VARIANT = re.compile(r"-(base|chat|instruct|thinking|math|coder|v\d+(\.\d+)*|\d{4})(?=-|$)")
+"""Parts of a name that do not change the shape: the purpose of a variant, its version, its date."""
 
 
 class UnknownModel(ValueError):
@@ -193,14 +195,18 @@ def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
             raise UnknownModel(f"spec.model.source: {file} cannot be used: {error}") from error
     models = _known_models()
     name = source.split("@")[0].split("/")[-1]
-    key = "generated" if source.startswith("generated://") else _VARIANT.sub("", name.lower())
+    key = "generated" if source.startswith("generated://") else _without_variant(name)
     for known, config in models.items():
-        if key == known.lower():
+        if key == _without_variant(known):
             return shape_of(config, name=name)
     raise UnknownModel(
         f"spec.model.source: the shape of {source} is not known. Pass --model FOLDER with a folder that has its "
         f"config.json, or use one of {', '.join(models)}."
     )
+
+
+def _without_variant(name: str) -> str:
+    return _VARIANT.sub("", name.lower())
 
 
 @cache
@@ -210,7 +216,11 @@ def _known_models() -> dict[str, dict[str, Any]]:
 
 
 def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
-    """Return the shape in a config.json. Raises ValueError for a missing field or an unknown mixture of experts."""
+    """Return the shape in a config.json. Raises ValueError for a missing field or an unknown mixture of experts.
+
+    Fields that the class of the model sets may be missing (`with_defaults`).
+    """
+    config = with_defaults(config)
     is_mixture = expert_count(config) > 0
     kind = str(config.get("model_type", "qwen3"))
     expert_width = _EXPERT_WIDTH.get(kind, "moe_intermediate_size")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.model_defaults import EXPERTS
+
 KINDS = frozenset({"full_attention", "sliding_attention", "attention"})
 """Kinds of layers whose sequences can be packed, by their name in `layer_types`."""
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Fields with the number of experts of a mixture."""
 _FACTORS: Mapping[str, frozenset[str]] = {
     "logit_scale": frozenset({"cohere", "cohere2"}),
     "logits_scaling": frozenset({"granite", "granitemoe", "granitemoehybrid", "hyperclovax"}),
@@ -144,8 +144,8 @@ def find_obstacles(
         adapter: whether an adapter is trained in place of the model.
     """
     kind = config.get("model_type")
-    if kind in REFUSED:
-        yield f"model_type {kind!r}: {REFUSED[kind]}"
+    if reason := REFUSED.get(str(kind)):
+        yield f"model_type {kind!r}: {reason}"
     if config.get("quantization_config"):
         yield "quantization_config: quantised weights cannot be trained; use the folder of the unquantised model"
     if any(config.get(name) for name in ("vision_config", "audio_config", "text_config")):

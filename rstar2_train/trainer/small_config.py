@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rstar2_train.capacity.model_support import EXPERTS
+from rstar2_train.capacity.model_defaults import EXPERTS
 
 WINDOW = 8
 """Sliding window of the small model, in tokens."""

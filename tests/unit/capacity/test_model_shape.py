@@ -27,11 +27,28 @@ def test_shape_tiny_model_equals_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["hf://Qwen/Qwen3-14B-Base@abc123", "pvc://models/Qwen3-14B", "/models/qwen3-14b-instruct-2507"]
+    ("source", "known"),
+    [
+        ("hf://Qwen/Qwen3-14B-Base@abc123", "Qwen3-14B"),
+        ("pvc://models/Qwen3-14B", "Qwen3-14B"),
+        ("/models/qwen3-14b-instruct-2507", "Qwen3-14B"),
+        ("hf://mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B-v0.1"),
+        ("hf://Qwen/Qwen1.5-MoE-A2.7B-Chat", "Qwen1.5-MoE-A2.7B"),
+        ("hf://allenai/OLMoE-1B-7B-0924-Instruct", "OLMoE-1B-7B-0924"),
+        ("hf://ibm-granite/granite-3.1-3b-a800m-instruct", "granite-3.1-3b-a800m"),
+        ("hf://Qwen/Qwen2.5-Math-7B-Instruct", "Qwen2.5-7B"),
+    ],
 )
-def test_shape_source_variants_have_one_shape(source: str) -> None:
+def test_shape_source_variants_have_one_shape(source: str, known: str) -> None:
     """A source names the model by its last part; variants and revisions have the same shape."""
-    assert read_shape(source).parameters == read_shape("Qwen3-14B").parameters
+    assert read_shape(source).parameters == shape_of(KNOWN[known], name=known).parameters
+
+
+@pytest.mark.parametrize("source", ["hf://mistralai/Mixtral-8x22B-Instruct-v0.1", "hf://Qwen/Qwen3-14B-Embedding"])
+def test_shape_of_another_size_is_not_known(source: str) -> None:
+    """Only variants of a known size have its shape."""
+    with pytest.raises(UnknownModel):
+        read_shape(source)
 
 
 def test_shape_unknown_source_lists_known_models() -> None:
@@ -68,9 +85,7 @@ def test_shape_active_parameters_equal_published_figure(name: str, billions: flo
 
 def test_shape_mixture_without_shared_width_is_rejected() -> None:
     """The shared expert would be missing in every figure."""
-    config = {
-        name: value for name, value in KNOWN["Qwen1.5-MoE-A2.7B"].items() if name != "shared_expert_intermediate_size"
-    }
+    config = KNOWN["Qwen1.5-MoE-A2.7B"] | {"shared_expert_intermediate_size": None}
     with pytest.raises(ValueError, match="it has no shared_expert_intermediate_size"):
         shape_of(config, name="moe")
 
