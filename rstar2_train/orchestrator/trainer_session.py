@@ -24,7 +24,12 @@ from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
 
 log = logging.getLogger(__name__)
 
-UNAVAILABLE: tuple[Reason, ...] = ("EngineUnavailable", "JudgeUnavailable", "ServerUnavailable")
+UNAVAILABLE: tuple[Reason, ...] = (
+    "EngineUnavailable",
+    "JudgeUnavailable",
+    "ServerUnavailable",
+    "StorageUnavailable",
+)
 """Failures after which the ranks are still healthy."""
 _TIMED_STEPS = 8
 """Number of recent steps whose mean duration gives the estimate of the remaining time."""
@@ -33,8 +38,8 @@ _TIMED_STEPS = 8
 class TrainerSession:
     """The ranks of one stage attempt. Use as `async with`.
 
-    On exit the session writes a checkpoint if the body was suspended, or failed because engines, judge or servers are
-    unavailable: the ranks are still healthy.
+    On exit the session writes a checkpoint if the body was suspended, or failed because engines, judge, servers or the
+    bucket are unavailable: the ranks are still healthy.
     """
 
     group: TrainerGroup

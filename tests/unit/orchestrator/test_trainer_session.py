@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.contracts import Outcome, write_model
+from rstar2_train.api.contracts import Outcome, Reason, StageFailed, write_model
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.trainer_session import TrainerSession
@@ -38,6 +38,17 @@ async def train(ctx: StageContext, rewards: Sequence[float], *, every: int, unti
         if until is not None:
             return None
         return await trainer.finish(len(rewards), reason="Collapsed")
+
+
+@pytest.mark.parametrize("reason", ["EngineUnavailable", "JudgeUnavailable", "ServerUnavailable", "StorageUnavailable"])
+async def test_unavailable_service_leaves_a_checkpoint(new_attempt: NewAttempt, reason: Reason) -> None:
+    """The ranks are healthy if another service or the bucket does not answer: no finished step is lost."""
+    ctx = new_attempt()
+    with pytest.raises(StageFailed):
+        async with start(ctx) as trainer:
+            trainer.report_step(await trainer.wait_until_ready() + 3, {}, seconds=1.0, headline={})
+            raise StageFailed(reason, "no answer", retryable=True)
+    assert kept(ctx) == [3]
 
 
 def kept(ctx: StageContext) -> list[int]:
