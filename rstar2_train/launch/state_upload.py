@@ -21,6 +21,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.job_state import BucketState, Wanted
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.retries import Outage
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import StorageError
 from rstar2_train.trainer.checkpoint import list_checkpoints
@@ -40,7 +41,7 @@ class UploadTimes:
     longest_wait: float = 60.0
     """Between two tries, if the bucket does not answer."""
     finish: float = 600.0
-    """For the last publication of a run."""
+    """For an outage during the last publication of a run."""
 
 
 DEFAULT_TIMES = UploadTimes()
@@ -119,14 +120,14 @@ class StateUpload:
     def finish(self) -> str:
         """Publish the end of the run; return why it failed, an empty text if it did not.
 
-        Repeated for some minutes. Ctrl-C stops the repetition.
+        Repeated until the bucket has not answered for some minutes. Ctrl-C stops the repetition.
         """
-        deadline, wait = time.monotonic() + self._times.finish, self._times.poll
+        outage, wait = Outage(), self._times.poll
         try:
             while not self._fenced:
                 if self._publish():
                     return ""
-                if time.monotonic() > deadline:
+                if outage.fail() >= self._times.finish:
                     break
                 time.sleep(wait)
                 wait = min(2 * wait, self._times.longest_wait)

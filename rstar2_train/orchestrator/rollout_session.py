@@ -28,7 +28,7 @@ from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import Connect, EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.engine_weights import EngineWeights
 from rstar2_train.orchestrator.judge_watch import JudgeWatch
 from rstar2_train.orchestrator.long_prompts import truncate_long
@@ -135,7 +135,8 @@ class RolloutSession:
             await self._judge_watch.__aexit__(kind, error, trace)
         await self._judge.__aexit__(kind, error, trace)
         await self._pool.__aexit__(kind, error, trace)
-        await self.weights.close()
+        if not isinstance(error, SuspendRequested):  # the checkpoint does not wait for a running upload
+            await self.weights.close()
         await self._lag.__aexit__(kind, error, trace)
 
     def _make_workers(self) -> RolloutWorkers | None:

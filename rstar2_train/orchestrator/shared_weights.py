@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,13 +22,14 @@ from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.storage.folders import FolderPublisher, JobClaim
 from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.retries import Outage
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 600.0
-"""How long a publication is tried. A job survives a bucket that does not answer for ten minutes."""
+"""How long the bucket may not answer. A job survives ten minutes."""
 REQUEST_SECONDS = 20.0
 """How long one request is repeated, until the bucket is reported as unreachable."""
 LONGEST_WAIT = 15.0
@@ -37,13 +39,17 @@ ROLE = "storage"
 Result = TypeVar("Result")
 
 
+class _NotNeeded(Exception):
+    """The caller of an upload was cancelled."""
+
+
 class SharedWeights:
     """The published folders of one stage attempt."""
 
     def __init__(
         self, ctx: StageContext, *, patience: float = PATIENCE_SECONDS, request: float = REQUEST_SECONDS
     ) -> None:
-        """No request is sent. `patience`: seconds of tries; `request`: seconds of the retries of one request."""
+        """No request is sent. `patience`: seconds of an outage; `request`: seconds of the retries of one request."""
         self._ctx = ctx
         self._patience = patience
         name = ctx.job.metadata.name
@@ -55,10 +61,23 @@ class SharedWeights:
         """Folders of the last versions that the engines have loaded, the newest last."""
 
     async def share(self, update: WeightUpdate) -> BucketUpdate:
-        """Publish the folders of an update; return the update that engines can load. Raises StageFailed."""
+        """Publish the folders of an update; return the update that engines can load. Raises StageFailed.
+
+        After a cancellation the upload of the current file ends in its thread, and no other file follows.
+        """
         assert isinstance(update, FileUpdate), "validation refuses weightTransport Collective with a bucket"
-        started = time.monotonic()
-        published = {folder: await self._retried(partial(self._publisher.publish, folder)) for folder in update.folders}
+        started, outage, cancelled = time.monotonic(), Outage(), threading.Event()
+
+        def uploaded() -> None:
+            outage.end()
+            if cancelled.is_set():
+                raise _NotNeeded
+
+        publish = partial(self._publisher.publish, uploaded=uploaded)
+        try:
+            published = {folder: await self._retried(partial(publish, folder), outage) for folder in update.folders}
+        finally:
+            cancelled.set()
         log.info("weights of %s: in the bucket after %.1f s", update.version, time.monotonic() - started)
         return BucketUpdate(update, published)
 
@@ -78,27 +97,31 @@ class SharedWeights:
         except StorageError as error:  # the next prune, or the next attempt, deletes them
             log.warning("weights that no engine needs stay in the bucket for now: %s", error)
 
-    async def _retried(self, operation: Callable[[], Result]) -> Result:
+    async def _retried(self, operation: Callable[[], Result], outage: Outage) -> Result:
         """Return the result of an operation, repeated while the bucket does not answer. Raises StageFailed."""
-        deadline, wait, is_down = time.monotonic() + self._patience, 1.0, False
-        while True:
-            try:
-                result = await asyncio.to_thread(operation)
-            except StorageUnavailable as error:
-                if time.monotonic() > deadline:
-                    message = f"the weights cannot be written to spec.storage.url: {error}"
-                    raise StageFailed("StorageUnavailable", message, retryable=True) from error
-                log.warning("StorageUnavailable: %s. The engines wait for their weights", error)
-                self._ctx.report_unreachable(ROLE, str(error))
-                is_down = True
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, LONGEST_WAIT)
-            except Fenced as error:
-                raise StageFailed("StaleAttempt", str(error), retryable=False) from error
-            except StorageError as error:
-                raise StageFailed("BadConfiguration", f"spec.storage.url: {error}", retryable=False) from error
-            else:
-                if is_down:
-                    log.info("%s works again", self._address)
-                    self._ctx.report_unreachable(ROLE, None)
-                return result
+        wait, is_down = 1.0, False
+        try:
+            while True:
+                try:
+                    result = await asyncio.to_thread(operation)
+                except StorageUnavailable as error:
+                    if outage.fail() >= self._patience:
+                        message = f"the weights cannot be written to spec.storage.url: {error}"
+                        raise StageFailed("StorageUnavailable", message, retryable=True) from error
+                    log.warning("StorageUnavailable: %s. The engines wait for their weights", error)
+                    self._ctx.report_unreachable(ROLE, str(error))
+                    is_down = True
+                    await asyncio.sleep(wait)
+                    wait = min(2 * wait, LONGEST_WAIT)
+                except Fenced as error:
+                    raise StageFailed("StaleAttempt", str(error), retryable=False) from error
+                except StorageError as error:
+                    raise StageFailed("BadConfiguration", f"spec.storage.url: {error}", retryable=False) from error
+                else:
+                    outage.end()
+                    if is_down:
+                        log.info("%s works again", self._address)
+                    return result
+        finally:
+            if is_down:  # also after a cancellation: no later request would end the report
+                self._ctx.report_unreachable(ROLE, None)

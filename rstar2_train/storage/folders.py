@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,11 +55,11 @@ class FolderPublisher:
         self._lock = threading.Lock()
         """Held by an operation: that of a cancelled caller may still run."""
 
-    def publish(self, folder: Path) -> IndexEntry:
+    def publish(self, folder: Path, *, uploaded: Callable[[], None] = lambda: None) -> IndexEntry:
         """Publish the files of a folder, unless it was published and has not changed since; return the entry.
 
-        Hidden files are left out. Raises Fenced if a later process has claimed the store or the job, StorageError,
-        OSError.
+        Hidden files are left out. `uploaded`: called after each upload; an exception of it ends the publication.
+        Raises Fenced if a later process has claimed the store or the job, StorageError, OSError.
         """
         with self._lock:
             files = _files(folder)
@@ -72,7 +72,7 @@ class FolderPublisher:
             self._check_claim()
             writer = self._opened()
             self._number += 1  # a name is used once, also by a try that fails
-            entry = writer.publish(f"folder-{self._number:06d}", files)
+            entry = writer.publish(f"folder-{self._number:06d}", files, uploaded=uploaded)
             self._published[folder] = signature, entry
             return entry
 

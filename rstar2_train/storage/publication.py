@@ -80,12 +80,14 @@ class PublicationWriter:
         *,
         digest: Callable[[str, Path], ObjectRecord] | None = None,
         kept: Sequence[PublishedObject] = (),
+        uploaded: Callable[[], None] = lambda: None,
     ) -> IndexEntry:
         """Publish files, which must not change meanwhile. Raises Fenced, AlreadyPublished, StorageError.
 
         `files`: name of the object -> file. `digest`: returns the record of a file; default: `record`. An object that
         a visible publication has is not uploaded again. Nothing is visible before all objects are complete. `kept`:
-        objects of a visible publication that this one has too, except those with the name of a file.
+        objects of a visible publication that this one has too, except those with the name of a file. `uploaded`: called
+        after each upload; an exception of it ends the publication.
         """
         objects = [stored for stored in kept if stored.name not in files]
         if (count := len(files) + len(objects)) > MAX_OBJECTS:
@@ -98,6 +100,7 @@ class PublicationWriter:
             if content not in known:
                 self._store.upload(published.key, path)
                 known[content] = self._uploaded[content] = self._home
+                uploaded()
             objects.append(published)
         manifest = PublicationManifest(publication=name, attempt=self.attempt, writer=self.writer, objects=objects)
         body = seal(manifest)

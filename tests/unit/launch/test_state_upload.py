@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,22 @@ def test_upload_outage_at_the_end_keeps_the_folder(state: JobState, tmp_path: Pa
     again = upload_to(store, state, lines)
     assert again.finish() == ""
     assert published_steps(store, tmp_path / "copy") == ["step-000001"]
+
+
+def test_upload_at_the_end_may_take_longer_than_an_outage(state: JobState, tmp_path: Path) -> None:
+    """The minutes of an outage count from its first failure: a long upload that fails once is repeated."""
+
+    class Slow(LocalFolder):
+        failures = 1
+
+        def upload(self, name: str, file: Path) -> None:
+            if self.failures:
+                self.failures -= 1
+                time.sleep(2 * TIMES.finish)
+                raise StorageUnavailable("503 SlowDown: busy")
+            super().upload(name, file)
+
+    assert upload_to(Slow(tmp_path / "bucket"), state, []).finish() == ""
 
 
 def test_upload_of_a_fenced_run_fails_it(state: JobState, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,79 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
 
     monkeypatch.setattr(shared_weights, "open_store", store)
     return errors
+
+
+class BlockedStore(LocalFolder):
+    """A store whose first upload waits, and then fails if it shall."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.started, self.released = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.uploads = 0
+
+    def upload(self, name: str, file: Path) -> None:
+        self.uploads += 1
+        if self.uploads == 1:
+            self.started.set()
+            self.released.wait(60)
+            if self.error is not None:
+                raise self.error
+        super().upload(name, file)
+
+
+@pytest.fixture
+def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BlockedStore:
+    """The store of the weights."""
+    stores = {name: BlockedStore(tmp_path / "bucket" / name) for name in ("demo", "demo/engine_weights")}
+    monkeypatch.setattr(shared_weights, "open_store", lambda settings, name, **_: stores[name])
+    return stores["demo/engine_weights"]
+
+
+async def test_suspension_does_not_wait_for_an_upload(attempt: Any, blocked: BlockedStore, tmp_path: Path) -> None:
+    """A stop request ends the session during an upload, because the checkpoint follows; no other file is uploaded."""
+    ctx: StageContext = attempt()
+    session = session_of(ctx)
+    (_model(tmp_path) / "weights").write_text("1")
+
+    async def stop() -> None:
+        await asyncio.to_thread(blocked.started.wait, 60)
+        ctx.stopping.set()
+
+    try:
+        stopping = asyncio.create_task(stop())
+        async with asyncio.timeout(30):
+            with pytest.raises(SuspendRequested):
+                async with session:
+                    await session.weights.push_folder(tmp_path / "model", "start")
+            await stopping
+    finally:
+        blocked.released.set()
+    await session.weights.close()  # waits for the thread of the upload
+    assert blocked.uploads == 1
+
+
+async def test_patience_counts_from_the_start_of_an_outage(attempt: Any, blocked: BlockedStore, tmp_path: Path) -> None:
+    """A long upload that fails once is repeated: the bucket answered until then."""
+    shared = SharedWeights(attempt(), patience=0.5)
+    blocked.error = StorageUnavailable("503 SlowDown: busy")
+    asyncio.get_running_loop().call_later(1, blocked.released.set)
+    assert (await shared.share(FolderUpdate.make(_model(tmp_path), "v1"))).version == "v1"
+
+
+async def test_cancelled_push_ends_the_report_of_an_outage(
+    attempt: Any, broken: list[Exception], tmp_path: Path
+) -> None:
+    """No later request reports that the bucket answers again."""
+    ctx: StageContext = attempt()
+    broken.append(StorageUnavailable("503 SlowDown: busy"))
+    sharing = asyncio.create_task(SharedWeights(ctx).share(FolderUpdate.make(_model(tmp_path), "v1")))
+    async with asyncio.timeout(30):
+        while not ctx.progress.unreachable:
+            await asyncio.sleep(0.01)
+    sharing.cancel()
+    await asyncio.gather(sharing, return_exceptions=True)
+    assert not ctx.progress.unreachable
 
 
 async def test_outage_delays_the_push(attempt: Any, broken: list[Exception], tmp_path: Path) -> None:

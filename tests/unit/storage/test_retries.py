@@ -42,6 +42,19 @@ def test_retries_ten_minutes_of_failures_cost_time_only() -> None:
     assert clock.delays[0] < 0.2 and max(clock.delays) <= 22.5
 
 
+def test_retries_count_from_the_first_failure() -> None:
+    """An upload that fails after more than the patience is repeated: the server answered until then."""
+    clock, failures = Clock(), [StorageUnavailable("503 SlowDown")]
+
+    def upload() -> str:
+        clock.now += 700
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    assert Retries(patience=600, clock=lambda: clock.now, sleep=clock.sleep).run(upload) == "done"
+
+
 def test_retries_end_at_the_bound_with_the_servers_words() -> None:
     """After the patience the last error is raised, with its words and the time."""
     clock = Clock()
