@@ -87,8 +87,8 @@ class BucketState:
         `start`: the pod of a cluster; None: a run on one machine, which is always the latest start. `wanted`: whether
         this process needs a file; None: all. The others are not restored, and stay a part of each publication.
 
-        Returns whether files were restored. Raises StorageRejected if the folder belongs to another run, Fenced if a
-        later pod has started, StageDone, StorageError.
+        Returns whether files were restored. Raises StorageRejected if the folder belongs to another run or the state to
+        a job of another namespace, Fenced if a later pod has started, StageDone, StorageError.
         """
         index, _ = read_index(self._store)
         newest = index.publications[-1] if index.publications else None
@@ -126,9 +126,14 @@ class BucketState:
         self._writer.retain(self._writer.newest(KEPT))
 
     def _claimed(self, index: PublicationIndex, start: PodStart | None) -> PublicationIndex:
-        """Return the index with the claim of a pod. Raises Fenced, StageDone."""
+        """Return the index with the claim of a pod. Raises StorageRejected, Fenced, StageDone."""
         if start is None:
             return index
+        if namespace := index.other_namespace(start):
+            raise StorageRejected(
+                f"{self.address} has the state of the job of this name in namespace {namespace}: set another url. To "
+                "move that job here, copy its state to the other url by `rstar2 fetch` and `rstar2 publish`"
+            )
         if refusal := index.refusal(start):
             raise Fenced(f"{self.address}: {refusal}")
         if start.stage is not None and index.publications:

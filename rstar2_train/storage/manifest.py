@@ -98,6 +98,8 @@ class PodStart(_Document):
 
     uid: Label
     """UID of the job. A job that was deleted and created again has another one."""
+    namespace: Label | None = None
+    """Namespace of the job. A job of the same name in another namespace is another job."""
     program: Literal["prepare", "launch", "report"]
     stage: Label | None = None
     """Stage of program launch."""
@@ -128,6 +130,12 @@ class PublicationIndex(_Document):
         """Return the index with another last start."""
         replaced = [self.start.uid] if self.start is not None and self.start.uid != start.uid else []
         return self.model_copy(update={"start": start, "replaced": [*self.replaced, *replaced][-MAX_REPLACED:]})
+
+    def other_namespace(self, start: PodStart) -> str:
+        """Return the namespace of the job that the publications belong to if it is not that of a pod; else an empty
+        text."""
+        namespace = self.start.namespace if self.start else None
+        return "" if namespace is None or namespace == start.namespace else namespace
 
     def refusal(self, start: PodStart) -> str:
         """Return why a pod is older than the last one that claimed the publications; an empty text if it is not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -41,6 +42,14 @@ def test_bucket_pods_have_a_cache_and_no_claim() -> None:
         assert {"name": "SSL_CERT_FILE", "value": "/etc/rstar2-ca/ca.crt"} in container["env"], name
         assert "--bucket" in container["command"], name
     assert {"demo-executor", "demo-judge"} <= set(pods) and "bucket-keys" not in yaml.safe_dump(pods)
+
+
+def test_bucket_pods_know_their_namespace() -> None:
+    """The job file has the namespace, by which the state of a bucket belongs to one job."""
+    files = [
+        body["data"]["job.json"] for body in all_objects(in_bucket("g"), "g0") if "job.json" in body.get("data", {})
+    ]
+    assert [json.loads(file)["metadata"]["namespace"] for file in files] == ["lab"]
 
 
 def test_engines_of_a_claim_have_no_credentials() -> None:

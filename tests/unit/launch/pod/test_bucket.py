@@ -161,6 +161,25 @@ def test_bucket_late_attempt_stops_without_a_claim(job: AgenticRLJob, tmp_path: 
     bucket_of(job, disk(tmp_path, "late"), prepare_start(job)).restore()
 
 
+def test_bucket_job_of_another_namespace_is_refused(job: AgenticRLJob, tmp_path: Path) -> None:
+    """A job of the same name and URL in another namespace neither gets nor fences the state, with each of its pods."""
+    job.metadata.namespace = "lab"
+    first = bucket_of(job, disk(tmp_path, "first"), launch_start(job, "sft", 1))
+    first.open()
+    first.publish()
+    other = job.model_copy(deep=True)
+    other.metadata.namespace, other.metadata.uid = "office", "two"
+    for number, start in enumerate((prepare_start(other), launch_start(other, "sft", 9), report_start(other))):
+        with pytest.raises(StageFailed, match="of this name in namespace lab: set another url") as caught:
+            bucket_of(other, disk(tmp_path, f"other-{number}"), start).open()
+        assert (caught.value.reason, caught.value.retryable) == ("BadConfiguration", False)
+        assert not list(disk(tmp_path, f"other-{number}").root.iterdir())
+    first.publish()
+    again = job.model_copy(deep=True)  # deleted, and created again
+    again.metadata.uid = "three"
+    assert bucket_of(again, disk(tmp_path, "again"), prepare_start(again)).open()
+
+
 def test_bucket_attempt_of_an_ended_stage_claims_nothing(job: AgenticRLJob, tmp_path: Path) -> None:
     """A late pod of a stage that has ended gets the state and its outcome, and the next stage stays the owner."""
     first = bucket_of(job, disk(tmp_path, "first"), launch_start(job, "sft", 1))
