@@ -4,7 +4,7 @@ trainer ──> any address (engines, judge, API server, MLflow, MCP servers); i
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
 agent ──> pod 0 of the trainer (endpoint of its programs), DNS
 rollout, executor, redis, environment ──> no egress
-With spec.storage.url also: rollout ──> DNS and the port of the bucket's server, at any address
+With spec.storage.url also: rollout ──> DNS and the ports of the servers of its buckets, at any address
 With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
 """
 
@@ -16,6 +16,7 @@ from rstar2_operator import names
 from rstar2_operator.builders.environment import own_environment
 from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.pod import BuildContext
+from rstar2_train.api.sources import BUCKETS
 from rstar2_train.utils import ports
 
 DNS: Manifest = {"ports": [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]}
@@ -60,19 +61,23 @@ def network(context: BuildContext) -> list[Manifest]:
 
 
 def _to_bucket(context: BuildContext) -> list[Manifest]:
-    """Return the egress rules of engines, which read from the bucket; none for a claim.
+    """Return the egress rules of engines, which read state and model from buckets; none for a claim.
 
-    A policy knows no names, so the server has any address. A proxy, the server of a pod's identity, and a server of S3
+    A policy knows no names, so a server has any address. A proxy, the server of a pod's identity, and a server of S3
     that only the Secret names, have any port.
     """
-    storage, secrets = context.job.spec.storage, context.job.spec.secret_refs
-    if not storage.url:
+    spec = context.job.spec
+    if not spec.storage.url:
         return []
-    is_unknown = storage.endpoint_url is None and storage.url.startswith("s3://")
-    if is_unknown or secrets.proxy is not None or secrets.storage is None:
+    schemes = {url.partition("://")[0] for url in (spec.storage.url, spec.model.source) if url.startswith(BUCKETS)}
+    is_unknown = spec.storage.endpoint_url is None and "s3" in schemes
+    if is_unknown or spec.secret_refs.proxy is not None or spec.secret_refs.storage is None:
         return [ANYWHERE]
-    address = urlsplit(storage.endpoint_url or "https:")
-    return [DNS, {"ports": [_port(address.port or (80 if address.scheme == "http" else 443))]}]
+    server = urlsplit(spec.storage.endpoint_url or "")
+    numbers = {
+        (server.port or (80 if server.scheme == "http" else 443)) if scheme == "s3" else 443 for scheme in schemes
+    }
+    return [DNS, {"ports": [_port(number) for number in sorted(numbers)]}]
 
 
 def serving_network(context: BuildContext) -> list[Manifest]:

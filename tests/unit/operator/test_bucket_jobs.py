@@ -63,21 +63,27 @@ def test_engines_of_a_claim_have_no_credentials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "secrets", "ports"),
+    ("storage", "model", "secrets", "ports"),
     [
-        ({"endpointUrl": "https://s3.example.org:9000"}, {}, {9000, 53, 5353}),
-        ({"endpointUrl": "https://s3.example.org"}, {}, {443, 53, 5353}),
-        ({"endpointUrl": "http://s3.example.org"}, {}, {80, 53, 5353}),
-        ({"url": "gs://team/runs"}, {}, {443, 53, 5353}),
-        ({}, {}, None),
-        ({"endpointUrl": "https://s3.example.org"}, {"proxy": {"name": "proxy"}}, None),
-        ({"endpointUrl": "https://s3.example.org"}, {"storage": None}, None),
+        ({"endpointUrl": "https://s3.example.org:9000"}, "hf://team/model", {}, {9000, 53, 5353}),
+        ({"endpointUrl": "https://s3.example.org"}, "hf://team/model", {}, {443, 53, 5353}),
+        ({"endpointUrl": "http://s3.example.org"}, "hf://team/model", {}, {80, 53, 5353}),
+        ({"url": "gs://team/runs"}, "hf://team/model", {}, {443, 53, 5353}),
+        ({"url": "gs://team/runs", "endpointUrl": "https://s3.example.org:9000"}, "hf://team/m", {}, {443, 53, 5353}),
+        ({"url": "gs://team/runs", "endpointUrl": "http://s3:9000"}, "s3://team/model", {}, {443, 9000, 53, 5353}),
+        ({"endpointUrl": "https://s3.example.org:9000"}, "az://team/model", {}, {443, 9000, 53, 5353}),
+        ({"endpointUrl": "https://s3.example.org:9000"}, "s3://team/model", {}, {9000, 53, 5353}),
+        ({"url": "gs://team/runs"}, "s3://team/model", {}, None),
+        ({}, "hf://team/model", {}, None),
+        ({"endpointUrl": "https://s3.example.org"}, "hf://team/model", {"proxy": {"name": "proxy"}}, None),
+        ({"endpointUrl": "https://s3.example.org"}, "hf://team/model", {"storage": None}, None),
     ],
 )
-def test_bucket_engines_reach_only_its_port(storage: Any, secrets: Any, ports: set[int] | None) -> None:
-    """The egress of engines is DNS and the port of the server; any port for a proxy, an identity or a secret server."""
+def test_bucket_engines_reach_only_its_port(storage: Any, model: str, secrets: Any, ports: set[int] | None) -> None:
+    """The egress of engines is DNS and the ports of the servers of state and model, which are all that they read; any
+    port for a proxy, an identity or a secret server."""
     references = {key: value for key, value in {"storage": {"name": "keys"}, **secrets}.items() if value}
-    job = in_bucket("g", storage={"url": "s3://team/runs", **storage}, secretRefs=references)
+    job = in_bucket("g", model={"source": model}, storage={"url": "s3://team/runs", **storage}, secretRefs=references)
     policies = {
         body["metadata"]["name"]: body["spec"] for body in all_objects(job, "g0") if body["kind"] == "NetworkPolicy"
     }
