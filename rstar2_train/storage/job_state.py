@@ -90,13 +90,10 @@ class BucketState:
         Returns whether files were restored. Raises StorageRejected if the folder belongs to another run or the state to
         a job of another namespace, Fenced if a later pod has started, StageDone, StorageError.
         """
-        index, _ = read_index(self._store)
-        newest = index.publications[-1] if index.publications else None
         origin = read_origin(self._state)
-        check_folder(self._store, self._state, newest, origin)
-        writer = PublicationWriter(self._store, index.attempt + 1)
-        index = writer.claim(lambda index: self._claimed(index, start))
-        newest = index.publications[-1] if index.publications else None
+        writer = PublicationWriter(self._store, read_index(self._store)[0].attempt + 1)
+        index = writer.claim(lambda index: self._claimed(index, start, origin))
+        newest = _newest(index)
         behind = newest is not None and not _is_ahead(origin, newest)
         if newest is not None and behind:
             manifest = read_manifest(self._store, newest)
@@ -125,8 +122,10 @@ class BucketState:
             shutil.rmtree(target, ignore_errors=True)
         self._writer.retain(self._writer.newest(KEPT))
 
-    def _claimed(self, index: PublicationIndex, start: PodStart | None) -> PublicationIndex:
+    def _claimed(self, index: PublicationIndex, start: PodStart | None, origin: Origin | None) -> PublicationIndex:
         """Return the index with the claim of a pod. Raises StorageRejected, Fenced, StageDone."""
+        newest = _newest(index)
+        check_folder(self._store, self._state, newest, origin)
         if start is None:
             return index
         if namespace := index.other_namespace(start):
@@ -136,8 +135,8 @@ class BucketState:
             )
         if refusal := index.refusal(start):
             raise Fenced(f"{self.address}: {refusal}")
-        if start.stage is not None and index.publications:
-            outcome = _outcome(self._store, index.publications[-1], self._state, start.stage)
+        if start.stage is not None and newest is not None:
+            outcome = _outcome(self._store, newest, self._state, start.stage)
             if outcome is not None and outcome.ended_well:
                 raise StageDone(f"{self.address}: stage {start.stage} has ended: {outcome.reason}")
         return index.claimed(start)
@@ -155,7 +154,12 @@ class BucketState:
 
 
 def check_folder(store: ObjectStore, state: JobState, newest: IndexEntry | None, origin: Origin | None) -> None:
-    """Raise StorageRejected if a folder has a state that is not of this bucket, and the bucket has one too."""
+    """Raise StorageRejected if folder and bucket have different states, or the folder has a part of a state alone."""
+    if newest is None and origin is not None and not origin.writer:
+        raise StorageRejected(
+            f"{state.root} was not restored completely from {origin.address}, and {store.address} has no state of this "
+            "job to complete it: delete the folder"
+        )
     if newest is None or not state.job_file.exists():
         return
     if origin is None or origin.address != store.address:
@@ -201,8 +205,8 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
 
 def is_ahead(store: ObjectStore, state: JobState) -> bool:
     """Return whether a folder has the newest publication or a later state; also if nothing was ever published."""
-    index, _ = read_index(store)
-    return not index.publications or _is_ahead(read_origin(state), index.publications[-1])
+    newest = _newest(read_index(store)[0])
+    return newest is None or _is_ahead(read_origin(state), newest)
 
 
 def fetch_part(store: ObjectStore, root: Path, *, below: str) -> int:
@@ -223,7 +227,7 @@ def fetch_part(store: ObjectStore, root: Path, *, below: str) -> int:
 
 def published_outcome(store: ObjectStore, state: JobState, stage: str) -> Outcome | None:
     """Return the outcome of a stage in the newest publication; None if there is none. `state`: names its file."""
-    if not read_index(store)[0].publications:
+    if _newest(read_index(store)[0]) is None:
         return None
     return _with_newest(store, lambda newest: _outcome(store, newest, state, stage))
 
@@ -245,10 +249,9 @@ def _without(manifest: PublicationManifest, objects: Sequence[PublishedObject]) 
 def _with_newest(store: ObjectStore, read: Callable[[IndexEntry], Result]) -> Result:
     """Return the result of a read of the newest publication; repeat it if the publication is withdrawn meanwhile."""
     for number in range(_READS):
-        index, _ = read_index(store)
-        if not index.publications:
+        newest = _newest(read_index(store)[0])
+        if newest is None:
             raise ObjectMissing(f"{store.address}: no state of this job was ever published")
-        newest = index.publications[-1]
         try:
             return read(newest)
         except ObjectMissing:
@@ -285,6 +288,10 @@ def _is_ahead(origin: Origin | None, newest: IndexEntry) -> bool:
     if origin is None or not origin.writer:
         return False
     return newest.sha256 == origin.publication or newest.writer == origin.writer
+
+
+def _newest(index: PublicationIndex) -> IndexEntry | None:
+    return index.publications[-1] if index.publications else None
 
 
 def _is_withdrawn(store: ObjectStore, entry: IndexEntry) -> bool:

@@ -215,6 +215,38 @@ def test_state_of_another_run_is_refused(store: CountingStore, tmp_path: Path) -
     assert (other.root / "job.json").read_text() == "other"
 
 
+def test_state_published_during_a_claim_is_not_mixed(tmp_path: Path) -> None:
+    """A folder without origin moves into an empty bucket only: another start may fill it until the claim succeeds."""
+    here, there = write(tmp_path / "a", {"job.json": "here"}), write(tmp_path / "b", {"job.json": "there"})
+
+    class Raced(LocalFolder):
+        def put_if_absent(self, name: str, body: bytes) -> str:
+            """Let the other start publish before the claim of this one."""
+            if not (tmp_path / "bucket").exists():
+                opened(LocalFolder(tmp_path / "bucket"), there).publish()
+            return super().put_if_absent(name, body)
+
+    with pytest.raises(StorageRejected, match=r"of runs without spec\.storage\.url: delete one of them"):
+        BucketState(Raced(tmp_path / "bucket"), here).open()
+    assert read(here.root) == {"job.json": "here"}
+    assert read(opened(LocalFolder(tmp_path / "bucket"), JobState(tmp_path / "c"))._state.root) == {"job.json": "there"}
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_state_partial_folder_is_not_published(moves: bool, store: CountingStore, tmp_path: Path) -> None:
+    """A folder without its checkpoints is no state for an empty bucket, be it another one or one that was emptied."""
+    opened(store, write(tmp_path / "a", PUBLISHED)).publish()
+    copy = JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    assert fetch_newest(store, copy, checkpoints=False)
+    if not moves:
+        shutil.rmtree(tmp_path / "bucket")
+    empty = LocalFolder(tmp_path / "second") if moves else store
+    with pytest.raises(StorageRejected, match=r"was not restored completely from .*: delete the folder"):
+        BucketState(empty, copy).open()
+    assert not list(empty.list())
+
+
 def test_state_restore_fails_at_every_operation(store: CountingStore, tmp_path: Path) -> None:
     """The server stops answering at operation 1, 2, 3, ... of a start: the next start has the whole state."""
     opened(store, write(tmp_path / "a", PUBLISHED)).publish()
