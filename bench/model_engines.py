@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from rstar2_train.capacity.model_support import ADAPTED, find_engine_obstacles
+from rstar2_train.capacity.engine_support import find_engine_obstacles
+from rstar2_train.capacity.model_support import ADAPTED
 from rstar2_train.inference.parameter_hashes import ENABLED, folder_hashes
 from rstar2_train.trainer.self_check import row_logprobs
 from rstar2_train.weights.adapter_folder import AdapterIdentity, folder_digest, write_adapter

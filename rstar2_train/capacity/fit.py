@@ -17,6 +17,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.adapter_slots import adapter_slots
+from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
 from rstar2_train.capacity.memory import (
@@ -27,7 +28,7 @@ from rstar2_train.capacity.memory import (
     trainer_memory,
 )
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
-from rstar2_train.capacity.model_support import find_engine_obstacles, find_obstacles
+from rstar2_train.capacity.model_support import find_obstacles
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 
 TRAINER_SHARE = 0.92

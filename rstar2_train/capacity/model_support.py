@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.capacity.model_defaults import EXPERTS
+from rstar2_train.capacity.model_defaults import EXPERTS, with_defaults
 
 KINDS = frozenset({"full_attention", "sliding_attention", "attention"})
 """Kinds of layers whose sequences can be packed, by their name in `layer_types`."""
@@ -25,8 +25,12 @@ _FACTORS: Mapping[str, frozenset[str]] = {
 _DIVISORS = frozenset({"granite", "granitemoe", "granitemoehybrid"})
 """Model types whose `logits_scaling` divides."""
 _CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
+_CAPPED = ("gemma2", "gemma3_text")
+"""Measured model types with a cap of the logits: the classes of the others do not read the field."""
 _OUTPUT = re.compile(r"logits?_(scal|mult|soft|cap)|lm_head_(scal|mult)|logit_cap")
 """Names of fields that change the logits."""
+_CAUSAL: Mapping[str, bool] = {"is_causal": True, "use_bidirectional_attention": False}
+"""Fields that make attention causal, and their values."""
 _BATCH_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies depend on the longest sequence of a batch, above the trained length."""
 
@@ -44,38 +48,6 @@ PROVEN = frozenset(
 
 MIXTURES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 """Model types whose mixtures of experts are trained, with a replay of the experts that the engines chose."""
-
-
-ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "cohere": {"attention_bias": (False,), "hidden_act": ("silu",), "tie_word_embeddings": (True,)},
-    "cohere2": {"attention_bias": (False,), "hidden_act": ("silu",), "tie_word_embeddings": (True,)},
-    "ernie4_5": {"use_bias": (False,)},
-    "gemma": {"attention_bias": (False,), "hidden_activation": ("gelu_pytorch_tanh", None)},
-    "granitemoe": {"attention_bias": (False,), "hidden_act": ("silu",)},
-    "mixtral": {"hidden_act": ("silu",)},
-    "olmoe": {
-        "attention_bias": (False,),
-        "clip_qkv": (None,),
-        "hidden_act": ("silu",),
-        "norm_topk_prob": (False,),
-        "rms_norm_eps": (1e-5,),
-    },
-    "qwen2_moe": {"qkv_bias": (True,)},
-    "qwen3": {"attention_bias": (False,)},
-    "qwen3_moe": {"attention_bias": (False,)},
-}
-"""Fields that vLLM does not read, or reads otherwise: the values with which it computes the model of transformers, by
-model type. With others an engine would sample from another model than the trainer's, without an error."""
-
-
-_ENGINE_HEADS = ("granitemoe", "qwen2", "qwen2_moe")
-"""Model types whose `head_dim` vLLM does not read."""
-
-
-ENGINE_DIFFERS: Mapping[str, str] = {
-    "gpt_neox": "vLLM computes other log-probabilities than transformers (several nats): use another model",
-}
-"""Model types that vLLM computes wrongly, and what to do."""
 
 
 REFUSED: Mapping[str, str] = {
@@ -129,6 +101,10 @@ def output_layer(config: Mapping[str, Any]) -> OutputLayer:
                 f"{name}: {value} changes the logits in a way that the trainer does not know for model_type {kind!r}"
             )
     cap = config.get("final_logit_softcapping")
+    if cap and kind in PROVEN and kind not in _CAPPED:
+        raise UnsupportedModel(
+            f"final_logit_softcapping: {cap}: the class of model_type {kind!r} has no cap: remove it"
+        )
     return OutputLayer(scale, None if not cap else float(cap))
 
 
@@ -143,6 +119,7 @@ def find_obstacles(
         longest: tokens of the longest sequence; 0: unknown.
         adapter: whether an adapter is trained in place of the model.
     """
+    config = with_defaults(config)
     kind = config.get("model_type")
     if reason := REFUSED.get(str(kind)):
         yield f"model_type {kind!r}: {reason}"
@@ -154,6 +131,9 @@ def find_obstacles(
         yield f"model_type {kind!r} is not supported with LoRA, only {', '.join(ADAPTED)}: remove lora"
     if config.get("is_encoder_decoder"):
         yield "is_encoder_decoder: only decoders are trained"
+    for name, value in _CAUSAL.items():
+        if config.get(name, value) not in (value, None):
+            yield f"{name}: {config[name]}: each token would attend to later ones; only causal models are trained"
     experts = next((name for name in EXPERTS if config.get(name)), None)
     if experts and kind not in MIXTURES:
         yield (
@@ -170,33 +150,6 @@ def find_obstacles(
     if packed and others:
         yield f"layer_types: layers of kind {', '.join(others)} cannot be packed: set spec.trainer.packing: false"
     yield from _rope_obstacles(config, longest)
-
-
-def find_engine_obstacles(config: Mapping[str, Any], *, longest: int = 0) -> Iterator[str]:
-    """Yield why engines would sample from another model than the trainer's. Measured with vLLM 0.32 on the CPU.
-
-    `config`: the content of config.json; `longest`: tokens of the longest sequence, 0: unknown.
-    """
-    kind = str(config.get("model_type"))
-    if kind in ENGINE_DIFFERS:
-        yield f"model_type {kind!r}: {ENGINE_DIFFERS[kind]}"
-    if kind == "cohere2" and (window := config.get("sliding_window")) and longest > window:
-        yield (
-            f"sliding_window: {window}: vLLM's window is one token longer than that of transformers, and the longest "
-            f"sequence has {longest} tokens: limit prompt and response to {window} tokens together"
-        )
-    if (
-        kind in _ENGINE_HEADS
-        and (width := config.get("head_dim"))
-        and width * config["num_attention_heads"] != config["hidden_size"]
-    ):
-        yield f"head_dim: {width} is not supported for model_type {kind!r}: vLLM divides hidden_size by the heads"
-    for name, values in ENGINE_VALUES.get(kind, {}).items():
-        if config.get(name, values[0]) not in values:
-            yield (
-                f"{name}: {config[name]!r} is not supported for model_type {kind!r}: vLLM ignores it and computes with "
-                f"{values[0]!r}"
-            )
 
 
 def _rope_obstacles(config: Mapping[str, Any], longest: int) -> Iterator[str]:

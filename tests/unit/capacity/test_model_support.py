@@ -9,7 +9,6 @@ import pytest
 from rstar2_train.capacity.model_support import (
     OutputLayer,
     UnsupportedModel,
-    find_engine_obstacles,
     find_obstacles,
     output_layer,
 )
@@ -52,6 +51,12 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
+        ({"is_causal": False}, "is_causal: False: each token would attend to later ones"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention: True"),
+        (
+            {"model_type": "llama", "final_logit_softcapping": 30.0},
+            "final_logit_softcapping: 30.0: .* has no cap",
+        ),
         ({"model_type": "bitnet"}, "model_type 'bitnet': .* ternary weights"),
         ({"logit_scale": 2.0}, "logit_scale: 2.0 changes the logits"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention cannot be packed"),
@@ -66,49 +71,6 @@ def test_find_obstacles_names_field_and_fix(config: dict[str, Any], message: str
     """Each model that the trainer does not compute exactly is refused with the field."""
     with pytest.raises(UnsupportedModel, match=message):
         raise UnsupportedModel("; ".join(find_obstacles({"model_type": "new"} | config, packed=True, longest=100)))
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"model_type": "olmoe", "norm_topk_prob": True}, "norm_topk_prob: True .* with False"),
-        ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv: 8.0 is not supported .* vLLM ignores"),
-        ({"model_type": "cohere2", "attention_bias": True}, "attention_bias: True is not supported"),
-        ({"model_type": "cohere2", "sliding_window": 64}, "one token longer .* has 100 tokens: limit"),
-        ({"model_type": "qwen3", "attention_bias": True}, "attention_bias: True is not supported"),
-        ({"model_type": "ernie4_5", "use_bias": True}, "use_bias: True is not supported"),
-        ({"model_type": "gemma", "hidden_activation": "gelu"}, "hidden_activation: 'gelu' .* 'gelu_pytorch_tanh'"),
-        (
-            {"model_type": "qwen2", "head_dim": 64, "num_attention_heads": 4, "hidden_size": 128},
-            "head_dim: 64 is not supported",
-        ),
-        ({"model_type": "qwen2_moe", "qkv_bias": False}, "qkv_bias: False .* computes with True"),
-        (
-            {"model_type": "granitemoe", "head_dim": 64, "num_attention_heads": 4, "hidden_size": 128},
-            "head_dim: 64 is not supported for model_type 'granitemoe'",
-        ),
-        ({"model_type": "granitemoe", "attention_bias": True}, "attention_bias: True is not supported"),
-        ({"model_type": "mixtral", "hidden_act": "gelu"}, "hidden_act: 'gelu' .* computes with 'silu'"),
-        ({"model_type": "gpt_neox"}, "vLLM computes other log-probabilities"),
-    ],
-)
-def test_find_engine_obstacles_names_the_difference(config: dict[str, Any], message: str) -> None:
-    """A model that vLLM computes with another value, or wrongly, is refused, though the trainer computes it."""
-    with pytest.raises(UnsupportedModel, match=message):
-        raise UnsupportedModel("; ".join(find_engine_obstacles(config, longest=100)))
-    assert not list(find_obstacles(config, packed=True, longest=100))
-
-
-def test_find_engine_obstacles_accepts_what_is_equal() -> None:
-    """The values that vLLM computes with, and sequences within a window."""
-    for config in (
-        {"model_type": "olmoe", "norm_topk_prob": False, "rms_norm_eps": 1e-5},
-        {"model_type": "cohere2", "sliding_window": 100},
-        {"model_type": "llama", "attention_bias": True},
-        {"model_type": "mixtral", "hidden_act": "silu", "sliding_window": 8},
-        {"model_type": "qwen2_moe", "qkv_bias": True, "norm_topk_prob": True},
-    ):
-        assert not list(find_engine_obstacles(config, longest=100))
 
 
 def test_find_obstacles_accepts_what_is_exact() -> None:
@@ -129,3 +91,9 @@ def test_find_obstacles_accepts_what_is_exact() -> None:
     assert not list(find_obstacles(mixture, packed=True))
     assert any("not supported with LoRA" in obstacle for obstacle in find_obstacles(mixture, packed=True, adapter=True))
     assert not list(find_obstacles({"num_local_experts": 0, "model_type": "granitemoehybrid"}, packed=True))
+
+
+def test_find_obstacles_reads_missing_fields_from_the_class() -> None:
+    """A Granite 4 without these fields is a mixture, with layers that cannot be packed."""
+    obstacles = list(find_obstacles({"model_type": "granitemoehybrid", "num_hidden_layers": 2}, packed=True))
+    assert [obstacle.partition(":")[0] for obstacle in obstacles] == ["num_local_experts", "layer_types"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from bench.models import PAGE, RESULTS, table
-from rstar2_train.capacity.model_support import ADAPTED, ENGINE_DIFFERS, PROVEN
+from rstar2_train.capacity.engine_support import ENGINE_DIFFERS
+from rstar2_train.capacity.model_support import ADAPTED, PROVEN
 from tests.support.model_families import FAMILIES, UNPACKED
 from tests.support.model_faults import FAULTS
 

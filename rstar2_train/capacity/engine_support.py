@@ -1,0 +1,211 @@
+"""Which models vLLM computes as the trainer does, by their config.json. Pure, without vLLM.
+
+transformers and vLLM have classes of their own for most families, which read different fields. An engine would sample
+from another model than the trainer's, without an error. The tables name, by model type, which side reads which field:
+from the sources of transformers 5.19 and vLLM 0.32, and measured with tiny models on the CPU. Families without a class
+in vLLM run in the class of transformers there, with the attention of vLLM (`Transformers modeling backend`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rstar2_train.capacity.model_defaults import SLIDING, with_defaults
+from rstar2_train.capacity.model_support import PROVEN
+
+ENGINE_DIFFERS: Mapping[str, str] = {
+    "gpt_neox": "vLLM computes other log-probabilities than transformers (several nats): use another model",
+}
+"""Model types that vLLM computes wrongly, and what to do."""
+
+
+_OFF = (False, None)
+_SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu",)}
+_TANH: Mapping[str, tuple[Any, ...]] = {"hidden_activation": ("gelu_pytorch_tanh",)}
+_NO_BIASES: Mapping[str, tuple[Any, ...]] = dict.fromkeys(("attention_bias", "bias", "mlp_bias"), _OFF)
+"""Biases that a class of vLLM has, and the class of transformers does not."""
+_COHERE: Mapping[str, tuple[Any, ...]] = {
+    "attention_bias": _OFF,
+    "rms_norm_eps": (None,),  # vLLM takes RMSNorm for LayerNorm if the field exists
+    "tie_word_embeddings": (True,),
+    **_SILU,
+}
+_GRANITE: Mapping[str, tuple[Any, ...]] = {
+    # Of Granite with sliding windows, which has a class of its own in transformers: these layers have sinks too.
+    "attention_sinks": _OFF,
+    "layer_rope_theta": (None,),
+    "layer_types": (None,),
+    **_SILU,
+}
+ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "cohere": _COHERE,
+    "cohere2": {**_COHERE, "use_qk_norm": _OFF},
+    "ernie4_5": {**_NO_BIASES, "qkv_bias": (None, False), "use_bias": (False,), **_SILU},
+    "exaone4": {**_NO_BIASES, **_SILU},
+    "gemma": {
+        "attention_bias": _OFF,
+        # transformers reads hidden_act, in which gelu means the approximation; vLLM reads hidden_activation.
+        "hidden_act": ("gelu_pytorch_tanh", "gelu"),
+        "hidden_activation": ("gelu_pytorch_tanh", None),
+    },
+    "gemma2": _TANH,
+    "gemma3_text": _TANH,
+    "glm4": _SILU,
+    "granite": {**_GRANITE, "bias": _OFF},
+    "granitemoe": {**_GRANITE, "attention_bias": _OFF},
+    "granitemoehybrid": _SILU,
+    "hyperclovax": _SILU,
+    "llama": {"bias": _OFF, "qkv_bias": (None,), **_SILU},
+    "mistral": {
+        **_NO_BIASES,
+        "qkv_bias": (None, False),
+        "ada_rms_norm_t_cond": _OFF,
+        "llama_4_scaling": (None,),
+        **_SILU,
+    },
+    "mixtral": _SILU,
+    "nemotron": {"bias": _OFF},
+    "olmoe": {
+        "attention_bias": _OFF,
+        "clip_qkv": (None,),
+        "norm_topk_prob": _OFF,
+        "rms_norm_eps": (1e-5,),
+        "tie_word_embeddings": _OFF,
+        **_SILU,
+    },
+    "phi3": {**_NO_BIASES, "qkv_bias": (None, False), **_SILU},
+    "qwen2": {"qk_norm": _OFF, **_SILU},
+    "qwen2_moe": {"qkv_bias": (True,), **_SILU},
+    "qwen3": {"attention_bias": _OFF, **_SILU},
+    "qwen3_moe": {"attention_bias": _OFF, "shared_expert_intermediate_size": (None, 0), **_SILU},
+    "stablelm": {"norm_eps": (None,), "qk_layernorm": _OFF, "use_parallel_residual": _OFF, **_SILU},
+}
+"""Fields that one side does not read, or reads otherwise: the values with which both compute the same model, by model
+type. The first one is that of a missing field."""
+
+
+_ENGINE_FIELDS = (
+    "dual_chunk_attention_config",
+    "rotary_emb_base",
+    "rotary_emb_fraction",
+    "rotary_pct",
+)
+"""Fields that vLLM reads for any model type, and that no class of transformers has whose model vLLM computes."""
+_ENGINE_ROPE = ("long_mscale", "mrope_section", "rope_dim", "short_mscale", "use_fope")
+"""Fields of the rotary embedding that only vLLM reads."""
+_PARTIAL = ("glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm")
+"""Measured model types whose class turns a part of each head only (`partial_rotary_factor`); vLLM does so for all."""
+_CAPPED = ("gemma2",)
+"""Model types whose class caps the scores of attention in transformers and in vLLM."""
+_ENGINE_HEADS = ("granitemoe", "granitemoehybrid", "olmoe", "qwen2", "qwen2_moe", "stablelm")
+"""Model types whose `head_dim` vLLM does not read."""
+
+
+_LAYER_WINDOWS = (
+    *("cohere2", "exaone4", "gemma2", "gemma3_text", "ministral", "olmo3", "qwen2", "qwen2_moe", "qwen3", "smollm3"),
+)
+"""Model types whose class in transformers has the window in the sliding layers of `layer_types`."""
+_MODEL_WINDOWS = ("mistral", "mixtral", "phi3", "qwen3_moe", "starcoder2")
+"""Model types whose class in transformers has the window in all layers. Those of the other measured types ignore it."""
+_ENGINE_MODEL_WINDOWS = (
+    *("cohere", "gemma", "glm4", "granitemoehybrid", "hyperclovax", "mixtral", "nemotron", "olmoe", "qwen2"),
+    *("qwen2_moe", "qwen3", "qwen3_moe", "stablelm"),
+)
+"""Model types whose class in vLLM does not read `layer_types`: its layers have a window only if all are sliding, or if
+there are no `layer_types`. The other classes, and the one for all families, read it for each layer."""
+
+
+def find_engine_obstacles(config: Mapping[str, Any], *, longest: int = 0) -> Iterator[str]:
+    """Yield why engines would sample from another model than the trainer's.
+
+    `config`: the content of config.json; `longest`: tokens of the longest sequence, 0: unknown.
+    """
+    config = with_defaults(config)
+    kind = str(config.get("model_type"))
+    if kind in ENGINE_DIFFERS:
+        yield f"model_type {kind!r}: {ENGINE_DIFFERS[kind]}"
+    yield from _window_obstacles(config, kind, longest)
+    yield from _rope_obstacles(config, kind)
+    if (
+        kind in _ENGINE_HEADS
+        and (width := config.get("head_dim"))
+        and width * config["num_attention_heads"] != config["hidden_size"]
+    ):
+        yield f"head_dim: {width} is not supported for model_type {kind!r}: vLLM divides hidden_size by the heads"
+    if kind not in _CAPPED and (cap := config.get("attn_logit_softcapping")):
+        yield f"attn_logit_softcapping: {cap} is not supported for model_type {kind!r}, only for {', '.join(_CAPPED)}"
+    for name, values in ENGINE_VALUES.get(kind, {}).items():
+        if config.get(name, values[0]) not in values:
+            yield (
+                f"{name}: {config[name]!r} is not supported for model_type {kind!r}: transformers and vLLM compute the "
+                f"same model only with {values[0]!r}"
+            )
+
+
+def _window_obstacles(config: Mapping[str, Any], kind: str, longest: int) -> Iterator[str]:
+    """Yield why the layers have other windows in an engine. `config`: complete."""
+    window, layers = config.get("sliding_window"), list(config.get("layer_types") or ())
+    if kind == "exaone4" and window is not None and SLIDING not in layers:
+        yield (
+            f"sliding_window: {window}: without sliding layers vLLM has rotary embeddings in each layer, transformers "
+            "only if sliding_window is null: use another model"
+        )
+    if not window:
+        if SLIDING in layers:
+            yield f"layer_types: {SLIDING} needs sliding_window, which is {window}"
+        return
+    if longest and longest <= window:
+        return
+    trained, sampled = _trained_windows(config, kind, layers), _sampled_windows(kind, layers)
+    limit = f"limit prompt and response to {window:,} tokens together"
+    if kind == "cohere2" and SLIDING in layers:
+        yield (
+            f"sliding_window: {window}: vLLM's window is one token longer than that of transformers, and the longest "
+            f"sequence has {longest or 'an unknown number of'} tokens: {limit}"
+        )
+    elif trained is None:
+        yield (
+            f"sliding_window: {window}: whether transformers and vLLM have the same windows for model_type {kind!r} is "
+            f"not known: {limit}"
+        )
+    elif trained != sampled:
+        yield (
+            f"sliding_window: {window}: of model_type {kind!r} with these layer_types transformers has windows in "
+            f"{sum(trained)} of {len(trained)} layers, vLLM in {sum(sampled)}: {limit}, or use another model"
+        )
+
+
+def _trained_windows(config: Mapping[str, Any], kind: str, layers: list[str]) -> list[bool] | None:
+    """Return which layers have a window in transformers; None: not known. `layers`: `layer_types`, may be empty."""
+    if kind in _LAYER_WINDOWS or (kind == "mistral" and layers):  # transformers takes it for a Ministral then
+        used = kind != "smollm3" or config["use_sliding_window"]
+        return [used and layer == SLIDING for layer in layers]
+    if kind in PROVEN:
+        return [kind in _MODEL_WINDOWS] * max(1, len(layers))
+    return None
+
+
+def _sampled_windows(kind: str, layers: list[str]) -> list[bool]:
+    """Return which layers have a window in vLLM. `layers`: `layer_types`, may be empty."""
+    sliding = [layer == SLIDING for layer in layers] or [True]
+    return sliding if all(sliding) or kind not in _ENGINE_MODEL_WINDOWS else [False] * len(layers)
+
+
+def _rope_obstacles(config: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """Yield which fields of the rotary embedding only vLLM reads."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    parts = [config, rope, *(part for part in rope.values() if isinstance(part, Mapping))]
+    for name in _ENGINE_FIELDS:
+        if config.get(name) is not None:
+            yield f"{name}: {config[name]} is read by vLLM only: remove the field, which transformers ignores"
+    for name in _ENGINE_ROPE:
+        if any(part.get(name) for part in parts[1:]):
+            yield f"{name} of the rotary embedding is read by vLLM only: remove the field, which transformers ignores"
+    if kind in PROVEN and kind not in _PARTIAL:
+        factors = [factor for part in parts if (factor := part.get("partial_rotary_factor")) not in (None, 1)]
+        if factors:
+            yield (
+                f"partial_rotary_factor: {factors[0]}: transformers turns whole heads of model_type {kind!r}, vLLM a "
+                "part: use another model"
+            )
