@@ -25,7 +25,7 @@ from rstar2_train.api.roles import (
     RuntimePatch,
 )
 from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
-from rstar2_train.api.sources import LOCAL_FOLDER, NO_COLLECTIVE, ONE_POD, WITH_URL
+from rstar2_train.api.sources import LOCAL_FOLDER, NO_COLLECTIVE, WITH_URL
 from rstar2_train.api.stages import GRPOSettings
 
 
@@ -59,11 +59,6 @@ def _immutable(at: str, field: str, message: str) -> Rule:
 def with_lora(types: list[str], spec: str = "self") -> str:
     """Return the expression that a stage of one of the types trains an adapter. `spec`: expression of the spec."""
     return f"{spec}.stages.exists(s, s.type in {types} && (has({spec}.trainer.lora) || s.?trainer.?lora.hasValue()))"
-
-
-def _with_url(condition: str, message: str, *, field: str = ".storage.url") -> Rule:
-    """Return a rule about jobs whose state is in a bucket."""
-    return Rule(at="spec", rule=f"!has(self.storage.url) || {condition}", message=message, field=field)
 
 
 def _exactly_one(fields: Iterable[str]) -> str:
@@ -204,8 +199,12 @@ ROLES = (
         field=".url",
     ),
     Rule(at="spec.storage", rule="!has(self.url) || !self.url.startsWith('file:')", message=LOCAL_FOLDER, field=".url"),
-    _with_url("self.stages.all(s, s.?trainer.?replicas.orValue(self.trainer.replicas) == 1)", ONE_POD),
-    _with_url("self.rollout.weightTransport != 'Collective'", NO_COLLECTIVE, field=".rollout.weightTransport"),
+    Rule(
+        at="spec",
+        rule="!has(self.storage.url) || self.rollout.weightTransport != 'Collective'",
+        message=NO_COLLECTIVE,
+        field=".rollout.weightTransport",
+    ),
     _between("spec.judge.limits.memory", MEMORY_LIMITS),
     _between("spec.judge.limits.output", OUTPUT_LIMITS),
     Rule(

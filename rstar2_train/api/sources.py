@@ -28,10 +28,6 @@ NO_COLLECTIVE = (
     "must not be Collective in a cluster if storage.url is set: engines copy every version from the bucket; set "
     "Folder, Delta or Auto"
 )
-ONE_POD = (
-    "is in a cluster only for one trainer pod: the ranks of several pods write one checkpoint into the claim; set "
-    "trainer.replicas to 1, or remove url and set claimName or size"
-)
 CLAIM_MOUNT = PurePosixPath("/pvc")
 """Claim C of a pvc:// source is mounted at CLAIM_MOUNT/C."""
 _DATASETS = "datasets/"
@@ -163,8 +159,6 @@ def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue("spec.storage.url", LOCAL_FOLDER, url)
         if job.spec.rollout.weight_transport == "Collective":
             yield Issue("spec.rollout.weightTransport", NO_COLLECTIVE, "Collective")
-        if any(job.replicas(stage) > 1 for stage in job.spec.stages):
-            yield Issue("spec.storage.url", ONE_POD, url)
     for index, server in enumerate(job.spec.mcp_servers):
         if server.command:
             message = (

@@ -28,11 +28,6 @@ class StageState:
         return self.root / "attempt.json"
 
     @property
-    def leaving_file(self) -> Path:
-        """The `AttemptRecord` of a pod that must stop: its orchestrator writes a checkpoint and exits as suspended."""
-        return self.root / "leaving.json"
-
-    @property
     def outcome_file(self) -> Path:
         """Outcome of the last finished attempt."""
         return self.root / "outcome.json"

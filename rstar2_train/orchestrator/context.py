@@ -61,7 +61,8 @@ class Endpoints:
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
     bucket: bool = False
-    """Whether the engines have no common disk with the trainer: they read weights from the bucket of the job."""
+    """Whether the pods of the job have no common disk: engines read weights from the job's bucket, and the files of
+    trainer ranks travel between their hosts."""
     share_device: bool = False
     """Whether trainer and engines time-share a device."""
 

@@ -133,6 +133,7 @@ class TrainerSession:
             ),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
+            disk=ctx.state.root if ctx.endpoints.bucket else None,
         )
         ctx.install_signal_handlers()
         await asyncio.to_thread(self.group.load, self._source.base, optimizer=self._optimizer)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.contracts import StageFailed
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _BACKGROUND = "background"
 """Ray's concurrency group of calls that run next to the others, in a second thread of each rank."""
+_FILES = "files"
+"""The group of the transfers of files, in a third thread."""
 LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 """Texts in the errors of gloo if another rank does not answer; they have no class of their own."""
 LOST_DEVICE = ("CUDA error", "HIP error", "NCCL communicator was aborted", "CUBLAS_STATUS_", "HIPBLAS_STATUS_")
@@ -80,6 +82,10 @@ class RankProcess:
                 raise
             raise RanksLost(f"trainer rank {self._rank.rank} of {self._rank.ranks} {reason} during {method}") from error
 
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a function of a module, run on this rank's host."""
+        return function(*args)
+
 
 def device_variables(environ: Mapping[str, str], ids: Sequence[int | str]) -> dict[str, str]:
     """Return the variables that show a rank only the devices that Ray gave it.
@@ -127,8 +133,10 @@ class RankActors:
         self._runtime = ray_runtime.start_or_join(ray_address, cpus=ranks, gpus=round(ranks * gpus_per_rank))
         # No restarts: a new rank could not join the old process group.
         remote = self._runtime.ray.remote(
-            num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0, concurrency_groups={_BACKGROUND: 1}
+            num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0, concurrency_groups={_BACKGROUND: 1, _FILES: 1}
         )(process)
+        self._hosts: list[str] = []
+        """The address of each rank's host."""
         self._actors: list[ActorHandle[Any]] = [
             remote.remote(rank=rank, ranks=ranks, config=config) for rank in range(ranks)
         ]
@@ -146,6 +154,7 @@ class RankActors:
         if order != list(range(self.count)):
             self._actors, hosts = [self._actors[index] for index in order], [hosts[index] for index in order]
             self.call_each("renumber", [(rank,) for rank in range(self.count)])
+        self._hosts = hosts
         port = self._wait([self._actors[0].call.remote("listen", hosts[0])], "listen")[0]
         ranks_on = Counter(hosts)
         equal = ranks_per_host(hosts)
@@ -179,6 +188,21 @@ class RankActors:
         if not self._actors:
             raise RanksLost(f"cannot call {method}: the ranks have stopped")
         return self._wait([self._actors[0].call.remote(method, *args)], method)[0]
+
+    def other_hosts(self) -> list[int]:
+        """Return one rank of each host but that of this process."""
+        here = str(self._runtime.ray.util.get_node_ip_address())
+        return [rank for rank, host in enumerate(self._hosts) if host != here and host not in self._hosts[:rank]]
+
+    def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Start a function on the host of a rank, next to all other calls; return the reference of its result."""
+        if not self._actors:
+            raise RanksLost("cannot transfer files: the ranks have stopped")
+        return self._actors[rank].run.options(concurrency_group=_FILES).remote(function, *args)
+
+    def file_result(self, reference: Any) -> Any:
+        """Return the result of `start_file_call`. Raises like `_wait`."""
+        return self._wait([reference], "a transfer of files")[0]
 
     def stop(self) -> None:
         """Stop all ranks, together if all are healthy, and the private Ray."""

@@ -22,6 +22,7 @@ from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointInvalid, CheckpointManifest
+from rstar2_train.trainer.host_files import HostFiles
 from rstar2_train.trainer.types import (
     LoadReport,
     MetricTally,
@@ -55,6 +56,7 @@ class TrainerGroup:
         config: TrainConfig,
         ray_address: str | None = None,
         gpus_per_rank: float = 0,
+        disk: Path | None = None,
         start_ranks: Callable[..., RankActors] = RankActors,
     ) -> None:
         """Start the ranks.
@@ -64,12 +66,14 @@ class TrainerGroup:
             config: settings of the computation.
             ray_address: a Ray cluster to join; None starts a private one on this machine.
             gpus_per_rank: accelerators that Ray reserves for each rank.
+            disk: folder that every host has on a disk of its own, so that its files travel; None: a common disk.
             start_ranks: starts the ranks, with the arguments of RankActors.
         """
         if ranks < 1:
             raise ValueError(f"ranks must be at least 1, not {ranks}")
         self._config = config
         self._ranks = start_ranks(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
+        self._files = HostFiles(self._ranks, disk)
         self._model_dir: Path | None = None
         self._offers: ChannelAddress | None = None
         """Where rank 0 answers requests for collective transfers; None before the first offered version."""
@@ -91,6 +95,8 @@ class TrainerGroup:
 
         Raises ModelRefused if the trainer does not compute the model exactly.
         """
+        for folder in filter(None, (model_dir, self._config.reference)):
+            self._files.provide(folder)
         report: LoadReport = self._ranks.call("load", model_dir, optimizer)[0]
         self._model_dir, self._layout, self._adapter = model_dir, report.layout, report.adapter
         self._routes = RouteFormat.of_folder(model_dir)
@@ -112,10 +118,12 @@ class TrainerGroup:
         """
         manifest = checkpoint.read_manifest(checkpoint_dir)
         checkpoint.check_adapter(checkpoint_dir, manifest.adapter, loaded=self._adapter)
-        damages = [damage for damage in self._ranks.call("find_damage", checkpoint_dir, manifest) if damage is not None]
+        with self._files.provided(checkpoint_dir):
+            damages = list(filter(None, self._ranks.call("find_damage", checkpoint_dir, manifest)))
+            if not damages:
+                self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         if damages:
             raise CheckpointInvalid(damages[0])
-        self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         return TrainState(step=manifest.step, extra=manifest.extra)
 
     def sft_step(self, sequences: Sequence[TokenSequence], *, lr: float) -> Metrics:
@@ -154,6 +162,8 @@ class TrainerGroup:
         started = time.perf_counter()
         if settings.router_replay and self._routes is not None:
             _check_routes([sequence for group in groups for sequence in group], self._routes)
+        if settings.objective.source is not None:
+            self._files.provide(Path(settings.objective.source))
         updates = grpo_updates(groups, updates=settings.updates_per_step, seed=seed)
         by_update = [self._distribute([row for group in update for row in group]) for update in updates]
         by_rank = [[shares[rank] for shares in by_update] for rank in range(self._ranks.count)]
@@ -186,7 +196,8 @@ class TrainerGroup:
         """
         checkpoint.remove_asides(checkpoint_dir.parent)
         with checkpoint.write_folder(checkpoint_dir, durable=True) as folder:
-            parts = self._ranks.call_background("write_checkpoint", folder)
+            with self._files.gathered(folder):
+                parts = self._ranks.call_background("write_checkpoint", folder)
             files = {name: seal for part in parts for name, seal in part.items()}
             manifest = CheckpointManifest(
                 step=step, extra=extra, ranks=self._ranks.count, files=files, adapter=self._adapter
@@ -203,7 +214,7 @@ class TrainerGroup:
             stop_ids: tokens that end a turn, for the generation config of a final model.
         """
         source = self.model_dir
-        with checkpoint.write_folder(model_dir, durable=durable) as folder:
+        with checkpoint.write_folder(model_dir, durable=durable) as folder, self._files.gathered(folder):
             self._ranks.call("export", source, folder, list(stop_ids))
 
     def start_versions(self) -> None:
@@ -224,7 +235,8 @@ class TrainerGroup:
             ValueError: if `base` is not the last published version.
         """
         with checkpoint.write_folder(folder, durable=False) as aside:
-            files = self._ranks.call("write_version", aside, base)
+            with self._files.gathered(aside):
+                files = self._ranks.call("write_version", aside, base)
             manifest = VersionManifest(version_id, version, base, files)
             version_store.write_manifest(aside, manifest)
         self._ranks.call("commit_version", version_id)
@@ -243,7 +255,8 @@ class TrainerGroup:
             ValueError: if the ranks train the whole model.
         """
         with checkpoint.write_folder(folder, durable=False) as aside:
-            files = self._ranks.call("write_adapter", self.model_dir, aside)[0]
+            with self._files.gathered(aside):
+                files = self._ranks.call("write_adapter", self.model_dir, aside)[0]
             manifest = VersionManifest(version_id, version, None, files)
             version_store.write_manifest(aside, manifest)
         return manifest

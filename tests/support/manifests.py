@@ -578,12 +578,6 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     ("spec.storage", {"url": "s3://b-c/r", "accessModes": ["ReadWriteOnce"]}, "together with url", "remove claimName"),
     (
         "spec",
-        {**in_bucket(claimName="a"), "trainer": {"replicas": 2}},
-        "together with url",
-        "only for one trainer pod",
-    ),
-    (
-        "spec",
         {**in_bucket(claimName="a"), "rollout": {"weightTransport": "Collective"}},
         "together with url",
         "must not be Collective",

@@ -121,7 +121,7 @@ def _storage(get: Get) -> Finding:
     if shared:
         return ok("storage", f"for many nodes: {', '.join(shared)}")
     remedy = (
-        "jobs on several nodes need a class with ReadWriteMany, or with one trainer pod a bucket (storage.url); jobs "
+        "jobs on several nodes need a class with ReadWriteMany, or a bucket (storage.url); jobs "
         "on one node set accessModes: [ReadWriteOnce]"
     )
     return Finding("storage", "note", f"classes: {', '.join(_names(classes)) or 'none'}", remedy)

@@ -1,7 +1,7 @@
 """One pod of a stage attempt: index 0 runs the orchestrator and Ray's head; every other index runs a Ray node.
 
     index 0: acquire the attempt (attempt.json) -> Ray head, if there are several pods -> orchestrator
-             in the background: ProgressMirror, MLflow shipper, a watch of the other pods' stop requests
+             in the background: ProgressMirror, MLflow shipper, the other pods' stop requests
     index N: join the head as a Ray node until the head stops
 
 Index 0 exits with the orchestrator's exit code. It is the container's first process, so everything stops with it. Ray
@@ -25,7 +25,7 @@ from pathlib import Path
 from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Reason, StageFailed, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_source
-from rstar2_train.api.state_dir import JobState, StageState, read_attempt
+from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.launch.pod import ray_cluster
 from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
 from rstar2_train.launch.pod.bucket import PodBucket
@@ -33,6 +33,7 @@ from rstar2_train.launch.pod.prepare import provide_sources
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
+from rstar2_train.launch.pod.stop_channel import answer_stops, request_stop, token
 from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.tracking import shipper
@@ -100,7 +101,9 @@ class _TrainerPod:
         self._attempt = AttemptRecord(attempt=options.attempt, uid=job.metadata.uid)
         self._state = JobState(options.state)
         self._bucket = PodBucket(job, self._state, launch_start(job, options.stage, options.attempt))
-        self._env = os.environ | ray_cluster.environment(read_secret(ENGINE_TOKEN) or "")
+        secret = read_secret(ENGINE_TOKEN) or ""
+        self._env = os.environ | ray_cluster.environment(secret)
+        self._stop_token = token(secret)
         self._background: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()
         """Set by SIGTERM to this pod, or to another pod of the attempt."""
@@ -158,8 +161,11 @@ class _TrainerPod:
         self._open_run()
         self._bucket.follow()
         stack.push_async_callback(self._stop_background)
-        for work in (mirror.follow(), self._run_shipper(), self._watch_other_pods()):
-            self._background.add(asyncio.create_task(work))
+        works = [mirror.follow(), self._run_shipper()]
+        if options.nodes > 1 and self._stage.learns:
+            cluster = self._cluster(head=_own_address())
+            works.append(answer_stops(cluster.head, cluster.stop_port, self._stop_token, self.stopping.set))
+        self._background.update(map(asyncio.create_task, works))
         address, outcome = None, None
         if options.nodes > 1 and self._stage.learns:
             address, outcome = await self._start_ray()
@@ -263,20 +269,6 @@ class _TrainerPod:
             log.warning("the MLflow shipper %s; restarting it", describe_exit(code))
             await asyncio.sleep(SHIPPER_RESTART_SECONDS)
 
-    async def _watch_other_pods(self) -> None:
-        """Stop this pod when another pod of the attempt must stop: the orchestrator can still write a checkpoint."""
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            try:
-                leaving = read_attempt(self._folder.leaving_file)
-            except (OSError, ValueError) as error:  # unreachable storage, or two pods that write at the same time
-                log.warning("cannot read %s: %s", self._folder.leaving_file, error)
-                continue
-            if leaving == self._attempt:
-                log.info("another pod of this attempt must stop")
-                self.stopping.set()
-                return
-
     async def _stop_background(self) -> None:
         for task in self._background:
             task.cancel()
@@ -327,7 +319,7 @@ class _TrainerPod:
         if not self._stage.learns:
             raise ValueError(f"stage {options.stage} runs in one pod, but --nodes is {options.nodes}")
         cluster = self._cluster(head=options.head or ray_cluster.head_host(_host(), subdomain=options.subdomain))
-        leaving = asyncio.create_task(self._announce_stop())
+        leaving = asyncio.create_task(self._announce_stop(cluster))
         failures = 0
         log.info("waiting for the head at %s", cluster.head_address)
         while True:
@@ -365,11 +357,11 @@ class _TrainerPod:
         head_end.cancel()
         return head_stopped
 
-    async def _announce_stop(self) -> None:
-        """On a stop request, notify index 0 through the storage."""
+    async def _announce_stop(self, cluster: RayCluster) -> None:
+        """On a stop request, pass it to index 0."""
         await self.stopping.wait()
         log.info("stop requested: notifying the orchestrator; this node stays until it has exited")
-        write_model(self._folder.leaving_file, self._attempt)
+        await request_stop(cluster.head, cluster.stop_port, self._stop_token)
 
     # -- both -------------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,11 @@ class RayCluster:
         """HOST:PORT of the head."""
         return join_address(self.head, self.port)
 
+    @property
+    def stop_port(self) -> int:
+        """Port of the head's pod for stop requests (stop_channel.py), after those of Ray's agents."""
+        return self.port + 1 + len(AGENT_PORTS)
+
     def head_command(self, *, store_bytes: int) -> list[str]:
         """Return the command that runs the head until it ends."""
         return [

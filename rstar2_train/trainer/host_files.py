@@ -1,0 +1,176 @@
+"""Files of ranks on hosts that have no common disk with the orchestrator: pods of a job whose state is in a bucket.
+
+    provide:   this host's folder or file ─> the other hosts, before their ranks read it
+    gathered:  the ranks write into a folder ─> its files on other hosts come to this host
+
+So this host has all files, and only its pod uses the bucket. The blocks travel through Ray, next to other calls of the
+ranks. Everything but the functions of the hosts runs in the orchestrator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 8 * 2**20
+WINDOW = 2
+"""Blocks in flight per host."""
+
+_Signature = dict[str, tuple[int, int, int]]
+"""Inode, time of the last change and size of each file."""
+
+
+class HostCalls(Protocol):
+    """Calls of functions in the processes of ranks (`actors.RankActors`)."""
+
+    def other_hosts(self) -> list[int]:
+        """Return one rank of each host but this one."""
+
+    def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Start a function of this module in the process of a rank; calls of one rank run in their order."""
+
+    def file_result(self, reference: Any) -> Any:
+        """Return the result of such a call. Raises RanksLost if the process crashed, and its OSError."""
+
+
+class HostFiles:
+    """The files of one group of ranks."""
+
+    def __init__(self, calls: HostCalls, disk: Path | None) -> None:
+        """`disk`: folder that every host has on a disk of its own. None: all hosts have a common one, no file travels.
+
+        Files outside of `disk` are on claims, which all hosts have.
+        """
+        self._calls = calls
+        self._disk = disk
+        self._hosts = calls.other_hosts() if disk is not None else []
+        self._provided: dict[Path, _Signature] = {}
+
+    def provide(self, path: Path) -> None:
+        """Copy a folder or file to the other hosts, unless they have it already. Raises RanksLost, OSError."""
+        if not self._travels(path) or self._provided.get(path) == (signature := _signature(path)):
+            return
+        started = time.monotonic()
+        self._everywhere(remove, path)
+        root = path if path.is_dir() else path.parent
+        blocks = [(root / name, start) for name, (_, _, size) in signature.items() for start in _starts(size)]
+        writes = ((write_block, file, start, read_block(file, start)) for file, start in blocks)
+        for _ in self._run((host, *write) for write in writes for host in self._hosts):
+            pass
+        self._provided[path] = signature
+        _report(path, "to", len(self._hosts), sum(size for _, _, size in signature.values()), started)
+
+    @contextlib.contextmanager
+    def provided(self, path: Path) -> Iterator[None]:
+        """Provide a folder or file for the block, then delete it on the other hosts."""
+        self.provide(path)
+        yield
+        if self._travels(path):
+            self._everywhere(remove, path)
+            self._provided.pop(path, None)
+
+    def _travels(self, path: Path) -> bool:
+        return bool(self._hosts) and self._disk is not None and path.is_relative_to(self._disk)
+
+    @contextlib.contextmanager
+    def gathered(self, folder: Path) -> Iterator[None]:
+        """Let the ranks write into a folder of this host inside the block; then it has the files of all hosts.
+
+        Raises RanksLost; OSError if this host's disk is full, or a file that two hosts wrote would be lost.
+        """
+        self._everywhere(make_folder, folder)
+        try:
+            yield
+            if self._hosts:
+                self._collect(folder)
+        finally:
+            with contextlib.suppress(Exception):  # an earlier error, such as the loss of the ranks, is the cause
+                self._everywhere(remove, folder)
+
+    def _collect(self, folder: Path) -> None:
+        started, moved = time.monotonic(), 0
+        blocks: list[list[tuple[int, str, int]]] = []
+        for host, files in zip(self._hosts, self._everywhere(list_files, folder), strict=True):
+            for name in files:
+                if (folder / name).exists():
+                    raise FileExistsError(f"{folder / name} was written on two hosts")
+            blocks.append([(host, name, start) for name, size in files.items() for start in _starts(size)])
+            moved += sum(files.values())
+        order = [block for turn in itertools.zip_longest(*blocks) for block in turn if block is not None]
+        contents = self._run((host, read_block, folder / name, start) for host, name, start in order)
+        for (_, name, start), content in zip(order, contents, strict=True):
+            write_block(folder / name, start, content)
+        _report(folder, "from", len(self._hosts), moved, started)
+
+    def _everywhere(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        return list(self._run((host, function, *args) for host in self._hosts))
+
+    def _run(self, calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield the results of calls (host, function, arguments) in their order, with some of them in flight."""
+        running: deque[Any] = deque()
+        for host, function, *args in calls:
+            running.append(self._calls.start_file_call(host, function, *args))
+            if len(running) > WINDOW * len(self._hosts):
+                yield self._calls.file_result(running.popleft())
+        while running:
+            yield self._calls.file_result(running.popleft())
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """Return the sizes of a folder's files by their names relative to it, sorted."""
+    return {name: size for name, (_, _, size) in _signature(folder).items()}
+
+
+def read_block(file: Path, start: int) -> bytes:
+    """Return the block of a file at a position in bytes."""
+    with file.open("rb") as stream:
+        stream.seek(start)
+        return stream.read(BLOCK_BYTES)
+
+
+def write_block(file: Path, start: int, content: bytes) -> None:
+    """Write the block of a file at a position in bytes; the file is created."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.seek(start)
+        stream.write(content)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder or file, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _starts(size: int) -> Sequence[int]:
+    return range(0, max(size, 1), BLOCK_BYTES)
+
+
+def _signature(path: Path) -> _Signature:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    root = path if path.is_dir() else path.parent
+    status = {file.relative_to(root).as_posix(): file.stat() for file in files if file.is_file()}
+    return {name: (item.st_ino, item.st_mtime_ns, item.st_size) for name, item in status.items()}
+
+
+def _report(path: Path, direction: str, hosts: int, size: int, started: float) -> None:
+    seconds = time.monotonic() - started
+    log.info("%s: %.1f MB %s %d other hosts in %.1f s", path.name, size / 1e6, direction, hosts, seconds)
