@@ -11,8 +11,12 @@ from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
 from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead, read_origin
 from rstar2_train.storage.source import open_store
-from rstar2_train.storage.store import AccessDenied, StorageError
+from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
+from rstar2_train.storage.verified_read import read_index
 from rstar2_train.utils.supervisor import stop_leftovers
+
+PATIENCE_SECONDS = 600.0
+"""How long `rstar2 fetch` and `rstar2 publish` repeat a request: nothing repeats the command."""
 
 
 def open_upload(job: AgenticRLJob, state: JobState, *, warn: Callable[[str], None]) -> StateUpload | None:
@@ -52,7 +56,7 @@ def fetch_state(job: AgenticRLJob, state: JobState, *, checkpoints: bool = True)
     if job.spec.storage.url is None:
         raise PreflightError("error: spec.storage.url is not set: the state of the job is only in its folder or claim")
     try:
-        store = open_store(job.spec.storage, job.metadata.name, patience=DEFAULT_TIMES.request)
+        store = _reachable_store(job)
         fetched = fetch_newest(store, state, checkpoints=checkpoints)
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
@@ -69,7 +73,7 @@ def publish_state(job: AgenticRLJob, state: JobState) -> str:
     if not state.job_file.exists():
         raise PreflightError(f"error: {state.root} has no state of a job: pass the folder above it with --state")
     try:
-        store = open_store(job.spec.storage, job.metadata.name, patience=DEFAULT_TIMES.request)
+        store = _reachable_store(job)
         if not is_ahead(store, state):
             raise PreflightError(
                 f"error: {store.address} has a state of this job that {state.root} does not continue: delete the "
@@ -81,6 +85,12 @@ def publish_state(job: AgenticRLJob, state: JobState) -> str:
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
     return f"published in {store.address}"
+
+
+def _reachable_store(job: AgenticRLJob) -> ObjectStore:
+    """Return the store of a job. The first request is repeated only for seconds: the address may be wrong."""
+    read_index(open_store(job.spec.storage, job.metadata.name, patience=DEFAULT_TIMES.request))
+    return open_store(job.spec.storage, job.metadata.name, patience=PATIENCE_SECONDS)
 
 
 def _preflight_error(error: Exception) -> PreflightError:

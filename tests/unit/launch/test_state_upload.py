@@ -12,12 +12,13 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
+from rstar2_train.launch.local import upload
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.upload import fetch_state, open_upload, publish_state
 from rstar2_train.launch.state_upload import StateUpload, UploadTimes
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest
-from rstar2_train.storage.store import ObjectStore, StorageUnavailable
+from rstar2_train.storage.store import Content, ObjectStore, StorageUnavailable
 from tests.support.manifests import changed
 
 TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)
@@ -207,6 +208,29 @@ def test_publish_state_moves_a_folder_into_an_empty_bucket(state: JobState, tmp_
             publish_state(job, late)
     with pytest.raises(PreflightError, match=r"spec\.storage\.url is not set"):
         publish_state(job_with(None), state)
+
+
+@pytest.mark.parametrize("command", [publish_state, fetch_state])
+def test_transfer_survives_ten_minutes_without_an_answer(
+    command: Any, state: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing repeats the commands, so a transfer is as patient as a pod. A wrong address fails within seconds."""
+    calls: list[float] = []
+
+    class Recording(LocalFolder):
+        def __init__(self, patience: float) -> None:
+            super().__init__(tmp_path / "bucket")
+            self.patience = patience
+
+        def read(self, name: str, **options: Any) -> Content:
+            calls.append(self.patience)
+            return super().read(name, **options)
+
+    opened = upload_to(LocalFolder(tmp_path / "bucket"), state, [])
+    opened.check()
+    monkeypatch.setattr(upload, "open_store", lambda settings, name, patience: Recording(patience))
+    command(job_with("s3://team/runs"), state)
+    assert calls[0] <= 20 and len(calls) > 1 and set(calls[1:]) == {600}
 
 
 def test_fetch_state_without_checkpoints_is_completed_by_a_run(state: JobState, tmp_path: Path) -> None:

@@ -217,19 +217,19 @@ def test_state_of_another_run_is_refused(store: CountingStore, tmp_path: Path) -
 
 def test_state_published_during_a_claim_is_not_mixed(tmp_path: Path) -> None:
     """A folder without origin moves into an empty bucket only: another start may fill it until the claim succeeds."""
-    here, there = write(tmp_path / "a", {"job.json": "here"}), write(tmp_path / "b", {"job.json": "there"})
+    state, other = write(tmp_path / "a", {"job.json": "1"}), write(tmp_path / "b", {"job.json": "2"})
 
     class Raced(LocalFolder):
         def put_if_absent(self, name: str, body: bytes) -> str:
             """Let the other start publish before the claim of this one."""
             if not (tmp_path / "bucket").exists():
-                opened(LocalFolder(tmp_path / "bucket"), there).publish()
+                opened(LocalFolder(tmp_path / "bucket"), other).publish()
             return super().put_if_absent(name, body)
 
     with pytest.raises(StorageRejected, match=r"of runs without spec\.storage\.url: delete one of them"):
-        BucketState(Raced(tmp_path / "bucket"), here).open()
-    assert read(here.root) == {"job.json": "here"}
-    assert read(opened(LocalFolder(tmp_path / "bucket"), JobState(tmp_path / "c"))._state.root) == {"job.json": "there"}
+        BucketState(Raced(tmp_path / "bucket"), state).open()
+    assert read(state.root) == {"job.json": "1"}
+    assert read(opened(LocalFolder(tmp_path / "bucket"), JobState(tmp_path / "c"))._state.root) == {"job.json": "2"}
 
 
 @pytest.mark.parametrize("moves", [True, False])
