@@ -94,7 +94,8 @@ class StateUpload:
         """Commit points of the last publication."""
         self.unavailable = ""
         """Why the last upload failed; an empty text if it did not."""
-        self._fenced = ""
+        self.fenced = ""
+        """Why this run may not publish any more; empty if it may."""
 
     def check(self) -> None:
         """Publish the state before anything starts. Raises StorageError, OSError."""
@@ -111,8 +112,8 @@ class StateUpload:
                 continue
             if await asyncio.to_thread(self._publish):
                 wait, last = self._times.poll, time.monotonic()
-            elif self._fenced:
-                fail(ChildFailed(self._fenced))
+            elif self.fenced:
+                fail(ChildFailed(self.fenced))
                 return
             else:
                 wait = min(2 * wait, self._times.longest_wait)
@@ -124,7 +125,7 @@ class StateUpload:
         """
         outage, wait = Outage(), self._times.poll
         try:
-            while not self._fenced:
+            while not self.fenced:
                 if self._publish():
                     return ""
                 if outage.fail() >= self._times.finish:
@@ -133,7 +134,7 @@ class StateUpload:
                 wait = min(2 * wait, self._times.longest_wait)
         except KeyboardInterrupt:
             self.unavailable = self.unavailable or "stopped before the upload was complete"
-        return self._fenced or (
+        return self.fenced or (
             f"{self._bucket.address} does not have the last state of the job ({self.unavailable}). {self._advice}"
         )
 
@@ -151,7 +152,7 @@ class StateUpload:
         try:
             self._bucket.publish()
         except Fenced as error:
-            self._fenced = f"{error}: the job was started again, here or on another machine. This run publishes nothing"
+            self.fenced = f"{error}: the job was started again, here or on another machine. This run publishes nothing"
             return False
         except (StorageError, OSError) as error:
             if not self.unavailable:

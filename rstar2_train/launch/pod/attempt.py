@@ -184,9 +184,10 @@ class _TrainerPod:
             message = f"the orchestrator {describe_exit(code)} and wrote no outcome"
             if unpublished := await self._bucket.finish():
                 message += f"; {unpublished}"
+            if self._bucket.fenced:
+                return self._stale(self._bucket.fenced)
             return self._fail(code if code >= 0 else 128 - code, message)
-        await self._conclude(mirror, outcome)
-        return code
+        return await self._conclude(mirror, outcome)
 
     def _open_run(self) -> None:
         """Write the destination of the journal for the shipper, which may start before the orchestrator."""
@@ -285,11 +286,14 @@ class _TrainerPod:
         return self._outcome("failed", "StorageFull", message, retryable=False)
 
     async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
-        """Write the outcome to the storage, then announce it."""
+        """Write the outcome to the storage, then announce it, unless this attempt is stale. Returns the exit code."""
         if error := write_outcome(self._folder, self._attempt, outcome):
             return self._fail(ExitCode.RETRYABLE, error)
         # The operator may start the next stage when it has read the outcome: the bucket must have all of it before.
-        if unpublished := await self._bucket.finish():
+        unpublished = await self._bucket.finish()
+        if self._bucket.fenced:
+            return self._stale(self._bucket.fenced)
+        if unpublished:
             outcome = self._outcome("failed", "StorageUnavailable", unpublished[:2000])
         return await self._announce(mirror, outcome)
 

@@ -100,13 +100,15 @@ class PodBucket:
             self._following = asyncio.create_task(self._upload.follow(self._stop))
 
     async def finish(self) -> str:
-        """Publish the last state; return why that failed, an empty text if it did not."""
+        """Publish the last state; return why that failed, an empty text if it did not. Sets `fenced`."""
         if self._upload is None:
             return ""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
-        return await asyncio.to_thread(self._upload.finish)
+        failure = await asyncio.to_thread(self._upload.finish)
+        self.fenced = self._upload.fenced
+        return failure
 
     def _open(self) -> StateUpload:
         return open_upload(

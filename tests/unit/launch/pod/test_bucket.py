@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.contracts import CheckpointRef, Outcome, StageFailed, write_model
+from rstar2_train.api.contracts import CheckpointRef, ExitCode, Outcome, StageFailed, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
+from rstar2_train.launch.pod.attempt import AttemptOptions, _TrainerPod
+from rstar2_train.launch.pod.attempt_record import acquire_attempt
 from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.state_upload import UploadTimes
 from rstar2_train.storage.folder import LocalFolder
@@ -216,6 +218,36 @@ def test_bucket_fenced_attempt_is_stopped(job: AgenticRLJob, tmp_path: Path) -> 
     third = disk(tmp_path, "third")
     bucket_of(job, third, launch_start(job, "sft", 3)).open()
     assert not third.stage("sft").checkpoints.exists()
+
+
+def test_bucket_attempt_fenced_at_its_end_is_stale(job: AgenticRLJob, tmp_path: Path) -> None:
+    """An attempt that notices the next one with its last upload announces no outcome of its own."""
+    (tmp_path / "log").touch()
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    options = AttemptOptions(
+        job_file=tmp_path / "job.json",
+        state=tmp_path / "first",
+        stage="sft",
+        attempt=1,
+        nodes=1,
+        subdomain="pods",
+        termination_log=tmp_path / "log",
+    )
+    announced: list[Outcome] = []
+
+    class Mirror:
+        async def conclude(self, outcome: Outcome) -> None:
+            announced.append(outcome)
+
+    async def play(mirror: Any) -> int:
+        pod = _TrainerPod(options, job)
+        pod._bucket.open()
+        assert acquire_attempt(pod._folder.attempt_file, pod._attempt) == ""
+        bucket_of(job, disk(tmp_path, "second"), launch_start(job, "sft", 2)).open()
+        return await pod._conclude(mirror, pod._outcome("completed", "Completed", ""))
+
+    assert asyncio.run(play(Mirror())) == ExitCode.RETRYABLE
+    assert (tmp_path / "log").read_text().startswith("StaleAttempt: ") and not announced
 
 
 @pytest.mark.parametrize(
