@@ -25,6 +25,13 @@ _SHARED_WIDTH = {"qwen2_moe": "shared_expert_intermediate_size"}
 """Field with the width of an expert that computes all tokens, by model type."""
 _HEAD_NORMS, _WIDE_NORMS = ("exaone4", "qwen3", "qwen3_moe"), ("olmo2", "olmo3", "olmoe")
 """Model types that normalise queries and keys: each head with the same weights, or all heads together."""
+_HEAD_SLOTS = ("ernie4_5", "exaone4", "granite", "hyperclovax", "llama", "qwen3")
+"""Model types whose class in vLLM can adapt the output projection too: a slot for an adapter has its matrices."""
+_EMBEDDING_SLOTS = (
+    *_HEAD_SLOTS,
+    *("cohere", "cohere2", "helium", "ministral", "olmo", "olmo2", "olmo3", "seed_oss", "smollm3"),
+)
+"""Model types whose class in vLLM can adapt the embedding too: `embedding_modules` of its classes."""
 _VARIANT = re.compile(r"-(base|chat|instruct|thinking|math|coder|v\d+(\.\d+)*|\d{4})(?=-|$)")
 """Parts of a name that do not change the shape: the purpose of a variant, its version, its date."""
 
@@ -72,6 +79,8 @@ class ModelShape:
     """Values per token between the matrices of an expert that computes all tokens; 0: a layer has none."""
     dense_layers: int = 0
     """Layers of a mixture without experts."""
+    wide_slots: int = 0
+    """Matrices as large as the embedding that an engine can adapt: 0 to 2."""
 
     @property
     def query_width(self) -> int:
@@ -145,14 +154,14 @@ class ModelShape:
         """Return the values of a slot for an adapter in one of an engine's GPUs: vLLM has one for all linear layers.
 
         A layer that is divided by its outputs has a whole A and a part of B, one that is divided by its inputs a part
-        of A and a whole B.
+        of A and a whole B. Embedding and output projection have whole ones, though no adapter of a job has them.
         """
         by_input = ("o_proj", "down_proj")
         layer = 0.0
         for name, (inputs, outputs) in self._widths.items():
             whole, divided = (outputs, inputs) if name in by_input else (inputs, outputs)
             layer += rank * (whole + divided / tensor_parallel)
-        return self.layers * layer
+        return self.layers * layer + self.wide_slots * rank * (self.vocabulary + self.hidden)
 
     @property
     def _widths(self) -> dict[str, tuple[int, int]]:
@@ -252,6 +261,7 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         qk_norm=qk_norm,
         qkv_bias=bool(config.get("attention_bias", False) or config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))),
         max_positions=positions if isinstance(positions, int) else None,
+        wide_slots=(kind in _HEAD_SLOTS) + (kind in _EMBEDDING_SLOTS),
         **(_mixture(config, kind, expert_width) if is_mixture else {}),
     )
 

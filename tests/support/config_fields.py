@@ -1,4 +1,4 @@
-"""The fields of a config that the classes of transformers and vLLM read, from their sources."""
+"""What the classes of transformers and vLLM read of a config, and adapt, from their sources."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ def engine_fields(kind: str) -> frozenset[str]:
     """Return the fields that the class of a model type reads in vLLM. `kind`: one of `ENGINE_FILES`."""
     folder = _package("vllm") / "model_executor" / "models"
     return frozenset().union(*(_fields(folder / f"{name}.py") for name in ENGINE_FILES[kind]))
+
+
+def adapted_embeddings(kind: str) -> int:
+    """Return how many of embedding and output projection a slot for an adapter has in vLLM, by its class."""
+    models = _package("vllm") / "model_executor" / "models"
+    for name in ENGINE_FILES.get(kind, ("transformers/base",)):
+        for node in ast.walk(ast.parse((models / f"{name}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "embedding_modules":
+                return len(ast.literal_eval(node.value))
+    return 0
 
 
 def _package(name: str) -> Path:

@@ -58,14 +58,19 @@ def test_memory_engine_matches_simulated_hardware() -> None:
 
 
 def test_memory_engine_counts_slots_for_adapters() -> None:
-    """Each slot has A and B of all linear layers, in the dtype of the weights, divided among the GPUs as vLLM does."""
+    """Each slot has A and B of all linear layers, in the dtype of the weights, divided among the GPUs as vLLM does.
+
+    Those of embedding and output projection are whole on each GPU.
+    """
     sizes = {"device_bytes": 192e9, "sequence_tokens": 10240}
     for parallel in (1, 2):
         plain = engine_memory(MODEL, tensor_parallel=parallel, **sizes)
         memory = engine_memory(MODEL, tensor_parallel=parallel, adapters=AdapterSlots(rank=32, count=6), **sizes)
         assert plain.adapters == 0 and plain.kv_cache - memory.kv_cache == pytest.approx(memory.adapters)
-        whole = 6 * 2 * MODEL.adapter(rank=32, modules=LAYER).parameters
-        assert memory.adapters == whole if parallel == 1 else whole / 2 < memory.adapters < whole
+        layers = 6 * 2 * MODEL.adapter(rank=32, modules=LAYER).parameters
+        wide = 6 * 2 * 32 * 2 * (MODEL.vocabulary + MODEL.hidden)
+        in_layers = memory.adapters - wide
+        assert in_layers == layers if parallel == 1 else layers / 2 < in_layers < layers
 
 
 def test_memory_engine_without_space_has_no_slot() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.capacity.model_shape import KNOWN_MODELS, UnknownModel, read_shape, shape_of
+from rstar2_train.capacity.model_support import ADAPTED
 from rstar2_train.data.tiny import policy
+from tests.support.config_fields import adapted_embeddings
 
 KNOWN = json.loads(KNOWN_MODELS.read_text(encoding="utf-8"))["models"]
 
@@ -94,3 +96,9 @@ def test_shape_unknown_mixture_is_rejected() -> None:
     """The MLPs of another class may have other parameters: no wrong figure, but an error."""
     with pytest.raises(ValueError, match="mixtures of experts of model_type 'other'"):
         shape_of(KNOWN["Qwen3-30B-A3B"] | {"model_type": "other"}, name="moe")
+
+
+@pytest.mark.parametrize("kind", ADAPTED)
+def test_shape_has_the_wide_slots_of_the_engine(kind: str) -> None:
+    """vLLM has matrices for the embedding in each slot, though no adapter of a job has them, of some classes only."""
+    assert shape_of(KNOWN["Qwen3-8B"] | {"model_type": kind}, name="").wide_slots == adapted_embeddings(kind)
