@@ -1,4 +1,4 @@
-"""What the classes of transformers and vLLM read of a config, and adapt, from their sources."""
+"""Fields of a config that the classes of transformers and vLLM read, and embeddings that vLLM adapts, by source."""
 
 from __future__ import annotations
 
