@@ -23,8 +23,8 @@ from typing import Any, Protocol
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 8 * 2**20
-WINDOW = 2
-"""Blocks in flight per host."""
+WINDOW = 8
+"""Blocks in flight."""
 
 _Signature = dict[str, tuple[int, int, int]]
 """Inode, time of the last change and size of each file."""
@@ -68,7 +68,7 @@ class HostFiles:
         for _ in self._run((host, *write) for write in writes for host in self._hosts):
             pass
         self._provided[path] = signature
-        _report(path, "to", len(self._hosts), sum(size for _, _, size in signature.values()), started)
+        _report(path, "sent to each other host", sum(size for _, _, size in signature.values()), started)
 
     @contextlib.contextmanager
     def provided(self, path: Path) -> Iterator[None]:
@@ -110,7 +110,7 @@ class HostFiles:
         contents = self._run((host, read_block, folder / name, start) for host, name, start in order)
         for (_, name, start), content in zip(order, contents, strict=True):
             write_block(folder / name, start, content)
-        _report(folder, "from", len(self._hosts), moved, started)
+        _report(folder, "received from other hosts", moved, started)
 
     def _everywhere(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         return list(self._run((host, function, *args) for host in self._hosts))
@@ -120,7 +120,7 @@ class HostFiles:
         running: deque[Any] = deque()
         for host, function, *args in calls:
             running.append(self._calls.start_file_call(host, function, *args))
-            if len(running) > WINDOW * len(self._hosts):
+            if len(running) > WINDOW:
                 yield self._calls.file_result(running.popleft())
         while running:
             yield self._calls.file_result(running.popleft())
@@ -171,6 +171,5 @@ def _signature(path: Path) -> _Signature:
     return {name: (item.st_ino, item.st_mtime_ns, item.st_size) for name, item in status.items()}
 
 
-def _report(path: Path, direction: str, hosts: int, size: int, started: float) -> None:
-    seconds = time.monotonic() - started
-    log.info("%s: %.1f MB %s %d other hosts in %.1f s", path.name, size / 1e6, direction, hosts, seconds)
+def _report(path: Path, moved: str, size: int, started: float) -> None:
+    log.info("%s: %.1f MB %s in %.1f s", path.name, size / 1e6, moved, time.monotonic() - started)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.utils.ports import free_ports
+from rstar2_train.utils.ports import LOOPBACK, free_ports
 from rstar2_train.utils.supervisor import die_with_parent
 from tests.kube_node.binaries import VERSITYGW, ensure_binary
 from tests.kube_node.requirements import ClusterUnavailable
@@ -29,11 +29,12 @@ class S3Server:
     port: int
     data: Path
     scheme: str = "http"
+    host: str = LOOPBACK
 
     @property
     def url(self) -> str:
         """Address of the server."""
-        return f"{self.scheme}://127.0.0.1:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     def bucket(self, name: str) -> str:
         """Create a bucket; return its name."""
@@ -55,17 +56,20 @@ def _require_attributes(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, *arguments: str, scheme: str = "http", port: int = 0) -> Iterator[S3Server]:
+def s3_server(
+    folder: Path, *arguments: str, scheme: str = "http", host: str = LOOPBACK, port: int = 0
+) -> Iterator[S3Server]:
     """Run the server until the block ends. `arguments`: further ones of VersityGW, such as --cert and --key.
 
-    `port`: that of an earlier server of the folder; 0: any. Raises ClusterUnavailable if the server cannot be built.
+    `host`: an address of this machine; `port`: that of an earlier server of the folder; 0: any. Raises
+    ClusterUnavailable if the server cannot be built.
     """
     program = ensure_binary(VERSITYGW)
     port = port or free_ports(1)[0]
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
     _require_attributes(data)
-    command: Sequence[str] = [program, "--port", f"127.0.0.1:{port}", "--quiet", *arguments, "posix", str(data)]
+    command: Sequence[str] = [program, "--port", f"{host}:{port}", "--quiet", *arguments, "posix", str(data)]
     environment = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY, "HOME": str(folder)}
     log = folder / "server.log"
     with log.open("wb") as output:
@@ -74,10 +78,10 @@ def s3_server(folder: Path, *arguments: str, scheme: str = "http", port: int = 0
         while True:
             assert process.poll() is None, log.read_text()
             with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port)).close()
+                socket.create_connection((host, port)).close()
                 break
             time.sleep(0.05)
-        yield S3Server(port, data, scheme)
+        yield S3Server(port, data, scheme, host)
     finally:
         process.kill()
         process.wait()

@@ -5,7 +5,6 @@ Pods are processes here, each with its own loopback address; the API server is a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Progress
@@ -25,6 +23,7 @@ from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.utils.ports import free_ports
 from tests.support.fake_configmap_server import FakeConfigMapServer
+from tests.support.processes import kill_processes_of
 
 pytestmark = pytest.mark.timeout(3000)
 UID = "11111111-2222-3333-4444-555555555555"
@@ -85,7 +84,7 @@ class Pods:
 
     def attempt(self, number: int) -> list[subprocess.Popen[bytes]]:
         """Start both pods of an attempt. Processes of an earlier one are killed first, as with containers."""
-        _kill_leftovers(str(self._folder))
+        kill_processes_of(self._folder)
         common = ["launch", "--stage", "sft", "--attempt", str(number), "--nodes", "2", "--subdomain", "pods-trainer"]
         common += ["--ray-port", str(self._port)]
         worker = self.start(*common, "--head", ADDRESSES[0], index=1)
@@ -135,15 +134,7 @@ def pods() -> Iterator[Pods]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        _kill_leftovers(folder)
-
-
-def _kill_leftovers(folder: str) -> None:
-    """Kill the processes that pods left behind. In a real pod they stop with its first process."""
-    for process in psutil.process_iter(["cmdline"]):
-        if folder in " ".join(process.info["cmdline"] or ()):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_processes_of(Path(folder))
 
 
 def test_prepare_creates_generated_data(pods: Pods) -> None:

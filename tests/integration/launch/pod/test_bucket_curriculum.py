@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,17 @@ from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import ENGINE_WEIGHTS, JobState
 from rstar2_train.storage.job_state import fetch_newest
 from rstar2_train.storage.source import open_store
+from rstar2_train.utils.ports import free_ports
 from tests.support.engine import Engine
+from tests.support.processes import kill_processes_of
 from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 EXAMPLE = Path(__file__).parents[4] / "examples" / "smoke.yaml"
 STAGES = ("sft", "rl-1", "hard", "eval")
+ADDRESSES = ("127.0.0.2", "127.0.0.3")
+OWN_DISK = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 
 
 def manifest(server: S3Server) -> dict[str, Any]:
@@ -37,6 +42,7 @@ def manifest(server: S3Server) -> dict[str, Any]:
     job["metadata"]["uid"] = "11111111-2222-3333-4444-555555555555"
     spec = job["spec"]
     spec["storage"] = {"url": f"s3://{server.bucket('team-runs')}/curricula", "endpointUrl": server.url}
+    spec["trainer"]["replicas"] = 2
     spec["rollout"] |= {"weightTransport": "Delta", "weightProbe": True, "weightSnapshotEvery": 2}
     spec["validation"]["samples"] = 1
     spec["stages"] = [stage for stage in spec["stages"] if stage["name"] in STAGES]
@@ -44,12 +50,34 @@ def manifest(server: S3Server) -> dict[str, Any]:
     return job
 
 
-class Cluster:
-    """The pods of one job as processes: the trainer's disk is empty at each start, the engine has one of its own."""
+class Attempt:
+    """The processes of the trainer pods of an attempt."""
 
-    def __init__(self, source: AgenticRLJob, folder: Path, judge: str) -> None:
+    def __init__(self, pods: list[subprocess.Popen[bytes]], ray: Path) -> None:
+        self.pods = pods
+        self._ray = ray
+
+    def wait(self) -> int:
+        """Return the exit code of pod 0; the others end with it, as those of a Job do."""
+        code = self.pods[0].wait()
+        self.kill()
+        return code
+
+    def kill(self) -> None:
+        for pod in self.pods:
+            if pod.poll() is None:
+                os.killpg(pod.pid, signal.SIGKILL)
+                pod.wait()
+        kill_processes_of(self._ray)
+
+
+class Cluster:
+    """The pods of one job as processes: disks of both trainer pods are empty at each start, the engine has its own."""
+
+    def __init__(self, source: AgenticRLJob, folder: Path, judge: str, ray: Path) -> None:
         self.state, self._folder, self._judge = JobState(folder / "trainer" / "smoke"), folder, judge
-        self._source = source
+        self._source, self._ray = source, ray
+        (self._port,) = free_ports(1)
         job, _ = resolved_sources(source, str(self.state.root))
         for name, body in (("job.json", job), ("source.json", source)):
             (folder / name).write_text(body.model_dump_json(exclude_none=True))
@@ -58,29 +86,37 @@ class Cluster:
         (folder / "engine").mkdir()
         self.engine = Engine(Path(own.spec.model.source), folder=folder / "engine", job=own, disk=disk)
 
-    def start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start the program of a pod on an empty disk."""
-        shutil.rmtree(self.state.root.parent, ignore_errors=True)
-        log = self._folder / "termination-log"
-        log.write_text("")
+    def start(self, program: str, *arguments: str, index: int = 0) -> subprocess.Popen[bytes]:
+        """Start the program of a pod on an empty disk. The mount of a second pod's disk hides that of pod 0."""
+        disk, log = self.state.root.parent, self._folder / "termination-log"
+        if not index:
+            shutil.rmtree(disk, ignore_errors=True)
+            disk.mkdir()
+            log.write_text("")
         command = [sys.executable, "-m", "rstar2_train.launch.pod", program, "--job", str(self._folder / "job.json")]
         command += ["--state", str(self.state.root), "--termination-log", str(log), "--bucket", *arguments]
-        env = os.environ | {"POD_IP": "127.0.0.1", "HOSTNAME": "pods-0", "RSTAR2_ENGINE_TOKEN": self.engine.token}
+        if index:
+            command = ["unshare", "--mount", "sh", "-c", OWN_DISK, str(disk), *command]
+        env = os.environ | {"POD_IP": ADDRESSES[index], "HOSTNAME": f"pods-{index}", "JOB_COMPLETION_INDEX": str(index)}
+        env |= {"RSTAR2_ENGINE_TOKEN": self.engine.token, "GLOO_SOCKET_IFNAME": "lo", "AUTOSCALER_METRIC_PORT": "0"}
+        env |= {"RAY_TMPDIR": str(self._ray)}
         return subprocess.Popen(command, env=env, start_new_session=True)
 
-    def attempt(self, stage: str, number: int = 1) -> subprocess.Popen[bytes]:
-        arguments = ("--stage", stage, "--attempt", str(number), "--nodes", "1", "--subdomain", "pods")
-        engines = self.engine.url.removeprefix("http://")
-        return self.start("launch", *arguments, "--engines", engines, "--judge", self._judge)
+    def attempt(self, stage: str, number: int = 1) -> Attempt:
+        learns = stage in STAGES[:2]
+        arguments = ["launch", "--stage", stage, "--attempt", str(number), "--nodes", "2" if learns else "1"]
+        arguments += ["--subdomain", "pods", "--ray-port", str(self._port), "--head", ADDRESSES[0]]
+        arguments += ["--engines", self.engine.url.removeprefix("http://"), "--judge", self._judge]
+        pods = [self.start(*arguments, index=index) for index in range(2 if learns else 1)]
+        return Attempt(pods, ray=self._ray)
 
     def kill_after_a_step(self, stage: str) -> None:
         """Kill an attempt after its first checkpoint, and the engine; delete the disks of both, replace the engine."""
         attempt = self.attempt(stage)
         while not list(self.state.stage(stage).checkpoints.glob("step-*")):
-            assert attempt.poll() is None
+            assert attempt.pods[0].poll() is None
             time.sleep(0.1)
-        os.killpg(attempt.pid, signal.SIGKILL)
-        attempt.wait()
+        attempt.kill()
         self.replace_engine()
 
     def replace_engine(self) -> None:
@@ -109,8 +145,10 @@ def test_bucket_curriculum_survives_the_loss_of_every_disk(tmp_path: Path, monke
         with (
             s3_server_or_skip(folder / "s3") as server,
             UnsupervisedJudge(folder / "judge", isolation="none") as judge,
+            # It has Ray's sockets, and the path of a socket has at most 107 characters.
+            tempfile.TemporaryDirectory(prefix="rstar2-pods-", dir="/tmp", ignore_cleanup_errors=True) as ray,
         ):
-            cluster = Cluster(AgenticRLJob.model_validate(manifest(server)), folder, judge.url)
+            cluster = Cluster(AgenticRLJob.model_validate(manifest(server)), folder, judge.url, Path(ray))
             try:
                 assert cluster.start("prepare").wait() == ExitCode.DONE
                 assert cluster.attempt("sft").wait() == ExitCode.DONE
