@@ -25,14 +25,16 @@ _SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu",)}
 _TANH: Mapping[str, tuple[Any, ...]] = {"hidden_activation": ("gelu_pytorch_tanh",)}
 _NO_BIASES: Mapping[str, tuple[Any, ...]] = dict.fromkeys(("attention_bias", "bias", "mlp_bias"), _OFF)
 """Biases that a class of vLLM has, and the class of transformers does not."""
+_AS_LLAMA: Mapping[str, tuple[Any, ...]] = {**_NO_BIASES, "qkv_bias": (None, False), **_SILU}
+"""For classes without biases in transformers that have the layers of Llama in vLLM, with four fields of biases."""
 _COHERE: Mapping[str, tuple[Any, ...]] = {
-    "attention_bias": _OFF,
+    "attention_bias": _OFF,  # linear layers of vLLM have no bias
     "rms_norm_eps": (None,),  # vLLM takes RMSNorm for LayerNorm if the field exists
-    "tie_word_embeddings": (True,),
+    "tie_word_embeddings": (True,),  # the output layer of vLLM is the embedding
     **_SILU,
 }
 _GRANITE: Mapping[str, tuple[Any, ...]] = {
-    # Of Granite with sliding windows, which has a class of its own in transformers: these layers have sinks too.
+    # Fields of GraniteSWA, a class of its own in transformers. With layer_types vLLM expects sinks in the files.
     "attention_sinks": _OFF,
     "layer_rope_theta": (None,),
     "layer_types": (None,),
@@ -40,32 +42,32 @@ _GRANITE: Mapping[str, tuple[Any, ...]] = {
 }
 ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cohere": _COHERE,
+    # Only the class of Cohere has these norms in transformers, both have them in vLLM.
     "cohere2": {**_COHERE, "use_qk_norm": _OFF},
-    "ernie4_5": {**_NO_BIASES, "qkv_bias": (None, False), "use_bias": (False,), **_SILU},
+    # transformers reads use_bias, vLLM the fields of Llama.
+    "ernie4_5": {**_AS_LLAMA, "use_bias": (False,)},
     "exaone4": {**_NO_BIASES, **_SILU},
     "gemma": {
-        "attention_bias": _OFF,
+        "attention_bias": _OFF,  # linear layers of vLLM have no bias
         # transformers reads hidden_act, in which gelu means the approximation; vLLM reads hidden_activation.
         "hidden_act": ("gelu_pytorch_tanh", "gelu"),
         "hidden_activation": ("gelu_pytorch_tanh", None),
     },
+    # vLLM has one activation in these classes, and refuses to start with another one.
     "gemma2": _TANH,
     "gemma3_text": _TANH,
     "glm4": _SILU,
-    "granite": {**_GRANITE, "bias": _OFF},
-    "granitemoe": {**_GRANITE, "attention_bias": _OFF},
     "granitemoehybrid": _SILU,
     "hyperclovax": _SILU,
+    "granite": {**_GRANITE, "bias": _OFF},
+    "granitemoe": {**_GRANITE, "attention_bias": _OFF},
+    # vLLM reads qkv_bias in place of attention_bias.
     "llama": {"bias": _OFF, "qkv_bias": (None,), **_SILU},
-    "mistral": {
-        **_NO_BIASES,
-        "qkv_bias": (None, False),
-        "ada_rms_norm_t_cond": _OFF,
-        "llama_4_scaling": (None,),
-        **_SILU,
-    },
+    # Fields of Mistral Large 3 and of a model of speech.
+    "mistral": {**_AS_LLAMA, "ada_rms_norm_t_cond": _OFF, "llama_4_scaling": (None,)},
     "mixtral": _SILU,
     "nemotron": {"bias": _OFF},
+    # vLLM reads none of these.
     "olmoe": {
         "attention_bias": _OFF,
         "clip_qkv": (None,),
@@ -74,24 +76,30 @@ ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "tie_word_embeddings": _OFF,
         **_SILU,
     },
-    "phi3": {**_NO_BIASES, "qkv_bias": (None, False), **_SILU},
+    "phi3": _AS_LLAMA,
+    # vLLM has norms of BAGEL, which uses the class.
     "qwen2": {"qk_norm": _OFF, **_SILU},
+    # vLLM has these biases always.
     "qwen2_moe": {"qkv_bias": (True,), **_SILU},
+    # With attention_bias transformers has a bias in o_proj too.
     "qwen3": {"attention_bias": _OFF, **_SILU},
+    # vLLM adds a shared expert, which transformers does not have.
     "qwen3_moe": {"attention_bias": _OFF, "shared_expert_intermediate_size": (None, 0), **_SILU},
+    # vLLM reads norm_eps before layer_norm_eps, and none of the others.
     "stablelm": {"norm_eps": (None,), "qk_layernorm": _OFF, "use_parallel_residual": _OFF, **_SILU},
 }
 """Fields that one side does not read, or reads otherwise: the values with which both compute the same model, by model
 type. The first one is that of a missing field."""
 
 
-_ENGINE_FIELDS = (
-    "dual_chunk_attention_config",
-    "rotary_emb_base",
-    "rotary_emb_fraction",
-    "rotary_pct",
-)
-"""Fields that vLLM reads for any model type, and that no class of transformers has whose model vLLM computes."""
+_ENGINE_FIELDS: Mapping[str, Any] = {
+    "dual_chunk_attention_config": None,
+    "rotary_emb_base": None,
+    "rotary_emb_fraction": 1,
+    "rotary_pct": 1,
+}
+"""Fields that vLLM reads for any model type, and no class of transformers whose model vLLM computes: values without an
+effect."""
 _ENGINE_ROPE = ("long_mscale", "mrope_section", "rope_dim", "short_mscale", "use_fope")
 """Fields of the rotary embedding that only vLLM reads."""
 _PARTIAL = ("glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm")
@@ -196,8 +204,8 @@ def _rope_obstacles(config: Mapping[str, Any], kind: str) -> Iterator[str]:
     """Yield which fields of the rotary embedding only vLLM reads."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     parts = [config, rope, *(part for part in rope.values() if isinstance(part, Mapping))]
-    for name in _ENGINE_FIELDS:
-        if config.get(name) is not None:
+    for name, value in _ENGINE_FIELDS.items():
+        if config.get(name) not in (None, value):
             yield f"{name}: {config[name]} is read by vLLM only: remove the field, which transformers ignores"
     for name in _ENGINE_ROPE:
         if any(part.get(name) for part in parts[1:]):

@@ -141,6 +141,8 @@ def _layer_types(kind: str, config: Mapping[str, Any]) -> list[str]:
     if kind in _PATTERNS:
         pattern = config.get("sliding_window_pattern") if kind in _SET_PATTERNS else None
         every = _PATTERNS[kind] if pattern is None else pattern
+        if not isinstance(every, int):  # letters, which the class does not accept without layer_types
+            return []
         sliding = [bool(every) and (layer + 1) % every != 0 for layer in range(count)]
     elif kind == "ministral":
         sliding = [window is not None] * count
