@@ -17,12 +17,11 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import BUCKETS, split_bucket
 from rstar2_train.api.state_dir import ENGINE_WEIGHTS, JobState
 from rstar2_train.storage.manifest import IndexEntry
+from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.store import ObjectMissing, StorageError, StorageUnavailable
 
 JOB, STATE = "RSTAR2_BUCKET_JOB", "RSTAR2_BUCKET_STATE"
 """Variables of an engine's process: its job file, and the folder of its copies."""
-_PATIENCE = 600.0
-"""Seconds for the retries of one request."""
 
 
 def cache_environment(job_file: Path, state: Path) -> dict[str, str]:
@@ -43,7 +42,7 @@ def fetch_model(job: AgenticRLJob, source: str, model: Path, state: Path) -> Non
 
     if not model.is_relative_to(state):
         return
-    store = open_store(job.spec.storage, job.metadata.name, patience=_PATIENCE)
+    store = open_store(job.spec.storage, job.metadata.name, patience=PATIENCE_SECONDS)
     if not source.startswith(BUCKETS):
         below = model.relative_to(state).as_posix()
         if not fetch_part(store, state, below=below):
@@ -52,7 +51,7 @@ def fetch_model(job: AgenticRLJob, source: str, model: Path, state: Path) -> Non
     place = split_bucket(source)
     folder = place.folder(PurePosixPath("."))
     fetch_part(store, state, below=str(folder))
-    bucket = open_source(place, job.spec.storage, patience=_PATIENCE)
+    bucket = open_source(place, job.spec.storage, patience=PATIENCE_SECONDS)
     fetch_source(bucket, place.key, state / folder, is_plain=bucket.is_plain)
 
 
@@ -68,7 +67,7 @@ class FolderCopies:
 
             job = AgenticRLJob.model_validate_json(Path(environ[JOB]).read_text(encoding="utf-8"))
             name = f"{job.metadata.name}/{ENGINE_WEIGHTS}"
-            store = open_store(job.spec.storage, name, patience=_PATIENCE, environ=environ)
+            store = open_store(job.spec.storage, name, patience=PATIENCE_SECONDS, environ=environ)
             self._cache = FolderCache(store, JobState(Path(environ[STATE])).weights)
 
     def reply(self, fields: Mapping[str, Any]) -> dict[str, Any]:

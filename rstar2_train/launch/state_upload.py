@@ -21,7 +21,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.job_state import BucketState, Wanted
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
-from rstar2_train.storage.retries import Outage
+from rstar2_train.storage.retries import PATIENCE_SECONDS, Outage
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import StorageError
 from rstar2_train.trainer.checkpoint import list_checkpoints
@@ -40,7 +40,7 @@ class UploadTimes:
     """After which the state is published without a commit point, with the rollouts and samples since the last one."""
     longest_wait: float = 60.0
     """Between two tries, if the bucket does not answer."""
-    finish: float = 600.0
+    finish: float = PATIENCE_SECONDS
     """For an outage during the last publication of a run."""
 
 

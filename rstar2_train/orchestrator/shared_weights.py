@@ -22,14 +22,12 @@ from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.storage.folders import FolderPublisher, JobClaim
 from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.storage.publication import Fenced
-from rstar2_train.storage.retries import Outage
+from rstar2_train.storage.retries import PATIENCE_SECONDS, Outage
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 600.0
-"""How long the bucket may not answer. A job survives ten minutes."""
 REQUEST_SECONDS = 20.0
 """How long one request is repeated, until the bucket is reported as unreachable."""
 LONGEST_WAIT = 15.0

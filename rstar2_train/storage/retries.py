@@ -15,6 +15,9 @@ from rstar2_train.storage.store import StorageUnavailable
 
 Result = TypeVar("Result")
 
+PATIENCE_SECONDS = 900.0
+"""How long a bucket may not answer. A job survives an outage of ten minutes, whose last requests time out later."""
+
 
 class Outage:
     """The failures since the last success."""
@@ -40,7 +43,7 @@ class Outage:
 class Retries:
     """Bounds of the repetition of one operation."""
 
-    patience: float = 600.0
+    patience: float = PATIENCE_SECONDS
     """Seconds since the first failure after which the last error is raised. The request in progress then still ends by
     its own timeout."""
     first_delay: float = 0.1

@@ -10,13 +10,11 @@ from rstar2_train.launch import state_upload
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
 from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead, read_origin
+from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.utils.supervisor import stop_leftovers
-
-PATIENCE_SECONDS = 600.0
-"""How long `rstar2 fetch` and `rstar2 publish` repeat a request: nothing repeats the command."""
 
 
 def open_upload(job: AgenticRLJob, state: JobState, *, warn: Callable[[str], None]) -> StateUpload | None:

@@ -21,7 +21,7 @@ from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload, UploadT
 from rstar2_train.storage.job_state import StageDone, Wanted, fetch_newest, published_outcome
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
-from rstar2_train.storage.retries import Retries
+from rstar2_train.storage.retries import PATIENCE_SECONDS, Retries
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.state_files import is_checkpoint, is_model
 from rstar2_train.storage.store import ObjectStore, StorageError, StorageUnavailable
@@ -29,8 +29,6 @@ from rstar2_train.utils.supervisor import ChildFailed
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 600.0
-"""How long a pod repeats its first requests. A job survives a bucket that does not answer for ten minutes."""
 UNREACHABLE = "storage"
 """Name of the bucket in `Progress.unreachable`."""
 _ADVICE = "A new attempt continues from the newest state in the bucket"
@@ -49,7 +47,7 @@ class PodBucket:
         state: JobState,
         start: PodStart,
         *,
-        start_seconds: float = START_SECONDS,
+        start_seconds: float = PATIENCE_SECONDS,
         times: UploadTimes = DEFAULT_TIMES,
     ) -> None:
         """`start_seconds`: of the retries before the work starts."""
