@@ -11,8 +11,10 @@ import pytest
 
 from rstar2_train.capacity.engine_support import ENGINE_VALUES, find_engine_obstacles
 from rstar2_train.capacity.model_defaults import FULL, SLIDING, with_defaults
-from rstar2_train.capacity.model_support import PROVEN, find_obstacles
+from rstar2_train.capacity.model_support import ADAPTED, PROVEN, find_obstacles
 from tests.support.config_fields import ENGINE_FILES, engine_fields, trainer_fields
+from tests.support.model_families import FAMILIES
+from tests.support.model_families import WINDOW as FAMILY_WINDOW
 
 LONGEST, WINDOW = 100, 64
 SIZES = {"num_hidden_layers": 6, "num_attention_heads": 4, "hidden_size": 128, "head_dim": 32}
@@ -74,10 +76,19 @@ def obstacles(config: dict[str, Any], longest: int = LONGEST) -> str:
     )
 
 
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "GPT-NeoX"])
+def test_engine_compared_family_is_accepted(family: str) -> None:
+    """Each family that a test compares with transformers, as the class has its fields and as a file has them."""
+    config = FAMILIES[family]()
+    for fields in (config.to_dict(), config.to_diff_dict()):
+        trainer = find_obstacles(fields, packed=True, longest=LONGEST, adapter=fields["model_type"] in ADAPTED)
+        assert [*trainer, *find_engine_obstacles(fields, longest=FAMILY_WINDOW)] == []
+
+
 @pytest.mark.parametrize("kind", sorted(PROVEN - {"gpt_neox"}))
 def test_engine_family_without_special_fields_is_accepted(kind: str) -> None:
     """A table must not refuse the usual models of a family: its sequences are within each window."""
-    assert obstacles({"model_type": kind, "num_local_experts": 0, "layer_types": None} | _attention(kind)) == ""
+    assert obstacles({"model_type": kind, "num_local_experts": 0} | _attention(kind)) == ""
 
 
 def _attention(kind: str) -> dict[str, Any]:
