@@ -76,7 +76,7 @@ class _PooledEngine:
     limits: EngineLimits | None = None
     last_error: str = "not tried yet"
     rejected: str = ""
-    """Why it rejected the current target; empty if it did not."""
+    """Why it rejected the current target when it loaded it; empty if it did not."""
     scores: tuple[int, Scores] | None = None
     """Number of the last version that the probe accepted, and the engine's log-probabilities."""
     refused: bool = False
@@ -299,16 +299,20 @@ class EnginePool:
                     if load is not None and engine.confirmed and engine.limits:
                         self.admission.observe(url, load)
                         self.statistics.add(url, load, kv_tokens=engine.limits.kv_tokens, now=time.monotonic())
-                elif not (engine.rejected and engine.tried == target.number):
+                else:
                     self.statistics.remove(url)
-                    await self._load_target(engine, target)
+                    if not await engine.client.healthy():  # ends a rejection: a restarted engine may take the version
+                        raise EngineUnavailable(f"{url} does not respond")
+                    if not engine.rejected or engine.tried != target.number:
+                        await self._load_target(engine, target)
             except (EngineUnavailable, EngineRejected) as error:
                 if serving and target is self._target:
                     self.mark_failed(url, error)
                 elif not serving:
                     self.admission.remove_engine(url)  # it may be held
                 engine.last_error = str(error)
-                engine.rejected = str(error) if isinstance(error, EngineRejected) else ""
+                is_of_load = not serving and target is self._target  # else of a check, or of a version before
+                engine.rejected = str(error) if isinstance(error, EngineRejected) and is_of_load else ""
             if target is not None and target is self._target:
                 engine.tried = target.number
             self._changed.set()
@@ -323,8 +327,6 @@ class EnginePool:
 
     async def _load_target(self, engine: _PooledEngine, target: _Target) -> None:
         """Load the target into an engine unless the engine has it, and let it serve."""
-        if not await engine.client.healthy():
-            raise EngineUnavailable(f"{engine.client.url} does not respond")
         limits = await engine.client.limits()
         # Loaded once per push, even if the versions are equal: a resumed run can give a new model the same name.
         update = target.update
@@ -337,8 +339,7 @@ class EnginePool:
             engine.loaded = target.number
         if target is not self._target:
             return
-        engine.limits, engine.confirmed, engine.last_error = limits, target.number, ""
-        engine.draining = False
+        engine.limits, engine.confirmed, engine.last_error, engine.draining = limits, target.number, "", False
         self._let_serve(engine)
 
     async def _check_probe(self, engine: _PooledEngine, target: _Target) -> None:

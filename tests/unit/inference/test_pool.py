@@ -41,6 +41,11 @@ class FakeEngine:
         self.url = ""
         self.unavailable = False
         self.unresponsive = False
+        self.incompatible = 0
+        """Number of replies about its models that are those of another server: the client rejects them."""
+        self.models_read = asyncio.Event()
+        self.gate: asyncio.Event | None = None
+        """Event that a request for the models waits for."""
         self.requested = asyncio.Event()
         """Set by a request for a turn."""
 
@@ -69,7 +74,13 @@ class FakeEngine:
         return await self._answer({})
 
     async def _models(self, _: web.Request) -> web.Response:
-        return await self._answer({"data": [{"id": MODEL, "max_model_len": 100}]})
+        self.models_read.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        model: dict[str, Any] = {"id": MODEL, "max_model_len": 100}
+        if self.incompatible:
+            self.incompatible, model = self.incompatible - 1, {}
+        return await self._answer({"data": [model]})
 
     async def _complete(self, _: web.Request) -> web.Response:
         self.requested.set()
@@ -131,6 +142,60 @@ async def test_pool_undiscovered_engine_drains() -> None:
             await until_serving(staying.url)
             staying.unavailable = True
             await until_serving(leaving.url)
+
+
+async def test_pool_rejection_of_a_check_is_no_rejection_of_weights() -> None:
+    """A serving engine whose reply is wrong once loads the version again, without another push."""
+    async with (
+        FakeEngine().serving() as engine,
+        asyncio.timeout(120),
+        EnginePool([engine.url], token="", times=TIMES, connect=connect) as pool,
+    ):
+        await pool.update_weights(Path(), MODEL)
+        engine.incompatible = 1
+        while pool.serving:
+            await asyncio.sleep(0)
+        while not pool.serving:
+            await asyncio.sleep(0.02)
+
+
+async def test_pool_rejection_of_an_older_version_is_dropped() -> None:
+    """An engine that rejects a version while the next one is pushed takes the next one, also after a failed request."""
+    async with (
+        FakeEngine().serving() as engine,
+        asyncio.timeout(120),
+        EnginePool([engine.url], token="", times=TIMES, connect=connect) as pool,
+    ):
+        engine.gate, engine.incompatible = asyncio.Event(), 1
+        first = asyncio.create_task(pool.update_weights(Path(), MODEL))
+        await engine.models_read.wait()
+        first.cancel()
+        second = asyncio.create_task(pool.update_weights(Path(), MODEL))
+        await asyncio.sleep(0)
+        engine.gate.set()
+        while not pool._engines[engine.url].last_error.endswith("token ids"):
+            await asyncio.sleep(0)
+        assert await second == [engine.url]
+        pool.mark_failed(engine.url, RuntimeError("a request failed"))
+        assert not pool.serving
+        while not pool.serving:
+            await asyncio.sleep(0.02)
+
+
+async def test_pool_engine_that_restarts_after_a_rejection_is_tried() -> None:
+    """An engine that rejected the version is tried again after it was unreachable: another process may take it."""
+    async with FakeEngine().serving() as good, FakeEngine().serving() as other, asyncio.timeout(120):
+        other.incompatible = 100
+        async with EnginePool([good.url, other.url], token="", times=TIMES, connect=connect) as pool:
+            assert await pool.update_weights(Path(), MODEL) == [good.url]
+            while not pool._engines[other.url].rejected:
+                await asyncio.sleep(0.02)
+            other.unavailable, other.incompatible = True, 0
+            while pool._engines[other.url].rejected:
+                await asyncio.sleep(0.02)
+            other.unavailable = False
+            while len(pool.serving) < 2:
+                await asyncio.sleep(0.02)
 
 
 async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
