@@ -54,7 +54,7 @@ ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "hidden_activation": ("gelu_pytorch_tanh", None),
     },
     # vLLM has one activation in these classes, and refuses to start with another one.
-    "gemma2": _TANH,
+    "gemma2": {**_TANH, "tie_word_embeddings": (True,)},  # the output layer of vLLM is the embedding
     "gemma3_text": _TANH,
     "glm4": _SILU,
     "granitemoehybrid": _SILU,

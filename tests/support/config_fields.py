@@ -41,9 +41,10 @@ _OTHERS = frozenset(
 
 
 def trainer_fields(kind: str) -> frozenset[str]:
-    """Return the fields that the class of a model type reads in transformers."""
+    """Return the fields that the class of a model type reads in transformers, and one that the base of all reads."""
     name = kind.removesuffix("_text")
-    return _fields(_package("transformers") / "models" / name / f"modeling_{name}.py")
+    fields = _fields(_package("transformers") / "models" / name / f"modeling_{name}.py")
+    return fields | {"tie_word_embeddings"}
 
 
 def engine_fields(kind: str) -> frozenset[str]:

@@ -33,8 +33,6 @@ SAME: Mapping[str, frozenset[str]] = {
             *("model_max_length", "original_max_position_embeddings"),
             # Of drafts.
             *("num_nextn_predict_layers", "target_layer_count"),
-            # transformers ties weights in the base of its classes.
-            "tie_word_embeddings",
             # Tests of their own have the windows.
             *("layer_types", "sliding_window", "max_window_layers", "sliding_window_pattern"),
         }
