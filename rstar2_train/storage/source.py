@@ -123,8 +123,8 @@ def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) 
         records = [_download(pool, store, item.name, folder, (sums or {}).get(item.name), is_plain) for item in objects]
     if recorded is not None and recorded != records:
         raise StorageRejected(
-            f"{store.address}/{key} has changed since it was downloaded first, and the copy in {folder} is damaged: "
-            "use another name for other content"
+            f"{store.address}/{key} has changed since it was downloaded first, and {folder} has no whole copy of that "
+            "content: write it back under this name, or create the job again with another name for the new content"
         )
     write_atomically(record_file, _RECORDS.dump_json(records).decode())
 
