@@ -22,6 +22,7 @@ _LIST_MARKERS = re.compile(r"(?:[ \t]*+(?:[-*+]|\d++[.)])[ \t]++)++")
 _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
 _NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
 """The label after the marks of a fence that starts a block, inside a block without an end."""
+_PROSE = ("markdown", "md", "text", "txt")
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
@@ -58,10 +59,16 @@ def answer_program(answer: str) -> str | None:
     if not blocks:
         span = _SPAN.fullmatch(answer.strip())
         return f"{_SPAN_LANGUAGE.sub('', span['code'].strip(), count=1)}\n" if span else None
+    blocks = [inner for block in blocks for inner in _inner_blocks(block)]
     blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
     return (python or unlabelled or blocks)[-1].code
+
+
+def _inner_blocks(block: _Block) -> list[_Block]:
+    """Return the blocks in a block of prose, such as a whole answer in Markdown; else the block itself."""
+    return (_blocks(block.code.split("\n")) if block.language in _PROSE else []) or [block]
 
 
 def _blocks(lines: list[str]) -> list[_Block]:
@@ -123,7 +130,7 @@ def _after_marks(line: str, fence: str, columns: int) -> str | None:
 
     The end has at least as many marks as the start, and is not indented like code. `columns`: of the start.
     """
-    text = line.strip()
+    text = line.strip().strip("*_")
     marks = len(text) - len(text.lstrip(fence[0]))
     if marks < len(fence) or _indent(line) > columns + _MOST_INDENTED:
         return None

@@ -39,6 +39,11 @@ CHECKER_FUNCTION = "score"
 LONG_TEXT = 1 << 18
 """Characters above which a thread compares the output of a program."""
 _WORD = re.compile(r"\S+")
+_FUNCTION_FIELDS = ("fn_name", "starter_code")
+"""Fields of public data sets, next to `tests`, whose tests call a function."""
+_STANDARD = ("stdin", "stdin_stdout")
+_TEST_KINDS = {"testtype": _STANDARD, "type": _STANDARD}
+"""Fields of a test that name its kind, with the values for standard input and output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,13 +210,25 @@ def _program(model_text: str) -> str | None:
 
 
 def _check_tests(rule: RewardSpec, data: str) -> None:
-    """Raise ValueError unless `data` has tests that a program can pass."""
-    tests: Any = json.loads(data).get("tests") if data.startswith("{") else None
+    """Raise ValueError unless `data` has tests that a program can pass by its standard input and output."""
+    fields: Any = json.loads(data) if data.startswith("{") else {}
+    tests = fields.get("tests")
     shape = isinstance(tests, list) and all(isinstance(test, dict) for test in tests)
     texts = [test.get(name) for test in tests for name in ("input", "output")] if tests and shape else [None]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"reward {rule.name}: data.tests must be a list of {{input, output}}, both texts")
+    if functions := [name for name in _FUNCTION_FIELDS if fields.get(name)]:
+        raise ValueError(
+            f"reward {rule.name}: data.{functions[0]} is of tests that call a function, but Tests run a program on "
+            "standard input: use a reward of type Program, or other tests"
+        )
     for number, test in enumerate(tests, start=1):
+        for name, value in test.items():
+            if name not in ("input", "output") and value is not None and value not in _TEST_KINDS.get(name, ()):
+                raise ValueError(
+                    f"reward {rule.name}: {name} of test {number} is {value!r}: a test has only input and output, for "
+                    "standard input and output; the time limit is timeoutSeconds of the reward"
+                )
         for name, limit in (("input", MAX_STDIN_BYTES), ("output", MAX_OUTPUT_BYTES // 2)):
             if (size := len(test[name].encode(errors="replace"))) > limit:
                 raise ValueError(

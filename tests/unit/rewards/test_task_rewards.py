@@ -165,13 +165,19 @@ def test_check_row_rejects_tests_above_the_limits() -> None:
             rewards.check_row("", "-", data)
 
 
+ONE_TEST = '{"tests": [{"input": "", "output": "1", %s}]}'
+FUNCTION_TESTS = '{"tests": [{"input": "[1]", "output": "1"}], "fn_name": "add"}'
+
+
 def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
     """A row with an unknown reward, or with an answer that its reward cannot read, is an error of the data."""
     rewards = TaskRewards(
         [RewardSpec(name=kind.lower(), type=kind) for kind in ("Exact", "Numeric", "Choice", "Tests")]
     )
     rewards.check_row("", "x", "")
-    rewards.check_row("tests", "-", '{"tests": [{"input": "", "output": "1"}]}')
+    rewards.check_row("tests", "-", '{"tests": [{"input": "", "output": "1"}], "fn_name": null}')
+    for kind in ('"testtype": "stdin"', '"type": "stdin_stdout"', '"timeout": null'):
+        rewards.check_row("tests", "-", ONE_TEST % kind)
     for reward, answer, data, message in (
         ("other", "x", "", "unknown reward 'other'; the job has exact, numeric"),
         ("numeric", "many", "", "not a number"),
@@ -179,6 +185,9 @@ def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
         ("choice", "12", "", "must be a letter"),
         ("tests", "x", "", "must be a list of {input, output}"),
         ("tests", "x", '{"tests": []}', "must be a list of {input, output}"),
+        ("tests", "x", FUNCTION_TESTS, "data.fn_name is of tests that call a function"),
+        ("tests", "x", ONE_TEST % '"testtype": "functional"', "testtype of test 1 is 'functional'"),
+        ("tests", "x", ONE_TEST % '"timeout": 3', "timeout of test 1 is 3: .* the time limit is timeoutSeconds"),
     ):
         with pytest.raises(ValueError, match=message.replace("{", r"\{")):
             rewards.check_row(reward, answer, data)
