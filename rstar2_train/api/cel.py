@@ -25,7 +25,7 @@ from rstar2_train.api.roles import (
     RuntimePatch,
 )
 from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
-from rstar2_train.api.sources import LOCAL_FOLDER, NO_COLLECTIVE, WITH_URL
+from rstar2_train.api.sources import IN_BUCKET, LOCAL_FOLDER, NO_COLLECTIVE
 from rstar2_train.api.stages import GRPOSettings
 
 
@@ -195,7 +195,7 @@ ROLES = (
         at="spec.storage",
         rule="!has(self.url) || !has(self.claimName) && !has(self.storageClassName)"
         " && self.accessModes == ['ReadWriteMany'] && self.reclaimPolicy == 'Retain'",
-        message=f"{WITH_URL}: remove claimName, storageClassName, accessModes and reclaimPolicy",
+        message=f"{IN_BUCKET}: remove claimName, storageClassName, accessModes and reclaimPolicy",
         field=".url",
     ),
     Rule(at="spec.storage", rule="!has(self.url) || !self.url.startsWith('file:')", message=LOCAL_FOLDER, field=".url"),

@@ -144,8 +144,9 @@ def _describe_objective_defaults(fields: Schema) -> None:
     for name, field in ObjectiveSpec.model_fields.items():
         if types := types_with(name):
             own = {kind: "" if value in (None, "") else f": {json.dumps(value)}" for kind, value in types.items()}
+            prefix = "Types and their defaults:" if any(own.values()) else "Only for"
             defaults = (f"{kind}{default}" for kind, default in own.items())
-            fields[str(field.alias)]["description"] += f" Only for {', '.join(defaults)}."
+            fields[str(field.alias)]["description"] += f" {prefix} {', '.join(defaults)}."
 
 
 def build_schema() -> Schema:

@@ -175,7 +175,7 @@ class JobSpec(ApiModel):
     managed_by: Annotated[str, StringConstraints(pattern=DOMAIN_PATH, max_length=63)] | None = None
     """Controller that runs the job; others ignore it. Immutable. Default: rstar2.dev/operator."""
     queue_name: OptionalName = ""
-    """Kueue LocalQueue: each stage waits for quota, and an eviction suspends the job. Default: none."""
+    """Kueue LocalQueue: each stage waits for quota, again after an eviction (phase Pending). Default: none."""
     priority_class_name: OptionalName = ""
     """PriorityClass of the pods."""
     pending_deadline_seconds: Seconds = 3600

@@ -96,7 +96,7 @@ class ObjectiveSpec(ApiModel):
     """Numbers that the functions read."""
     overlong_buffer_ratio: Probability | None = None
     """Last share of maxResponseTokens in which the reward falls linearly with the length, by overlongPenalty at its
-    end. 0: no shaping."""
+    end. 0: no shaping. Default: 0.2 for DAPO, else 0."""
     overlong_penalty: Annotated[float, Field(ge=0)] | None = None
     """Reward that a response of maxResponseTokens loses; only with an overlongBufferRatio above 0. Default: 1."""
     truncated: Truncated | None = None

@@ -182,7 +182,7 @@ class TrainerSpec(ApiModel):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads per rank. Default: the pod's cores divided by its ranks."""
     image: ImageName | None = None
-    """Container image. Default: the operator's."""
+    """Container image. Default: that of the chart's jobImages."""
     resources: Resources = Resources()
     """Requests and limits per pod."""
     termination_grace_period_seconds: Annotated[int, Field(ge=10, le=7200)] = 120
@@ -228,7 +228,7 @@ class RolloutSpec(ApiModel):
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """Accelerators per engine."""
     image: ImageName | None = None
-    """Container image. Default: the operator's."""
+    """Container image. Default: that of the chart's jobImages."""
     resources: Resources = Resources()
     """Requests and limits per pod."""
     engine_args: Annotated[dict[str, AnyValue], Field(max_length=64)] = {}
@@ -274,7 +274,7 @@ class JudgeSpec(ApiModel):
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pods, each with an API and a worker."""
     image: ImageName | None = None
-    """Container image of judge and executors. Default: the operator's."""
+    """Container image of judge and executors. Default: that of the chart's jobImages."""
     packages: Annotated[list[Requirement], Field(max_length=32), SET] = []
     """Python packages of the sandbox, such as scipy or pandas==3.0.1. In a cluster the image must have them."""
     limits: JudgeLimitsSpec = JudgeLimitsSpec()
@@ -303,7 +303,7 @@ class RedisSpec(ApiModel):
     """Redis: the queue between judge API and judge workers."""
 
     image: ImageName | None = None
-    """Container image. Default: the operator's."""
+    """Container image. Default: that of the chart's jobImages."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "2Gi"})
     """Requests and limits."""
     storage: Quantity = "1Gi"

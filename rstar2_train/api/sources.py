@@ -22,7 +22,8 @@ HUB = "hf://"
 CLAIM = "pvc://"
 BUCKETS = ("s3://", "gs://", "az://")
 """Schemes of buckets: S3 and compatible servers, Google Cloud Storage, Azure Blob Storage."""
-WITH_URL = "must not be set together with url: the job's state is in the bucket, not in a claim"
+IN_BUCKET = "the job's state is in the bucket, not in a claim"
+WITH_URL = f"must not be set together with url: {IN_BUCKET}"
 LOCAL_FOLDER = "file:///FOLDER is only for `rstar2 run`: pods have no common folder; use s3://, gs:// or az://"
 NO_COLLECTIVE = (
     "must not be Collective in a cluster if storage.url is set: engines copy every version from the bucket; set "

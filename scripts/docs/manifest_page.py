@@ -235,7 +235,9 @@ def _kind(node: Schema) -> str:
     if "enum" in node:
         values = node["enum"]
         return f"always `{values[0]}`" if len(values) == 1 else "one of " + ", ".join(f"`{value}`" for value in values)
-    name = str(node.get("type", "any value"))
+    if "type" not in node:
+        return "any value"
+    name = str(node["type"])
     kind = {"boolean": "true or false", "number": "decimal", "array": "list", "object": "map"}.get(name, name)
     if kind == "list" and "properties" not in node["items"]:
         kind = f"list of {_kind(node['items'])}"

@@ -89,7 +89,7 @@ def test_crd_objective_fields_name_their_types_and_defaults() -> None:
     """A field of an objective names the types that have it, with their defaults; a shared field names none."""
     fields = spec()["properties"]["grpo"]["properties"]["objective"]["properties"]
     clip = fields["clipHigh"]["description"]
-    assert clip.endswith("Only for GRPO: 0.28, DrGRPO: 0.2, DAPO: 0.28, GSPO: 0.0004, CISPO: 4.0.")
+    assert clip.endswith("Types and their defaults: GRPO: 0.28, DrGRPO: 0.2, DAPO: 0.28, GSPO: 0.0004, CISPO: 4.0.")
     assert "Only for" not in fields["truncated"]["description"]
     assert fields["type"]["enum"] == list(OBJECTIVES)
 
