@@ -230,7 +230,7 @@ class ChatFormat:
         """
         if any(message["role"] == "assistant" for message in messages):
             return self.encode_conversation(messages).token_ids
-        return self.encode(self.template.render(messages))
+        return self.encode(self.template.write(self.template.render, messages))
 
     def tool_turn_text(self, responses: Sequence[str]) -> str:
         """Return the text between a turn's end-of-turn token and the model's next turn.
@@ -248,7 +248,7 @@ class ChatFormat:
         """Return a demonstration as the tokens that a rollout of it would have: the only tokens to train on.
 
         Raises ChatFormatError, which names the message, for a conversation that no rollout could have sampled, and for
-        a field that the template does not write.
+        a field or a message that the template does not write.
         """
         return self._encode(messages, is_demonstration=True)
 
@@ -256,16 +256,14 @@ class ChatFormat:
         """Return a finished conversation `[{role, content}, ...]` as the tokens that a rollout of it would have.
 
         Consecutive messages of role `tool` share one user turn, as in a rollout. Raises ChatFormatError for a
-        conversation without an assistant turn, or with an assistant turn first.
+        conversation without an assistant turn, or with an assistant turn first, and for a message that the template
+        does not write.
         """
         return self._encode(messages, is_demonstration=False)
 
     def _encode(self, messages: Sequence[Mapping[str, Any]], *, is_demonstration: bool) -> EncodedConversation:
         opening, turns = self._split_turns(messages)
-        rendered = self.template.render(opening)
-        if is_demonstration:
-            self.template.check_written(rendered, opening)
-        ids = self.encode(rendered)
+        ids = self.encode(self.template.write(self.template.render, opening))
         mask = [0] * len(ids)
         for message, reply in turns:
             try:
@@ -275,7 +273,7 @@ class ChatFormat:
                 raise ChatFormatError(f"messages[{at}]: {error}") from error
             ids += written
             mask += [int(message.get("weight", 1))] * len(written)
-            between = self._reply_ids(reply, is_demonstration=is_demonstration)
+            between = self._reply_ids(reply)
             ids += between
             mask += [0] * len(between)
         return EncodedConversation(ids, mask)
@@ -305,14 +303,11 @@ class ChatFormat:
             ids += [*self._turn_ids(message, is_demonstration=False), *self._reply_ids(later_reply)]
         return ids
 
-    def _reply_ids(self, reply: Sequence[Mapping[str, Any]], *, is_demonstration: bool = False) -> list[int]:
+    def _reply_ids(self, reply: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of the messages between two assistant turns, without the first turn's end."""
         if not reply:
             return []
-        text = self.template.after_model_turn(reply)[len(self.end_of_turn) :]
-        if is_demonstration:
-            self.template.check_written(text, reply)
-        return self.encode(text)
+        return self.encode(self.template.write(self.template.after_model_turn, reply)[len(self.end_of_turn) :])
 
     def _split_turns(
         self, messages: Sequence[Mapping[str, Any]]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MODEL_MARK = "QZMODELTURNZQ"
 USER_MARK = "QZUSERTURNZQ"
 _SYSTEM_MARK = "QZSYSTEMZQ"
+_PLACE_MARK = "QZPLACE{}ZQ"
 _OPENED = re.compile(r"<([a-z_]+)>(\s*)\Z")
 _THINK, _THINK_END = "<think>", "</think>"
 _MARKS: Mapping[ToolParser, str] = {"hermes": CALL_OPEN, "mistral": "[TOOL_CALLS]", "gemma": "```tool_code"}
@@ -123,13 +125,17 @@ class ChatTemplate:
             raise ChatFormatError("the chat template does not write an assistant's content verbatim")
         return after
 
-    def check_written(self, text: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Raise ChatFormatError for a message that the template dropped from its rendering."""
-        for message in messages:
-            if message["content"].strip() not in text:
-                raise ChatFormatError(
-                    f"the chat template does not write the content of a {message['role']} message here; move it"
-                )
+    def write(self, render: Callable[[Sequence[Mapping[str, Any]]], str], messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return `render(messages)`. Raises ChatFormatError unless it has each message's content, in their order.
+
+        `render`: a rendering of this template. White space around a content may be missing.
+        """
+        # A content may also be a part of another message, so that its own place is found by a mark.
+        marked = [{**message, "content": _with_mark(message["content"], at)} for at, message in enumerate(messages)]
+        _check_contents(render(marked), marked)
+        text = render(messages)
+        _check_contents(text, messages)
+        return text
 
     def model_turn(self, message: Mapping[str, Any]) -> str:
         """Return the text of an assistant turn as the model would sample it: without its start and its end.
@@ -252,8 +258,30 @@ class ChatTemplate:
 
 
 def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages whose first one, of role system, is the start of the first user message."""
-    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+    """Return messages whose first ones, of role system, are the start of the first user message."""
+    first = next((at for at, message in enumerate(messages) if message["role"] != "system"), 0)
+    if not first or messages[first]["role"] != "user":
         return messages
-    content = f"{messages[0]['content']}\n\n{messages[1]['content']}"
-    return [{**messages[1], "content": content}, *messages[2:]]
+    content = "\n\n".join(str(message["content"]) for message in messages[: first + 1])
+    return [{**messages[first], "content": content}, *messages[first + 1 :]]
+
+
+def _with_mark(content: str, at: int) -> str:
+    """Return a message's content with the mark of its place in the middle of its text."""
+    middle = len(content) - len(content.lstrip()) + len(content.strip()) // 2
+    return content[:middle] + _PLACE_MARK.format(at) + content[middle:] if content.strip() else content
+
+
+def _check_contents(text: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ChatFormatError unless a rendering has each message's content, one after another."""
+    end = 0
+    for at, message in enumerate(messages):
+        content = message["content"].strip()
+        start = text.find(content, end)
+        if start < 0:
+            given = reprlib.repr(content.replace(_PLACE_MARK.format(at), ""))
+            raise ChatFormatError(
+                f"the chat template does not write the content of a {message['role']} message here: {given}; move it, "
+                "or join it with another message"
+            )
+        end = start + len(content)

@@ -147,6 +147,36 @@ def test_encode_demonstration_refuses_a_dropped_message(chat_format: ChatFormat)
         _format(chat_format, dropping).encode_demonstration(messages)
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "system", "content": "Be brief. Be kind."}, {"role": "system", "content": "Be brief."}, USER],
+        [
+            {"role": "system", "content": "A."},
+            {"role": "system", "content": "Be"},
+            {"role": "user", "content": "To Be"},
+        ],
+        [USER, _assistant("a"), {"role": "system", "content": "Be"}, {"role": "user", "content": "Be brief. Why?"}],
+        [USER, _assistant("a"), {"role": "system", "content": "user"}, USER],
+    ],
+)
+def test_dropped_message_is_refused_if_its_text_occurs_elsewhere(
+    chat_format: ChatFormat, messages: list[dict[str, Any]]
+) -> None:
+    """Each message is looked for at its own place: in demonstrations, in requests and after a recorded turn."""
+    first_only = "{% for m in messages if m.role != 'system' or m == messages[0] %}"
+    own = _format(chat_format, CHATML.replace("{% for m in messages %}", first_only))
+    _format(chat_format, CHATML).encode_demonstration([*messages, _assistant("b")])
+    refused = pytest.raises(ChatFormatError, match="does not write the content of a system message here: ")
+    with refused:
+        own.encode_demonstration([*messages, _assistant("b")])
+    with refused:
+        own.conversation_prompt_ids(messages)
+    if len(messages) == 4:
+        with refused:
+            own.continuation_ids(messages[2:])
+
+
 def test_encode_demonstration_weight_zero_is_context(chat_format: ChatFormat) -> None:
     """A message of weight 0 has the same tokens, and none of them is trained."""
     own = _format(chat_format, CHATML)
@@ -170,6 +200,11 @@ def test_chat_format_without_system_role_starts_the_question(chat_format: ChatFo
     messages = [{"role": "system", "content": "Be brief."}, USER]
     text = own.decode(own.conversation_prompt_ids(messages))
     assert text.endswith("<start_of_turn>user\nBe brief.\n\nq<end_of_turn>\n<start_of_turn>model\n")
+    silent = CHATML.replace("in messages %}", "in messages if m.role != 'system' %}")  # as Gemma, but drops it
+    several = [{"role": "system", "content": "S1"}, {"role": "system", "content": "S2"}, USER]
+    for template in (GEMMA2, silent):
+        other = _format(chat_format, template)
+        assert "user\nS1\n\nS2\n\nq<" in other.decode(other.conversation_prompt_ids(several))
     assert _trained(own, *messages, _assistant("b")) == ["b<end_of_turn>"]
 
 
