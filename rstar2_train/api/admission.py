@@ -257,7 +257,7 @@ TASKS = (
     ),
     AdmissionRule(
         f"!({with_lora(['GRPO'], 'object.spec')}) || object.spec.rollout.?engineArgs.orValue({{}}).all(k,"
-        f" !k.replace('_', '-').matches('^-*({'|'.join(sorted(ENGINE_ARGS))})$'))",
+        f" !k.replace('_', '-').contains('{ENGINE_ARGS}'))",
         "rollout.engineArgs: an argument follows from lora and cannot be set",
     ),
     AdmissionRule(

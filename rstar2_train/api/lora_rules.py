@@ -11,13 +11,8 @@ from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import SFTStage
 
-ENGINE_ARGS = frozenset(
-    {
-        *("enable-lora", "max-lora-rank", "max-loras", "max-cpu-loras", "lora-dtype", "lora-modules"),
-        *("fully-sharded-loras", "lora-extra-vocab-size", "default-mm-loras", "enable-tower-connector-lora"),
-    }
-)
-"""vLLM arguments about adapters, which follow from `lora`."""
+ENGINE_ARGS = "lora"
+"""Part of the names of all vLLM arguments about adapters, which follow from the field `lora`."""
 TRANSPORT = (
     "must be Folder or Auto in a job with a GRPO stage with LoRA: such a stage sends its adapter alone, and its base "
     "never changes"
@@ -41,7 +36,7 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue("spec.rollout.weightTransport", TRANSPORT, rollout.weight_transport)
         for name, value in rollout.engine_args.items():
             plain = name.lstrip("-").replace("_", "-")
-            if plain in ENGINE_ARGS:
+            if ENGINE_ARGS in plain:
                 yield Issue(f"spec.rollout.engineArgs.{name}", "follows from lora and cannot be set")
             elif plain == "data-parallel-size" and value != 1:
                 yield Issue(f"spec.rollout.engineArgs.{name}", ONE_REPLICA)

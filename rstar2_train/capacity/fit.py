@@ -122,17 +122,20 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
 def frozen_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> ModelShape | None:
     """Return the shape of the frozen policy that the ranks hold besides the model; None: they hold none.
 
-    The start of a stage with a new adapter is its base, and no second model. A policy whose shape is not known
-    counts as the model.
+    The base of the stage's adapter is no second model. A policy whose shape is not known counts as the model.
     """
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     if settings is None or not settings.has_reference:
         return None
     teacher, reference = settings.objective.teacher, settings.reference_kl
-    is_base = job.lora(stage) is not None and job.continued(stage) is None
-    if reference is not None and reference.model == "Stage" and is_base:
-        return None
     source = teacher.source if teacher is not None else reference.source if reference is not None else None
+    if job.lora(stage) is not None:
+        starts_from_base = job.continued(stage) is None
+        if source is None and reference is not None and reference.model == "Stage" and starts_from_base:
+            return None
+        is_initial = source == job.spec.model.source or (reference is not None and reference.model == "Initial")
+        if is_initial and _base_stage(job, stage) is None:
+            return None
     if source is None:
         return shape
     folder = Path(source)
@@ -140,6 +143,12 @@ def frozen_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> ModelSha
         return read_shape(source, folder=folder if folder.is_dir() else None)
     except UnknownModel:
         return shape
+
+
+def _base_stage(job: AgenticRLJob, stage: Stage) -> Stage | None:
+    """Return the stage whose model is the base of a stage's adapter; None: it is the model of the job."""
+    source = job.continued(stage)
+    return job.trained_before(stage) if source is None else _base_stage(job, source)
 
 
 def is_packed(job: AgenticRLJob) -> bool:

@@ -14,6 +14,13 @@ from pathlib import Path
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MISTRAL = "consolidated"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
+
+
+def companions(folder: Path) -> list[Path]:
+    """Return the files of a model folder that hold no weights, such as config, tokenizer and chat template, sorted."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return [path for path in files if not any(path.match(pattern) for pattern in _WEIGHTS)]
 
 
 def ambiguous_weights(folder: Path) -> str | None:

@@ -22,6 +22,8 @@ from rstar2_train.grpo_roc.tokens import GroupRewards, Terms, Tokens
 if TYPE_CHECKING:
     from rstar2_train.api.stages import GRPOSettings
 
+RATIOS = ("token", "sequence")
+"""Values of `Terms.ratio_of`."""
 FUNCTIONS = ("advantages", "loss")
 """Names of the two functions; each has two positional parameters."""
 
@@ -70,6 +72,8 @@ def custom_functions(
             shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
             if shape != expected:
                 raise ObjectiveFailed(f"{at}: Terms.{field} must be a tensor of the shape {expected}, not {shape}")
+        if terms.ratio_of not in RATIOS:
+            raise ObjectiveFailed(f"{at}: Terms.ratio_of must be {' or '.join(RATIOS)}, not {terms.ratio_of!r}")
         return terms
 
     return advantages, loss
@@ -89,11 +93,11 @@ def line_of(path: Path, function: Any) -> str:
 def _call(path: Path, name: str, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the process is that of the trainer
         raise ObjectiveFailed(f"{_last_line(path, error)}: {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _last_line(path: Path, error: Exception) -> str:
+def _last_line(path: Path, error: BaseException) -> str:
     """Return FILE:LINE of the last statement of the file that ran."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"

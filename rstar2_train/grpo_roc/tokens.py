@@ -96,7 +96,13 @@ class Tokens:
         wide = values.where(self.trained, 0.0).double()
         sums = wide.new_zeros(len(self.sequence_tokens)).index_add(0, self.sequences, wide)
         # Gathered in float64, so that the backward pass too sums in float64.
-        return (sums / self.sequence_tokens.clamp(min=1))[self.sequences].to(values.dtype)
+        return (sums / self._sequence_counts)[self.sequences].to(values.dtype)
+
+    @cached_property
+    def _sequence_counts(self) -> Tensor:
+        """[sequences] trained tokens, at least 1; `sequence_tokens` is 0 for rollouts that leave the loss."""
+        ones = self.trained.double()
+        return ones.new_zeros(len(self.sequence_tokens)).index_add(0, self.sequences, ones).clamp(min=1)
 
     def weights(self, aggregation: Aggregation) -> Tensor:
         """Return the weight of each token in a mean over the update; 0 for tokens that do not train.

@@ -39,6 +39,8 @@ def export_adapter(model: str, target: Path, *, jobs: Path, base: Path | None, b
     adapter = find_adapter(folder)
     if adapter is None:
         raise PreflightError(f"{folder} has no adapter: it was trained as a whole. Pass --merge to copy the model.")
+    if base is not None and base_name is not None:
+        raise PreflightError("--base has no effect with --base-name. Remove one of both.")
     try:
         inspect_adapter(adapter)
     except ShardFileInvalid as error:

@@ -6,6 +6,7 @@ of a stage. One file of weights is in memory at a time.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -42,6 +43,10 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
     for path in names:
         with safe_open(path, framework="pt") as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in names[path]}
+    if json.loads((base / "config.json").read_text(encoding="utf-8")).get("quantization_config"):
+        raise ShardFileInvalid(
+            f"{base} has quantised weights: merge {adapter} with the folder of the unquantised model"
+        )
     if difference := find_difference(form.layers, shapes):
         raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
     if form.identity.base and folder_digest(base) != form.identity.base:

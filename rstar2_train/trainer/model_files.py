@@ -17,11 +17,10 @@ from typing import Any
 
 from safetensors import safe_open
 
-from rstar2_train.capacity.weight_files import INDEX, SINGLE
+from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions
 
 BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Tensors of old files that the constructors compute today."""
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
 GENERATION_CONFIG = "generation_config.json"
 
 
@@ -30,9 +29,8 @@ def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = ()) ->
 
     `stop_ids`: tokens that end a turn, for the generation config: other programs stop at those; () leaves it unchanged.
     """
-    for path in source.iterdir():
-        if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
-            shutil.copyfile(path, target / path.name)
+    for path in companions(source):
+        shutil.copyfile(path, target / path.name)
     if stop_ids:
         file = target / GENERATION_CONFIG
         config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

@@ -35,6 +35,8 @@ RTOL = 1e-4
 """Largest relative difference of the gradient of a token between two packings, in float32."""
 FAILED = 3
 """Exit code of the child for a file that cannot be used; the message is on its standard output."""
+PASSED = "the objective can be used"
+"""Last line of a child that has finished: the code of a file may end it with exit code 0."""
 _LENGTHS = ((1, 5, 9), (3, 3), (12, 2, 1, 7))
 """Trained tokens of each sequence, by group."""
 
@@ -60,10 +62,11 @@ def _check_in_child(spec: ObjectiveSpec) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"{spec.source}: the check of the objective exceeded {TIMEOUT_SECONDS} s"
-    if child.returncode == 0:
+    printed = child.stdout.strip().splitlines()
+    if child.returncode == 0 and printed[-1:] == [PASSED]:
         return ""
-    if child.returncode == FAILED:
-        return child.stdout.strip().splitlines()[-1]
+    if child.returncode == FAILED and printed:
+        return printed[-1]
     last = (child.stderr.strip().splitlines() or ["no message"])[-1]
     return f"{spec.source}: the check of the objective ended with exit code {child.returncode}: {last[:500]}"
 
@@ -178,6 +181,7 @@ def main(argv: list[str]) -> int:
     except ObjectiveFailed as error:
         print(" ".join(str(error).split()))
         return FAILED
+    print(PASSED)
     return 0
 
 

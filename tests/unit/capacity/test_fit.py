@@ -8,7 +8,7 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.capacity.fit import chosen_step, misfits, sequence_tokens, spec_warnings
+from rstar2_train.capacity.fit import chosen_step, frozen_shape, misfits, sequence_tokens, spec_warnings
 from rstar2_train.capacity.hardware_profile import ProfileError, load_profile
 from rstar2_train.capacity.layout import DEFAULT_TOKENS
 from rstar2_train.capacity.model_shape import read_shape
@@ -109,3 +109,23 @@ def test_fit_full_model_too_large_names_the_adapter() -> None:
     assert "or set spec.trainer.lora" in issue.message
     adapted = changed(**sizes, trainer__lora={})
     assert not [each for each in misfits(adapted, shape, profile) if each.field.startswith("spec.trainer")]
+
+
+@pytest.mark.parametrize(
+    ("reference", "is_base"),
+    [
+        ({"model": "Stage"}, True),
+        ({"model": "Initial"}, True),
+        ({"model": "Source", "source": "hf://Qwen/Qwen3-8B"}, True),
+        ({"model": "Source", "source": "hf://Qwen/Qwen3-4B"}, False),
+    ],
+)
+def test_base_of_an_adapter_is_no_second_model(reference: dict[str, str], is_base: bool) -> None:
+    """The ranks compute a reference that is the base without the adapter."""
+    data = read_manifest(EXAMPLES / "qwen3-8b-lora-1gpu.yaml")
+    data["spec"]["model"]["source"] = "hf://Qwen/Qwen3-8B"
+    stage = next(stage for stage in data["spec"]["stages"] if stage["type"] == "GRPO")
+    stage["grpo"]["referenceKl"] = {"weight": 0.1, **reference}
+    data["spec"]["stages"] = [stage]
+    job = load(data)
+    assert (frozen_shape(job, job.spec.stages[0], read_shape("hf://Qwen/Qwen3-8B")) is None) is is_base

@@ -195,3 +195,21 @@ def test_excluded_by_gap_takes_the_mean_of_a_sequence() -> None:
     rows = torch.tensor([0, 0, 0, 1, 1, 2])
     excluded = excluded_by_gap(gap, trained, rows, count=3, limit=0.2)
     assert excluded.tolist() == [True, True, True, False, False, True]
+
+
+def test_sequence_mean_counts_rollouts_that_leave_the_loss() -> None:
+    """A rollout that is dropped for its gap has no denominator; its mean is still a mean, which cannot overflow."""
+    ones = torch.ones(6, dtype=torch.bool)
+    values = torch.tensor([0.5, 1.5, 2.0, 60.0, 60.0, 60.0])
+    tokens = Tokens(
+        logprobs=values,
+        old_logprobs=torch.zeros(6),
+        advantages=torch.ones(6),
+        trained=ones,
+        sequences=torch.tensor([0, 0, 0, 1, 1, 1]),
+        groups=torch.zeros(6, dtype=torch.int64),
+        sequence_tokens=torch.tensor([3, 0]),
+        counts=Counts(1, 1, 3, torch.tensor([3])),
+    )
+    torch.testing.assert_close(tokens.sequence_mean(values), torch.tensor([4 / 3] * 3 + [60.0] * 3))
+    assert tokens.sequence_mean(tokens.log_ratio).exp().isfinite().all()

@@ -59,6 +59,15 @@ def write_random_adapter(folder: Path, base: Path, *, layers: dict[str, tuple[in
     return folder
 
 
+def write_foreign_adapter(folder: Path, base: Path) -> Path:
+    """Write an adapter of another program, which names no base and has no digest."""
+    write_random_adapter(folder, base)
+    save_file(load_file(folder / TENSORS), folder / TENSORS)
+    config = json.loads((folder / CONFIG).read_text()) | {"base_model_name_or_path": None}
+    (folder / CONFIG).write_text(json.dumps(config))
+    return folder
+
+
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return write_base(tmp_path / "base", seed=0)
@@ -139,6 +148,10 @@ def test_export_of_a_stage_copies_model_or_adapter(tmp_path: Path, base: Path) -
         (["{base}", "{out}", "--merge", "--base", "{other}"], "--base has no effect"),
         (["{mine}", "{base}"], "exists already"),
         (["{mine}", "{out}", "--merge", "--base-name", "x"], "--base-name has no effect"),
+        (["{mine}", "{out}", "--base", "{other}"], "was trained on other weights than those of"),
+        (["{mine}", "{out}", "--base", "{base}", "--base-name", "x"], "--base has no effect with --base-name"),
+        (["{nameless}", "{out}"], "names no base: pass the folder of its base with --base FOLDER"),
+        (["{nameless}", "{out}", "--merge", "--base", "{quantised}"], "has quantised weights"),
         (["{missing}", "{out}"], "no such model"),
     ],
 )
@@ -148,10 +161,32 @@ def test_export_refuses(
     """The message names the fault, and no folder appears."""
     write_base(tmp_path / "other", seed=1)
     write_random_adapter(tmp_path / "wrong", base, layers={"model.layers.7.mlp.up_proj": (4, 6)})
-    folders = {"mine": adapter, "base": base} | {name: tmp_path / name for name in ("other", "out", "wrong", "missing")}
+    write_foreign_adapter(tmp_path / "nameless", base)
+    quantised = write_base(tmp_path / "quantised", seed=0) / "config.json"
+    quantised.write_text(json.dumps(json.loads(quantised.read_text()) | {"quantization_config": {"bits": 8}}))
+    names = ("other", "out", "wrong", "missing", "nameless", "quantised")
+    folders = {"mine": adapter, "base": base} | {name: tmp_path / name for name in names}
     assert export(*(argument.format(**folders) for argument in arguments)) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_merged_model_is_that_of_the_named_base(tmp_path: Path, base: Path, adapter: Path) -> None:
+    """A merged model of an earlier call is not used for another base, nor after a change of the base's other files."""
+    jobs, other = tmp_path / "jobs", write_base(tmp_path / "other", seed=1)
+    first = whole_model(adapter, base=base, jobs=jobs)
+    with pytest.raises(PreflightError, match="was trained on other weights than those of"):
+        whole_model(adapter, base=other, jobs=jobs)
+    (base / "tokenizer.json").write_text('{"changed": true}')
+    second = whole_model(adapter, base=base, jobs=jobs)
+    assert second != first and (second / "tokenizer.json").read_text() == '{"changed": true}'
+
+
+def test_adapter_without_a_base_has_none(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the command is not its base, also if it is a model."""
+    monkeypatch.chdir(base)
+    with pytest.raises(PreflightError, match="names no base"):
+        whole_model(write_foreign_adapter(tmp_path / "nameless", base), base=None, jobs=tmp_path / "jobs")
 
 
 def test_base_of_a_whole_model_is_refused(base: Path, tmp_path: Path) -> None:

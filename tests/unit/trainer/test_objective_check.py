@@ -37,6 +37,11 @@ FAULTS = {
     "parameters": (HEAD + "def loss(tokens):\n    return None\n", ":7: loss must have two parameters"),
     "exception": (LOSS + "x = 1\n    return tokens.nothing\n", ":9: loss failed: AttributeError"),
     "no terms": (LOSS + "return tokens.ratio\n", ":7: loss must return rstar2_train.grpo_roc.tokens.Terms, not Tensor"),
+    "end of the process": (LOSS + "raise SystemExit(0)\n", ":8: loss failed: SystemExit"),
+    "unknown ratio": (
+        LOSS + "return Terms(tokens.ratio, tokens.weights('TokenMean'), ratio_of='Sequence')\n",
+        ":7: Terms.ratio_of must be token or sequence, not 'Sequence'",
+    ),
     "shape": (
         LOSS + "return Terms(tokens.ratio.sum(), tokens.weights('TokenMean'))\n",
         ":7: Terms.objective must be a tensor of the shape (43,), not ()",
@@ -121,9 +126,10 @@ def test_find_objective_errors_runs_the_file_in_a_child(tmp_path: Path) -> None:
     assert job is not None
     warnings = [str(issue) for issue in issues if issue.warning and "objective" in issue.field]
     assert any("without the sandbox of tools" in warning for warning in warnings)
-    (tmp_path / "o.py").write_text("import os\nos._exit(9)\n")
-    assert list(find_objective_errors(job)) == ["spec.stages[1].grpo.objective.source"]
-    assert "exit code 9" in find_objective_errors(job)["spec.stages[1].grpo.objective.source"]
+    for code in (0, 9):
+        (tmp_path / "o.py").write_text(f"import os\nos._exit({code})\n")
+        ((field, error),) = find_objective_errors(job).items()
+        assert field == "spec.stages[1].grpo.objective.source" and f"exit code {code}" in error
 
 
 def test_objective_failure_crosses_processes() -> None:
