@@ -8,6 +8,7 @@ earlier message starts another branch of the tree (`tree.py`).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import reprlib
 import secrets
@@ -17,6 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from rstar2_train.api.roles import ToolParser
+from rstar2_train.data.json_values import json_decoder
+from rstar2_train.data.readers import json_value
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.rollout.agent_program.tree import TokenTree, Turn
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
@@ -45,6 +48,8 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 _ANY_ROLE = frozenset({"role", "content", "id", "cache_control"})
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 _CALL_FIELDS = frozenset({"id", "index", "type", "function"})
+_FUNCTION_FIELDS = frozenset({"name", "arguments"})
+_CALL_HINT = "must be a call with function.name and function.arguments (a JSON object as text)"
 _REMEDIES: Mapping[str, str] = {
     "function_call": "write it as tool_calls",
     "tool_calls": "only assistant messages have calls",
@@ -87,6 +92,8 @@ class Conversations:
         parser = self.chat_format.tools.parser
         conversation = [_message(message, parser, at=f"messages[{at}]") for at, message in enumerate(messages)]
         _check_order(conversation)
+        order = _call_order(messages)
+        messages, conversation = [messages[at] for at in order], [conversation[at] for at in order]
         known_tools = self._toolset(tools) if tools else None
         characters = sum(len(message["content"]) for message in conversation)
         if characters > limit * self.chat_format.longest_token:
@@ -194,7 +201,11 @@ def toolset(tools: str) -> Toolset:
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise ApiError(400, f"tools[{at}] must be an object with function.name", param="tools")
+        if tool.get("type", "function") != "function":
+            raise ApiError(400, f"tools[{at}].type must be function", param="tools")
         parameters = function.get("parameters") or {"type": "object"}
+        if not isinstance(parameters, dict):
+            raise ApiError(400, f"tools[{at}].function.parameters must be a JSON schema", param="tools")
         try:
             signatures.append(remote_signature(function["name"], str(function.get("description") or ""), parameters))
         except SourceError as error:
@@ -208,9 +219,17 @@ def check_fields(message: Mapping[str, Any], *, at: str) -> None:
     Clients send empty fields, such as `refusal: null` and `annotations: []`: they change nothing.
     """
     _check_known(message, _ANY_ROLE | _FIELDS.get(message["role"], frozenset()), at=at)
-    for index, call in enumerate(message.get("tool_calls") or ()):
-        if isinstance(call, Mapping):
-            _check_known(call, _CALL_FIELDS, at=f"{at}.tool_calls[{index}]")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise ApiError(400, f"{at}.tool_calls must be a list of calls", param="messages")
+    for index, call in enumerate(calls):
+        field = f"{at}.tool_calls[{index}]"
+        if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
+            raise ApiError(400, f"{field} {_CALL_HINT}", param="messages")
+        _check_known(call, _CALL_FIELDS, at=field)
+        _check_known(function, _FUNCTION_FIELDS, at=f"{field}.function")
+        if call.get("type") not in (None, "function"):
+            raise ApiError(400, f"{field}.type must be function", param="messages")
 
 
 def _check_known(given: Mapping[str, Any], known: Set[str], *, at: str) -> None:
@@ -236,6 +255,32 @@ def _text(content: Any, *, at: str) -> str:
     return "".join(part["text"] for part in content)
 
 
+def _call_order(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the positions of the messages with each turn's results in the order of its calls, as a rollout has them.
+
+    Results without ids are in this order already. Raises ApiError unless each call has one result.
+    """
+    order = list(range(len(messages)))
+    for at, message in enumerate(messages):
+        if message["role"] != "assistant" or not (calls := message.get("tool_calls")) or at + 1 == len(messages):
+            continue
+        results = list(itertools.takewhile(lambda later: later["role"] == "tool", messages[at + 1 :]))
+        given = [result.get("tool_call_id") for result in results]
+        ids = [call.get("id") for call in calls]
+        if not any(given) and len(given) == len(ids):
+            continue
+        if len(set(map(str, ids))) < len(ids) or sorted(map(str, given)) != sorted(map(str, ids)):
+            raise ApiError(
+                400,
+                f"messages[{at}].tool_calls has the ids {reprlib.repr(ids)}, but the messages of role tool after it "
+                f"have the tool_call_id {reprlib.repr(given)}: send one result for each call, with its id",
+                param="messages",
+            )
+        place = {str(name): at + 1 + index for index, name in enumerate(given)}
+        order[at + 1 : at + 1 + len(ids)] = [place[str(name)] for name in ids]
+    return order
+
+
 def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     """Return a client's message as a message of the chat template: calls are part of the text."""
     role = message.get("role") if isinstance(message, Mapping) else None
@@ -244,6 +289,11 @@ def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     check_fields(message, at=at)
     content = message.get("content")
     calls = _calls(message, at=at)
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        try:
+            json_value(json_decoder().decode(call["function"]["arguments"]), "function.arguments", exact=True)
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"{at}.tool_calls[{index}]: {error}", param="messages") from error
     text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")
     try:
         written = write_calls([(name, json.loads(arguments)) for name, arguments in calls], parser) if calls else ""
@@ -262,11 +312,12 @@ def _calls(message: Mapping[str, Any], *, at: str) -> list[tuple[str, str]]:
             if len(function["arguments"]) > MAX_ARGUMENTS:
                 limit = f"has arguments of more than {MAX_ARGUMENTS >> 20} Mi characters: shorten them"
                 raise ApiError(400, f"{at}.tool_calls[{index}] {limit}", param="messages")
-            arguments = json.dumps(json.loads(function["arguments"]), sort_keys=True)
-            calls.append((str(function["name"]), replace_surrogates(arguments)))
+            value = json.loads(function["arguments"])
+            if not isinstance(value, dict) or not isinstance(function["name"], str):
+                raise TypeError
+            calls.append((function["name"], replace_surrogates(json.dumps(value, sort_keys=True))))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            hint = "must be a call with function.name and function.arguments (JSON)"
-            raise ApiError(400, f"{at}.tool_calls[{index}] {hint}", param="messages") from error
+            raise ApiError(400, f"{at}.tool_calls[{index}] {_CALL_HINT}", param="messages") from error
     return calls
 
 

@@ -30,6 +30,12 @@ USER = {"role": "user", "content": "What is 1 + 1?"}
 ANSWER: dict[str, Any] = {"role": "assistant", "content": "Two."}
 CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "2"}
+
+
+def _calling(arguments: str) -> dict[str, Any]:
+    return {**ANSWER, "tool_calls": [{**CALL, "function": {"name": "add", "arguments": arguments}}]}
+
 
 class Talk:
     """A client and a scripted model."""
@@ -185,6 +191,22 @@ def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
         ([USER, {"role": "assistant", "function_call": {"name": "f"}}, USER], r"\[1\].function_call is not supported"),
         ([USER, {"role": "assistant", "tool_calls": [{"function": {}}]}, USER], r"tool_calls\[0\] must be a call"),
+        ([USER, {**ANSWER, "tool_calls": 5}, USER], r"\[1\].tool_calls must be a list"),
+        ([USER, {**ANSWER, "tool_calls": [5]}, USER], r"tool_calls\[0\] must be a call"),
+        ([USER, _calling("[1]"), USER], r"must be a call .* JSON object"),
+        ([USER, _calling("NaN"), RESULT], r"must be a call .* JSON object"),
+        ([USER, _calling('{"a": NaN}'), RESULT], r"function.arguments.a is nan"),
+        ([USER, _calling('{"a": 1, "a": 2}'), RESULT], "has the key 'a' twice"),
+        ([USER, _calling('{"a": 0.1234567890123456789}'), RESULT], "which a double rounds to"),
+        ([USER, {**ANSWER, "tool_calls": [CALL | {"type": "custom"}]}, RESULT], r"\[0\].type must be function"),
+        (
+            [USER, {**ANSWER, "tool_calls": [{**CALL, "function": CALL["function"] | {"x": 1}}]}, RESULT],
+            "function.x is",
+        ),
+        ([USER, _calling("{}"), USER], "send one result for each call"),
+        ([USER, _calling("{}"), RESULT, RESULT], "send one result for each call"),
+        ([USER, _calling("{}"), {**RESULT, "tool_call_id": "zzz"}], r"\['c'\].*\['zzz'\].*: send one result"),
+        ([USER, {**ANSWER, "tool_calls": [CALL, CALL]}, RESULT, RESULT], "send one result for each call"),
         ([{"role": "user", "content": "word " * 3000}], "shorten the messages"),
     ],
 )
@@ -193,6 +215,18 @@ def test_conversation_unusable_messages_are_rejected(talk: Talk, messages: list[
     with pytest.raises(ApiError, match=message) as error:
         talk.conversations.prompt(messages, [], limit=1000)
     assert error.value.status == 400
+
+
+def test_conversation_results_are_in_the_order_of_the_calls(talk: Talk) -> None:
+    """The model reads each result as that of its call, in any order of the client; without ids, by its place."""
+    calling = {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "d"}]}
+    first, second = ({"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("c", "d"))
+    expected = talk.prompt([USER, calling, first, second])
+    assert talk.prompt([USER, calling, second, first]) == expected
+    unnamed = [{key: value[key] for key in ("role", "content")} for value in (first, second)]
+    assert talk.prompt([USER, calling, *unnamed]) == expected
+    text = talk.chat_format.decode(expected)
+    assert 0 < text.index("of c") < text.index("of d")
 
 
 def test_conversation_takes_the_empty_fields_of_clients(talk: Talk) -> None:
@@ -206,6 +240,12 @@ def test_conversation_takes_the_empty_fields_of_clients(talk: Talk) -> None:
 
 def test_conversation_unusable_tools_are_rejected(talk: Talk) -> None:
     """Before anything is sampled."""
-    for tool in ({"function": {}}, {"function": {"name": "f", "parameters": {"type": 5}}}, {"type": "web_search"}):
+    for tool in (
+        {"function": {}},
+        {"function": {"name": "f", "parameters": {"type": 5}}},
+        {"type": "web_search"},
+        {"function": {"name": "f", "parameters": 5}},
+        {**TOOL, "type": "custom"},
+    ):
         with pytest.raises(ApiError, match=r"tools\[0\]"):
             talk.prompt([USER], [tool])

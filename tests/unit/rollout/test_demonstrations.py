@@ -160,7 +160,7 @@ def test_encode_demonstration_refuses_a_dropped_message(chat_format: ChatFormat)
         [USER, _assistant("a"), {"role": "system", "content": "user"}, USER],
     ],
 )
-def test_dropped_message_is_refused_if_its_text_occurs_elsewhere(
+def test_dropped_message_is_refused_if_its_text_occurs_twice(
     chat_format: ChatFormat, messages: list[dict[str, Any]]
 ) -> None:
     """Each message is looked for at its own place: in demonstrations, in requests and after a recorded turn."""
