@@ -26,7 +26,7 @@ from rstar2_train.utils.files import file_sha256
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 TOKENS, ENDS, LEVELS, MANIFEST = "tokens.bin", "ends.npy", "levels.npy", "manifest.json"
 LEARNED = np.uint32(1 << 31)
 """The bit of a stored token that marks a trained one."""

@@ -21,6 +21,7 @@ from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate
+from rstar2_train.tools.schema import tools_section
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ DEFAULT_PROMPT_PREFIX = (
     "only what stands in that box is graded.\n\n"
 )
 """Put before every problem when the job sets no prefix."""
+
+_HERMES_END = tools_section([]).rpartition("</tools>")[2]
+"""End of the system message of a demonstration with tools (`data.demonstrations.with_tools`)."""
 
 INLINE_TOKENS, INLINE_CHARACTERS = 4096, 4096
 """Longest input that is decoded or encoded in the event loop: less than 2 ms. A hand-over to a thread costs 0.1 ms."""
@@ -250,6 +254,12 @@ class ChatFormat:
         Raises ChatFormatError, which names the message, for a conversation that no rollout could have sampled, and for
         a field or a message that the template does not write.
         """
+        if self.template.parser != "hermes" and messages[0]["content"].rstrip().endswith(_HERMES_END):
+            raise ChatFormatError(
+                "the system message describes tools in the form hermes (that of a row's tools), but rollouts of this "
+                f"model read calls of the form {self.template.parser}: describe the tools in a system message instead "
+                "of tools, or set spec.model.toolParser to hermes"
+            )
         return self._encode(messages, is_demonstration=True)
 
     def encode_conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:

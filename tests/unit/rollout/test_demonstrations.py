@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rstar2_train.data.demonstrations import read_demonstration
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.schema import call_text
 from tests.support import chat_templates
@@ -175,6 +176,16 @@ def test_dropped_message_is_refused_if_its_text_occurs_twice(
     if len(messages) == 4:
         with refused:
             own.continuation_ids(messages[2:])
+
+
+@pytest.mark.parametrize("template", [LLAMA32, GEMMA2], ids=["Llama", "Gemma"])
+def test_encode_demonstration_refuses_tools_in_another_form(chat_format: ChatFormat, template: str) -> None:
+    """The prompt would ask for another form of calls than the trained turns have."""
+    tool = {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
+    row = read_demonstration({"messages": [USER, _assistant("b")], "tools": [tool]}, "f:1")
+    _format(chat_format, CHATML).encode_demonstration(row.messages)
+    with pytest.raises(ChatFormatError, match="describes tools in the form hermes"):
+        _format(chat_format, template).encode_demonstration(row.messages)
 
 
 def test_encode_demonstration_weight_zero_is_context(chat_format: ChatFormat) -> None:
