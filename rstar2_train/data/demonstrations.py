@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.json_values import RepeatedKeyError, json_decoder
-from rstar2_train.data.readers import DataError, check_text, is_whole, json_value, read_rows, short_repr
+from rstar2_train.data.readers import DataError, check_text, check_written, is_whole, json_value, read_rows, short_repr
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.schema import tools_section
@@ -52,6 +52,17 @@ ROW_FIELDS: Mapping[str, str] = {
     "system_prompt": "write it as the first message, with role system",
     "chat_template_kwargs": "set spec.model.chatTemplate to a template that needs no arguments",
     "enable_thinking": "set spec.model.chatTemplate to a template that needs no arguments",
+    "system_message": "write it as the first message, with role system",
+    "instructions": "write them as the first message, with role system",
+    "thinking": "write it as reasoning_content of its message",
+    "reasoning_effort": "set spec.model.chatTemplate to a template that needs no arguments",
+    "tool_calls": "write them in their assistant message",
+    "custom_tools": "rename it to tools",
+    "available_tools": "rename it to tools",
+    "loss_mask": "write weight: 0 for each message that is not trained",
+    "train_mask": "write weight: 0 for each message that is not trained",
+    "chosen": "preferences are not trained on: write the conversation as messages",
+    "rejected": "preferences are not trained on: write the conversation as messages",
     "documents": "write them in the content of a message",
     "weight": "write weight: 0 for each message that is not trained, or remove the row",
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models are trained on text only"),
@@ -95,7 +106,7 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
     """Return the messages of the field `name`. Raises DataError for a field of a message or row that is not trained."""
     for field, remedy in ROW_FIELDS.items():
-        if _is_set(row, field):
+        if _has_effect(row, field):
             raise DataError(f"{where}: {field} is not trained on: {remedy}")
     messages = json_value(row.get(name), f"{where}: {name}", exact=True)
     if not isinstance(messages, list) or not messages:
@@ -172,14 +183,22 @@ def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict):
             raise DataError(f"{field} must be an object {{type: function, function: {{...}}}}, got {short_repr(tool)}")
-        extra = {*function, *(tool if function is not tool else ())}
-        extra -= {"type", "function", "name", "description", "parameters"}
+        extra = {*function, *(set(tool) - {"type", "function"} if function is not tool else ())}
+        extra -= {"type", "name", "description", "parameters"}
+        outside = sorted({"name", "description", "parameters"}.intersection(_set_keys(tool)))
+        if outside and function is not tool:
+            raise DataError(f"{field}.{outside[0]} is set outside of function: remove it, or move it into function")
+        if (tool.get("type") or "function") != "function":
+            raise DataError(f"{field}.type is {short_repr(tool['type'])}; only tools of type function are trained on")
         if extra:
             raise DataError(f"{field}: {min(extra)} is not trained on: remove it, or write it in the description")
         try:
             signatures.append(declared_signature({"parameters": {"type": "object", "properties": {}}, **function}))
         except SourceError as error:
             raise DataError(f"{field}: {error}") from error
+    names = [signature["function"]["name"] for signature in signatures]
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: tools must have different names, got {', '.join(names)}")
     return signatures
 
 
@@ -277,7 +296,7 @@ def _call(call: Any, field: str) -> dict[str, Any]:
     return {"id": given["id"], **read} if "id" in given else read
 
 
-def _is_set(row: Mapping[str, Any], field: str) -> bool:
+def _has_effect(row: Mapping[str, Any], field: str) -> bool:
     """Return whether a field of a row has an effect. A gap of pandas has none."""
     value = row.get(field)
     if isinstance(value, float) and math.isnan(value):
@@ -294,13 +313,18 @@ def _set_keys(row: Mapping[str, Any]) -> set[str]:
 def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: str) -> None:
     """Raise DataError for a text that tokenizers reject, and for a call that the row's tools do not declare."""
     for index, message in enumerate(messages):
-        check_text(message["content"], f"{where}[{index}].content")
-        check_text(message.get("reasoning_content", ""), f"{where}[{index}].reasoning_content")
+        field = f"{where}[{index}]"
+        for name in ("content", "reasoning_content"):
+            text = check_text(message.get(name, ""), f"{field}.{name}")
+            if message["role"] != "tool":  # the output of a program may have any character
+                check_written(text, f"{field}.{name}")
         for call in message.get("tool_calls", ()):
-            check_text(json.dumps(call, ensure_ascii=False), f"{where}[{index}].tool_calls")
+            check_text(json.dumps(call, ensure_ascii=False), f"{field}.tool_calls")
+            for name, value in call["function"]["arguments"].items():
+                check_written(value if isinstance(value, str) else "", f"{field}.tool_calls: {name}")
             if tools and call["function"]["name"] not in tools:
                 raise DataError(
-                    f"{where}[{index}].tool_calls calls {call['function']['name']!r}, but the tools of the row are "
+                    f"{field}.tool_calls calls {call['function']['name']!r}, but the tools of the row are "
                     f"{', '.join(sorted(tools))}; declare it"
                 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from rstar2_train.data.readers import (
     DataError,
     check_characters,
     check_text,
+    check_written,
+    is_set,
     json_value,
     known_answer,
     read_rows,
@@ -28,6 +30,18 @@ from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
 
 __all__ = ["DataError", "Problem", "read_problems"]
+
+
+LOST_FIELDS: Mapping[str, str] = {
+    **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models read text only"),
+    **dict.fromkeys(("choices", "options"), "write them in the problem"),
+    **dict.fromkeys(("system", "system_prompt"), "set spec.model.systemPrompt"),
+    **dict.fromkeys(("messages", "prompt"), "write the text of the user in problem"),
+    **dict.fromkeys(("tool", "tool_names"), "rename it to tools"),
+    **dict.fromkeys(("rewards", "Reward", "reward_model"), "rename it to reward, the name of one of spec.rewards"),
+    "file": "rename it to files",
+}
+"""Fields of a row that would change the problem or its reward -> remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +109,12 @@ def read_problems(path: Path) -> Iterator[Problem]:
     seen: dict[str, int] = {}
     for line, row in read_rows(path):
         where = f"{path}:{line}"
+        for field, remedy in LOST_FIELDS.items():
+            if is_set(row, field):
+                raise DataError(f"{where}: {field} is no part of a problem, and would be lost: {remedy}")
         problem = Problem(
             id=_label(row, "id", where) or f"{path.stem}-{line}",
-            problem=check_text(_not_blank(text_field(row, "problem", where), "problem", where), f"{where}: problem"),
+            problem=_problem(row, where),
             answer=check_characters(_answer(row, where), f"{where}: answer"),
             slice=_label(row, "slice", where),
             hard=_flag(row, "hard", where),
@@ -113,6 +130,11 @@ def read_problems(path: Path) -> Iterator[Problem]:
             )
         seen[problem.id] = line
         yield problem
+
+
+def _problem(row: dict[str, Any], where: str) -> str:
+    problem = _not_blank(text_field(row, "problem", where), "problem", where)
+    return check_written(check_text(problem, f"{where}: problem"), f"{where}: problem")
 
 
 def _label(row: dict[str, Any], field: str, where: str) -> str:
@@ -191,8 +213,12 @@ def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str,
             raise DataError(
                 f"{where}: files: {short_repr(name)} must be a file name without a folder, and its value a path"
             )
-        path = (folder / value).resolve()
-        if not path.is_file():
+        try:
+            path = (folder / value).resolve()
+            is_file = path.is_file()
+        except (OSError, ValueError) as error:  # a name that no file system has
+            raise DataError(f"{where}: files: {name}: {short_repr(value)} is no path: {error}") from error
+        if not is_file:
             raise DataError(f"{where}: files: {name}: no such file: {path}")
         paths[name] = path
     size = sum(path.stat().st_size for path in paths.values())

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,10 +35,15 @@ _CUT_OFF = 16
 `\\uXXXX\\uXXXX`."""
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-    r"|\t(?:ext[a-z]*|imes|frac|an|heta|au|ilde|riangle|o)(?![a-z])"
-    r"|\r(?:ho|ight|angle|ceil|floor|m)(?![a-z])|\n(?:eq|eg|abla)(?![a-z])"
+    r"|\t(?:ext[a-z]*|imes|[df]?frac|anh?|heta|herefore|au|ilde|riangle|binom|op|o)(?![a-z])"
+    r"|\r(?:ho|ight(?:arrow)?|angle|ceil|floor|m|brace|vert)(?![a-z])"
+    r"|\n(?:eq|eg|abla|ot|otin|mid|leq|geq)(?![a-z])|(?:\A|(?<=[ =({]))\n[eiu](?![a-z])"
 )
 """Control characters that no answer has: all but tab and line breaks, and those if they start a LaTeX command."""
+_AFTER_SOLUTION = re.compile(r"(?:[^#]*[^#\w])?####(?!#)(?P<value>[^#]*[^#\s][^#]*)")
+"""Last line of an answer of GSM8K; the comment of a program has other marks before or after."""
+_LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
+"""Control characters that no text to train on has: JSON reads the starts of `\\boxed`, `\\frac` and `\\vec` as such."""
 
 
 _SEPARATOR = re.compile(r"[;\t|]")
@@ -103,6 +108,12 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     return value
 
 
+def is_set(row: Mapping[str, Any], field: str) -> bool:
+    """Return whether a row has a field with content: not null, empty, false, or a gap of pandas."""
+    value = row.get(field)
+    return bool(value) and not (isinstance(value, float) and math.isnan(value))
+
+
 def is_whole(value: float | Decimal) -> bool:
     """Return whether a number is whole."""
     return value == value.to_integral_value() if isinstance(value, Decimal) else value % 1 == 0
@@ -148,13 +159,25 @@ def known_answer(answer: str, field: str) -> str:
 
     Raises DataError for a control character: JSON reads the start of a LaTeX command such as `\\frac` as one.
     """
-    if control := _CONTROL.search(answer):
+    _reject_control(_CONTROL, answer, field)
+    *_, last = answer.rstrip().rpartition("\n")
+    found = _AFTER_SOLUTION.fullmatch(last)
+    return answer if found is None else found["value"].strip()
+
+
+def check_written(text: str, field: str) -> str:
+    """Return a text that is read or learned, unchanged. Raises DataError for the rest of a LaTeX command in it."""
+    _reject_control(_LOST_BACKSLASH, text, field)
+    return text
+
+
+def _reject_control(controls: re.Pattern[str], text: str, field: str) -> None:
+    if control := controls.search(text):
+        shown = short_repr(text[max(0, control.start() - 20) : control.end() + 20])
         raise DataError(
-            f"{field} contains {control.group()[0]!a}, a control character, in {short_repr(answer)}; in JSON, write "
+            f"{field} contains {control.group()[0]!a}, a control character, in {shown}; in JSON, write "
             "the backslash of a LaTeX command twice"
         )
-    *_, last = answer.rstrip().rpartition("\n")
-    return last.removeprefix("#### ").strip() if last.startswith("#### ") else answer
 
 
 def check_characters(text: str, field: str) -> str:

@@ -6,12 +6,16 @@ Used by `conversations.py` only. The text is untrusted: values are parsed as lit
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-_DECODER = json.JSONDecoder()
+from rstar2_train.data.json_values import json_decoder
+from rstar2_train.data.readers import json_value
+
+_DECODER = json_decoder()
 _BRACKET_CALL = re.compile(r"\s*([^()\[\]{}'\"=]+?)\s*\((.*)\)\s*", re.DOTALL)
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _TYPES = {
@@ -43,18 +47,30 @@ class SourceCall:
         name, arguments = value.get("name"), value.get("arguments", {})
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments or "{}")
-            except ValueError as error:
+                arguments = _exact(arguments or "{}", f"arguments of {name!r}")
+            except json.JSONDecodeError as error:
                 raise CallSyntaxError(f"arguments of {name!r}: {error}") from error
+        if others := sorted(set(value) - {"name", "arguments"}):
+            raise CallSyntaxError(f"{others[0]} of the call of {name!r} would be lost")
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             raise CallSyntaxError(f"not a call: {json.dumps(value, ensure_ascii=False)[:60]}")
         return cls(name, arguments)
 
 
-def parse_objects(text: str) -> list[dict[str, Any]]:
+def _exact(text: str, what: str) -> Any:
+    """Return the value of JSON text. Raises JSONDecodeError, and CallSyntaxError for a value that would change."""
+    try:
+        return json_value(_DECODER.decode(text), what, exact=True)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise CallSyntaxError(f"{what}: {error}") from error
+
+
+def parse_objects(text: str, *, alone: bool = False) -> list[dict[str, Any]]:
     """Return the JSON objects of a text in order, whether separate or in an array. Raises CallSyntaxError.
 
-    Other text is skipped. An object starts with `{"`, which a brace in a sentence does not.
+    Other text is skipped, or with `alone` an error. An object starts with `{"`, which a brace in a sentence does not.
     """
     objects: list[dict[str, Any]] = []
     end = 0
@@ -62,10 +78,16 @@ def parse_objects(text: str) -> list[dict[str, Any]]:
         if match.start() < end:  # inside the previous object
             continue
         try:
+            if alone and text[end : match.start()].strip(" \t\r\n[,;"):
+                raise CallSyntaxError(f"text next to a call would be lost: {text[end : match.start()][:40]!r}")
             value, end = _DECODER.raw_decode(text, match.start())
-        except (json.JSONDecodeError, RecursionError) as error:
+            objects.append(json_value(value, "a call", exact=True))
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, CallSyntaxError):
+                raise
             raise CallSyntaxError(f"not JSON: {text[match.start() : match.start() + 40]!r}: {error}") from error
-        objects.append(value)
+    if alone and text[end:].strip(" \t\r\n],;"):
+        raise CallSyntaxError(f"text next to a call would be lost: {text[end:][:40]!r}")
     return objects
 
 
@@ -97,6 +119,8 @@ def parse_bracket_calls(text: str) -> list[SourceCall]:
             key, equals, value = argument.partition("=")
             if not equals:
                 raise CallSyntaxError(f"argument of {name!r} without a name: {argument[:60]!r}")
+            if key.strip() in arguments:
+                raise CallSyntaxError(f"argument {key.strip()!r} of {name!r} is given twice")
             arguments[key.strip()] = _parse_literal(value.strip())
         calls.append(SourceCall(name, arguments))
     if not calls:
@@ -108,10 +132,12 @@ def parse_glaive_call(text: str) -> SourceCall:
     """Return the call of `{"name": "f", "arguments": '{"a": 1}'}`: JSON except for the quotes around the arguments."""
     match = re.match(r"""\s*\{\s*"name"\s*:\s*"([^"]+)"\s*,\s*"arguments"\s*:\s*'(.*)'\s*\}""", text, re.DOTALL)
     if match is None:
-        objects = parse_objects(text)
-        if not objects:
-            raise CallSyntaxError(f"not a call: {text[:60]!r}")
+        objects = parse_objects(text, alone=True)
+        if len(objects) != 1:
+            raise CallSyntaxError(f"not one call: {text[:60]!r}")
         return SourceCall.from_object(objects[0])
+    if text[match.end() :].strip():
+        raise CallSyntaxError(f"text after a call would be lost: {text[match.end() :][:40]!r}")
     name, arguments = match.groups()
     return SourceCall.from_object({"name": name, "arguments": arguments.replace("\\'", "'")})
 
@@ -145,13 +171,11 @@ def _parse_literal(text: str) -> Any:
     """Return the value of a Python or JSON literal. Raises CallSyntaxError."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
+    with contextlib.suppress(json.JSONDecodeError):
+        return _exact(text, "a value")
     try:
         value = ast.literal_eval(text)
-        json.dumps(value)
+        json.dumps(value, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise CallSyntaxError(f"not a literal: {text[:60]!r}") from error
     return value

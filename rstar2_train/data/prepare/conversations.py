@@ -74,7 +74,7 @@ def _apigen_mt(row: dict[str, Any], where: str) -> Row | RemovedRow:
         tools = [tool_signature(tool) for tool in parse_objects(first_text(row, where, "tools"))]
         for role, content in _turns(row, where, roles):
             if role == "call":
-                calls = [SourceCall.from_object(value) for value in parse_objects(content)]
+                calls = [SourceCall.from_object(value) for value in parse_objects(content, alone=True)]
                 messages.append(_call_message("", calls, tools))
             else:
                 messages.append({"role": role, "content": content})
@@ -163,6 +163,9 @@ def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple
         speaker = turn.get("from") if isinstance(turn, dict) else turn
         if not isinstance(turn, dict) or not isinstance(speaker, str) or speaker not in roles:
             raise DataError(f"{field}: from is {short_repr(speaker)}; allowed in this layout: {', '.join(roles)}")
+        others = [name for name, value in turn.items() if name not in ("from", "value") and value is not None]
+        if others:
+            raise DataError(f"{field}: {others[0]} would be lost: remove it, or write the row as messages")
         pairs.append((roles[speaker], text_field(turn, "value", field, default="").strip()))
     return pairs
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, first_text, known_answer, short_repr, text_field
+from rstar2_train.data.readers import DataError, first_text, is_set, known_answer, short_repr, text_field
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 from rstar2_train.utils.plugins import benchmark_plugins
 
@@ -23,6 +23,8 @@ _DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
 _CHECKED = "has_answer_extracted"
 """`problem_type` in OpenMathReasoning of problems with an answer in the forum. Other answers are votes of models."""
 
+KEPT_BY_STAGES = ("reward", "data", "tools", "functions", "files")
+"""Fields of own problems that a stage reads, and the preparation does not write."""
 _IDS = ("id", "unique_id", "problem_idx")
 """Columns in which benchmarks have the id of a problem."""
 _LETTERS = "ABCD"
@@ -36,13 +38,18 @@ def _dapo(row: dict[str, Any], where: str) -> Row | RemovedRow:
     In open-r1/DAPO-Math-17k-Processed, `prompt` is a text and `solution` is the answer.
     """
     prompt = row.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
+    if isinstance(prompt, list):
+        roles = [message.get("role") if isinstance(message, dict) else message for message in prompt]
+        if roles != ["user"]:
+            raise DataError(f"{where}: prompt must be one message of role user, got roles {short_repr(roles)}")
         prompt = prompt[0].get("content")
     if not isinstance(prompt, str):
         raise DataError(f"{where}: no prompt")
     problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
     reward = row.get("reward_model")
-    if isinstance(reward, dict):
+    if reward is not None:
+        if not isinstance(reward, dict):
+            raise DataError(f"{where}: reward_model must be an object with ground_truth, got {short_repr(reward)}")
         return _problem(problem, first_text(reward, f"{where}: reward_model", "ground_truth"), where)
     return _problem(problem, first_text(row, where, "solution"), where)
 
@@ -61,6 +68,9 @@ def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 
 def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
+    for field in KEPT_BY_STAGES:
+        if is_set(row, field):
+            raise DataError(f"{where}: {field} would be lost: name the file in the data of the stage as it is")
     return _problem(first_text(row, where, "problem", "question"), first_text(row, where, "answer"), where)
 
 

@@ -72,6 +72,15 @@ def test_read_problems_with_instructions_round_trips(tmp_path: Path) -> None:
         ({"answer": "2"}, "problem must be a non-empty text, got None"),
         ({"problem": "half \ud800", "answer": "1"}, "problem contains '\\ud800', half of a surrogate pair"),
         ({"problem": "a" * (2**20 + 1), "answer": "1"}, "problem has 1,048,577 characters; the limit is 1,048,576"),
+        ({"problem": "\frac{1}{2}", "answer": "1"}, "problem contains '\\x0c', a control character, in"),
+        ({"problem": "a\0b", "answer": "1"}, "problem contains '\\x00', a control character"),
+        (
+            {"problem": "<image>", "answer": "5", "images": ["a.png"]},
+            "images is no part of a problem, and would be lost",
+        ),
+        ({"problem": "x", "answer": "5", "system": "In radians."}, "would be lost: set spec.model.systemPrompt"),
+        ({"problem": "x", "answer": "5", "choices": ["1", "5"]}, "would be lost: write them in the problem"),
+        ({"problem": "x", "answer": "5", "rewards": "r"}, "rewards is no part of a problem"),
         ({"problem": "x", "answer": ""}, "answer must be a non-empty text, got ''"),
         ({"problem": "x", "answer": "1", "id": "\ud800"}, "id contains '\\ud800', half of a surrogate pair"),
         ({"problem": "x", "answer": "\ud800"}, "answer contains '\\ud800', half of a surrogate pair"),
@@ -93,7 +102,11 @@ def test_read_problems_of_invalid_row_names_place(tmp_path: Path, row: object, m
 
 
 @pytest.mark.parametrize(
-    "answer", ["\frac{1}{2}", "\boxed{1}", "\times 2", "\text{C}", "\rho", "\neq 3", "1\x00", "\x85"]
+    "answer",
+    [
+        *("\frac{1}{2}", "\boxed{1}", "\times 2", "\text{C}", "\rho", "\neq 3", "1\x00", "\x85", "\nu", "x \ne 0"),
+        *("\tanh x", "x \rightarrow 2", "\therefore 5", "3\notin A", "\tbinom{1}{2}", "\rbrace"),
+    ],
 )
 def test_read_problems_control_character_in_answer_raises(tmp_path: Path, answer: str) -> None:
     """An answer whose JSON has one backslash before a LaTeX command would never be equal to a rollout's."""
@@ -108,7 +121,11 @@ def test_read_problems_control_character_in_answer_raises(tmp_path: Path, answer
         ("5+5=<<5+5=10>>10\n\n#### 1,234\n", "1,234"),
         ("#### 7", "7"),
         ("\tx = 1\n\treturn x\r\n", "\tx = 1\n\treturn x\r\n"),
+        ("5+5=10\n####10", "10"),
+        ("5+5=10 #### 10", "10"),
         ("no value ####", "no value ####"),
+        ("x = 1\n##### end #####", "x = 1\n##### end #####"),
+        ("x = 1  #### one ####", "x = 1  #### one ####"),
     ],
 )
 def test_read_problems_reads_answers_of_gsm8k(tmp_path: Path, answer: str, expected: str) -> None:
@@ -199,6 +216,8 @@ def test_read_problems_of_no_functions_round_trips(tmp_path: Path) -> None:
         ({"files": ["a"]}, "files must be an object"),
         ({"files": {"../a": "a"}}, "must be a file name without a folder"),
         ({"files": {"a": "missing"}}, "files: a: no such file: "),
+        ({"files": {"a": "x\0"}}, "is no path: embedded null byte"),
+        ({"files": {"a": "x" * 5000}}, "is no path: "),
         ({"files": {"a": "large"}}, "the limit of a row is 2,097,152"),
     ],
 )

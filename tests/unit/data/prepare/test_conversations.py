@@ -149,6 +149,18 @@ def _toolace_call(text: str) -> dict[str, Any]:
     return TOOLACE | {"conversations": turns}
 
 
+def _apigen_call(text: str) -> dict[str, Any]:
+    turns = [{"from": "human", "value": "q"}, {"from": "function_call", "value": text}]
+    return APIGEN | {"conversations": turns}
+
+
+GLAIVE_CALL = '{"name": "f", "arguments": {"a": 1}}'
+
+
+def _glaive_call(text: str) -> dict[str, Any]:
+    return GLAIVE | {"chat": f"USER: q\n\n\nASSISTANT: <functioncall> {text} <|endoftext|>"}
+
+
 @pytest.mark.parametrize(
     ("layout", "row", "rule"),
     [
@@ -158,6 +170,18 @@ def _toolace_call(text: str) -> dict[str, Any]:
         ("toolace", _toolace_call("[]"), "unreadable-call"),
         ("toolace", _toolace_call("[sail(day=1)]"), "undeclared-tool"),
         ("toolace", TOOLACE | {"system": '[{"name": "x", ]'}, "unreadable-call"),
+        ("toolace", _toolace_call("[weather(day=1, day=2)]"), "unreadable-call"),
+        ("toolace", _toolace_call("[weather(day=0.12345678901234567890123)]"), "unreadable-call"),
+        ("toolace", _toolace_call("[weather(day=NaN)]"), "unreadable-call"),
+        ("toolace", _toolace_call("[weather(day=1e999)]"), "unreadable-call"),
+        ("toolace", _toolace_call('[weather(day={"a": 1, "a": 2})]'), "unreadable-call"),
+        ("apigen-mt", _apigen_call('First I look. {"name": "find", "arguments": {}}'), "unreadable-call"),
+        ("apigen-mt", _apigen_call('{"name": "find", "arguments": {}} Then more.'), "unreadable-call"),
+        ("apigen-mt", _apigen_call('{"name": "find", "arguments": {"a": 1, "a": 2}}'), "unreadable-call"),
+        ("apigen-mt", _apigen_call('{"name": "find", "arguments": {}, "thought": "x"}'), "unreadable-call"),
+        ("apigen-mt", _apigen_call(f'{{"name": "find", "arguments": {{"a": 1{"0" * 5000}}}}}'), "unreadable-call"),
+        ("glaive", _glaive_call(f"{GLAIVE_CALL} <functioncall> {GLAIVE_CALL}"), "unreadable-call"),
+        ("glaive", _glaive_call(f"{GLAIVE_CALL} and text"), "unreadable-call"),
         ("apigen-mt", APIGEN | {"tools": '[{"description": "nameless"}]'}, "unreadable-call"),
         ("glaive", GLAIVE | {"chat": "USER: a\n\n\nASSISTANT: <functioncall> now"}, "unreadable-call"),
         ("glaive", GLAIVE | {"chat": "hello"}, "not-a-conversation"),
@@ -184,6 +208,11 @@ def test_convert_of_invalid_demonstration_returns_rule(layout: str, row: dict[st
             "toolace",
             TOOLACE | {"conversations": [{"from": "judge", "value": "x"}]},
             r"conversations\[0\]: from is 'judge'",
+        ),
+        (
+            "apigen-mt",
+            APIGEN | {"conversations": [{"from": "gpt", "value": "hi", "weight": 0}]},
+            r"conversations\[0\]: weight would be lost",
         ),
         ("toolace", TOOLACE | {"conversations": ["x"]}, r"conversations\[0\]: from is 'x'"),
         ("tulu3", {"messages": [{"role": "bot", "content": "x"}]}, r"messages\[0\]\.role is 'bot'"),

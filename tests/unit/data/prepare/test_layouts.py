@@ -191,6 +191,10 @@ def test_convert_row_with_wrong_types_raises() -> None:
     """A field of a wrong type is an error."""
     for layout, row in (
         ("dapo", DAPO | {"prompt": 3}),
+        ("dapo", DAPO | {"prompt": [{"role": "system", "content": "Be kind."}, *DAPO["prompt"]]}),
+        ("dapo", DAPO | {"reward_model": '{"ground_truth": "7"}', "solution": "3"}),
+        ("problems", {"problem": "p", "answer": "1", "reward": "tests"}),
+        ("benchmark", {"problem": "p", "answer": "1", "data": {"tests": []}}),
         ("dapo", DAPO | {"reward_model": {"ground_truth": ["2"]}}),
         ("problems", {"problem": ["p"], "answer": "1"}),
     ):
