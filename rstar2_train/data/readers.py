@@ -161,8 +161,8 @@ def known_answer(answer: str, field: str) -> str:
     """
     _reject_control(_CONTROL, answer, field)
     *_, last = answer.rstrip().rpartition("\n")
-    found = _AFTER_SOLUTION.fullmatch(last)
-    return answer if found is None else found["value"].strip()
+    match = _AFTER_SOLUTION.fullmatch(last)
+    return answer if match is None else match["value"].strip()
 
 
 def check_written(text: str, field: str) -> str:
@@ -173,9 +173,9 @@ def check_written(text: str, field: str) -> str:
 
 def _reject_control(controls: re.Pattern[str], text: str, field: str) -> None:
     if control := controls.search(text):
-        shown = short_repr(text[max(0, control.start() - 20) : control.end() + 20])
+        excerpt = short_repr(text[max(0, control.start() - 20) : control.end() + 20])
         raise DataError(
-            f"{field} contains {control.group()[0]!a}, a control character, in {shown}; in JSON, write "
+            f"{field} contains {control.group()[0]!a}, a control character, in {excerpt}; in JSON, write "
             "the backslash of a LaTeX command twice"
         )
 

@@ -57,14 +57,14 @@ class SourceCall:
         return cls(name, arguments)
 
 
-def _exact(text: str, what: str) -> Any:
+def _exact(text: str, field: str) -> Any:
     """Return the value of JSON text. Raises JSONDecodeError, and CallSyntaxError for a value that would change."""
     try:
-        return json_value(_DECODER.decode(text), what, exact=True)
+        return json_value(_DECODER.decode(text), field, exact=True)
     except json.JSONDecodeError:
         raise
     except (ValueError, RecursionError) as error:
-        raise CallSyntaxError(f"{what}: {error}") from error
+        raise CallSyntaxError(f"{field}: {error}") from error
 
 
 def parse_objects(text: str, *, alone: bool = False) -> list[dict[str, Any]]:
