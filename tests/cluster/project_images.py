@@ -91,7 +91,12 @@ def _sources() -> list[Path]:
     for name in INPUTS:
         path = ROOT / name
         files += [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sorted(file for file in files if "__pycache__" not in file.parts)
+    return sorted(file for file in files if not any(map(_is_cache, file.relative_to(ROOT).parts)))
+
+
+def _is_cache(part: str) -> bool:
+    """Return whether a part of a path is of a cache: the linters of another part of the tests write at the same time."""
+    return part == "__pycache__" or part.startswith(".")
 
 
 def _build(name: str, tag: str, target: Path) -> None:
