@@ -95,7 +95,7 @@ def _sources() -> list[Path]:
 
 
 def _is_cache(part: str) -> bool:
-    """Return whether a part of a path is of a cache: the linters of another part of the tests write at the same time."""
+    """Return whether a part of a path is of a cache, which the linters of `make check` write at the same time."""
     return part == "__pycache__" or part.startswith(".")
 
 
