@@ -16,7 +16,7 @@ from rstar2_train.capacity.weight_files import companions
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.model_folder import ModelNotFound
 from rstar2_train.utils.files import file_sha256
-from rstar2_train.weights.adapter_check import inspect_adapter
+from rstar2_train.weights.adapter_check import check_base, inspect_adapter
 from rstar2_train.weights.adapter_folder import ADAPTER, CONFIG, TENSORS, folder_digest
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
@@ -39,22 +39,19 @@ def find_adapter(folder: Path) -> Path | None:
 def base_of(adapter: Path, base: Path | None) -> Path:
     """Return the model folder of an adapter's base: `base`, or the one that its config names.
 
-    Raises ModelNotFound if it is not on this machine, PreflightError for an unusable adapter, and for another `base`
-    than that of the training.
+    Raises ModelNotFound if it is not on this machine, PreflightError for an unusable adapter.
     """
     try:
-        stored = inspect_adapter(adapter)
+        named = inspect_adapter(adapter).base_folder
     except ShardFileInvalid as error:
         raise PreflightError(str(error)) from error
-    if base is None and not stored.base_folder:
+    if base is None and not named:
         raise ModelNotFound(f"{adapter} names no base: pass the folder of its base with --base FOLDER")
-    folder = base or Path(stored.base_folder)
+    folder = base or Path(named)
     if not (folder / "config.json").is_file():
         raise ModelNotFound(
             f"{folder} is no model folder of this machine: pass the base of the adapter {adapter} with --base FOLDER"
         )
-    if base is not None and stored.identity.base and folder_digest(base) != stored.identity.base:
-        raise PreflightError(f"{adapter} was trained on other weights than those of {base}: their SHA-256 differs")
     return folder.resolve()
 
 
@@ -66,14 +63,10 @@ def reject_base(folder: Path, base: Path | None) -> None:
 
 def merge_into(adapter: Path, base: Path | None, target: Path) -> None:
     """Write the whole model of an adapter; `base`: as of `base_of`. Raises PreflightError."""
-    _merge_into(adapter, base_of(adapter, base), target)
-
-
-def _merge_into(adapter: Path, model_dir: Path, target: Path) -> None:
     from rstar2_train.trainer.merge import merge
 
     try:
-        merge(adapter, model_dir, target)
+        merge(adapter, base_of(adapter, base), target)
     except (ShardFileInvalid, FileNotFoundError, StageFailed) as error:
         raise PreflightError(str(error)) from error
 
@@ -95,13 +88,15 @@ def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable
         return folder
     model_dir = base_of(folder, base)
     try:
-        expected = inspect_adapter(folder).identity.base or folder_digest(model_dir)
+        identity = inspect_adapter(folder).identity
+        files = [folder / CONFIG, folder / TENSORS, *companions(model_dir)]
+        parts = [identity.base or folder_digest(model_dir), *((path.name, file_sha256(path)) for path in files)]
+        target = (jobs / CACHE / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]).resolve()
+        if not (target / "config.json").is_file():
+            notify(f"Merging {folder} with {model_dir} into {target} ...")
+            merge_into(folder, model_dir, target)
+        elif base is not None:
+            check_base(folder, identity, model_dir)
     except ShardFileInvalid as error:
         raise PreflightError(str(error)) from error
-    files = [folder / CONFIG, folder / TENSORS, *companions(model_dir)]
-    identity = [expected, *((path.name, file_sha256(path)) for path in files)]
-    target = (jobs / CACHE / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]).resolve()
-    if not (target / "config.json").is_file():
-        notify(f"Merging {folder} with {model_dir} into {target} ...")
-        _merge_into(folder, model_dir, target)
     return target

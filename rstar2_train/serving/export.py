@@ -17,7 +17,7 @@ from rstar2_train.launch.adapter_model import base_of, find_adapter, is_adapter,
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.serving.model import find_folder
 from rstar2_train.trainer import checkpoint
-from rstar2_train.weights.adapter_check import inspect_adapter
+from rstar2_train.weights.adapter_check import check_base, inspect_adapter
 from rstar2_train.weights.adapter_folder import ADAPTER, BASE_FIELD, CONFIG, TENSORS
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
@@ -42,11 +42,14 @@ def export_adapter(model: str, target: Path, *, jobs: Path, base: Path | None, b
     if base is not None and base_name is not None:
         raise PreflightError("--base has no effect with --base-name. Remove one of both.")
     try:
-        inspect_adapter(adapter)
+        identity = inspect_adapter(adapter).identity
+        named = base_name or str(base_of(adapter, base))
+        if base is not None:
+            check_base(adapter, identity, base)
     except ShardFileInvalid as error:
         raise PreflightError(str(error)) from error
     config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
-    config[BASE_FIELD] = base_name or str(base_of(adapter, base))
+    config[BASE_FIELD] = named
     with _new_folder(target) as new:
         shutil.copyfile(adapter / TENSORS, new / TENSORS)
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -17,8 +17,8 @@ from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import copy_companions, tensor_files
-from rstar2_train.weights.adapter_check import find_difference, inspect_adapter
-from rstar2_train.weights.adapter_folder import TENSORS, folder_digest, tensor_name
+from rstar2_train.weights.adapter_check import check_base, find_difference, inspect_adapter
+from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 
@@ -49,8 +49,7 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         )
     if difference := find_difference(form.layers, shapes):
         raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
-    if form.identity.base and folder_digest(base) != form.identity.base:
-        raise ShardFileInvalid(f"{adapter} was trained on other weights than those of {base}: their SHA-256 differs")
+    check_base(adapter, form.identity, base)
     factors = load_file(adapter / TENSORS)
     with checkpoint.write_folder(target, durable=True) as folder:
         copy_companions(base, folder)

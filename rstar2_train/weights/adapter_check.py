@@ -24,6 +24,7 @@ from rstar2_train.weights.adapter_folder import (
     TENSORS,
     AdapterIdentity,
     find_base,
+    folder_digest,
     read_tensors,
     tensor_name,
 )
@@ -98,6 +99,16 @@ class StoredAdapter:
     base_folder: str
     """The base that its config names: a folder, or a name in a registry."""
     layers: LayerShapes
+
+
+def check_base(adapter: Path, identity: AdapterIdentity, base: Path) -> None:
+    """Compare a model folder with the digest of an adapter's base, if it has one. Reads all weights of the folder.
+
+    Raises:
+        ShardFileInvalid: for other weights than those of the training.
+    """
+    if identity.base and folder_digest(base) != identity.base:
+        raise ShardFileInvalid(f"{adapter} was trained on other weights than those of {base}: their SHA-256 differs")
 
 
 def inspect_adapter(folder: Path) -> StoredAdapter:
