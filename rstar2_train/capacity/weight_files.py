@@ -23,15 +23,35 @@ def companions(folder: Path) -> list[Path]:
     return [path for path in files if not any(path.match(pattern) for pattern in _WEIGHTS)]
 
 
+def weight_map(folder: Path) -> dict[str, str] | None:
+    """Return the file of each tensor by the index of a model folder; None: it has no index.
+
+    Raises ValueError, which names the index, for one that is no JSON object with a `weight_map` of texts.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        return None
+    try:
+        files = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{index} is no index of weight files: {error!r}") from error
+    if not all(isinstance(file, str) for file in files.values()):
+        raise ValueError(f"{index} is no index of weight files: a name is no text")
+    return files
+
+
 def ambiguous_weights(folder: Path) -> str | None:
     """Return why the weights of a model folder are not read as one model, and the fix; None: they are.
 
-    A folder without safetensors is not judged. Raises ValueError for an index that is no JSON object with a
-    `weight_map`.
+    A folder without safetensors is not judged.
     """
     files = {path.name for path in folder.glob("*.safetensors")}
-    if (index := folder / INDEX).is_file():
-        home, used = INDEX, set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    try:
+        indexed = weight_map(folder)
+    except ValueError as error:
+        return f"{error}: download the folder again"
+    if indexed is not None:
+        home, used = INDEX, set(indexed.values())
     elif SINGLE in files:
         home, used = SINGLE, {SINGLE}
     else:

@@ -9,13 +9,12 @@ again on CPU (`packed_experts.py`). Imported only inside vLLM.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rstar2_train.capacity.weight_files import INDEX
+from rstar2_train.capacity.weight_files import weight_map
 from rstar2_train.inference import adapter_buffers, packed_experts, parameter_hashes, route_capture
 from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, read_versions, repack_tied_head
@@ -134,12 +133,9 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
-    index = folder / INDEX
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [folder / name for name in names]
-    else:
-        files = sorted(folder.glob("*.safetensors"))
+    indexed = weight_map(folder)
+    names = {path.name for path in folder.glob("*.safetensors")} if indexed is None else set(indexed.values())
+    files = [folder / name for name in sorted(names)]
     if not files:
         raise ValueError(f"{folder} has no safetensors files")
     shapes: dict[str, tuple[int, ...]] = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions
+from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions, weight_map
 
 BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Tensors of old files that the constructors compute today."""
@@ -42,10 +42,10 @@ def tensor_files(model_dir: Path) -> dict[str, Path]:
 
     Raises:
         FileNotFoundError: if the folder has none.
+        ValueError: if its index cannot be read.
     """
-    index = model_dir / INDEX
-    if index.exists():
-        return {name: model_dir / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+    if (indexed := weight_map(model_dir)) is not None:
+        return {name: model_dir / file for name, file in indexed.items()}
     single = model_dir / SINGLE
     if not single.exists():
         raise FileNotFoundError(f"{model_dir} has no safetensors weights: neither {SINGLE} nor {INDEX}")

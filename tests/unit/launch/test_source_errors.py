@@ -84,3 +84,12 @@ def test_model_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
     """A class that no test proves is measured; transformers does not know this one."""
     errors = find_model_errors(job(tmp_path, {"model_type": "unheard-of"}, TRAINS))
     assert "unheard-of" in errors["spec.model.source"]
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 1}}'])
+def test_folder_with_a_broken_index_is_refused(index: str, tmp_path: Path) -> None:
+    """The error has the file and the remedy."""
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    errors = find_model_errors(job(tmp_path, {"model_type": "qwen3"}, TRAINS))
+    assert "index.json is no index of weight files: " in errors["spec.model.source"]
+    assert errors["spec.model.source"].endswith(": download the folder again")
