@@ -14,16 +14,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.grpo_roc.tokens import GroupRewards, Terms, Tokens
+from rstar2_train.grpo_roc.tokens import GroupRewards, RatioOf, Terms, Tokens
 
 if TYPE_CHECKING:
     from rstar2_train.api.stages import GRPOSettings
 
-RATIOS = ("token", "sequence")
-"""Values of `Terms.ratio_of`."""
 FUNCTIONS = ("advantages", "loss")
 """Names of the two functions; each has two positional parameters."""
 
@@ -72,8 +70,9 @@ def custom_functions(
             shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
             if shape != expected:
                 raise ObjectiveFailed(f"{at}: Terms.{field} must be a tensor of the shape {expected}, not {shape}")
-        if terms.ratio_of not in RATIOS:
-            raise ObjectiveFailed(f"{at}: Terms.ratio_of must be {' or '.join(RATIOS)}, not {terms.ratio_of!r}")
+        if terms.ratio_of not in get_args(RatioOf):
+            allowed = " or ".join(get_args(RatioOf))
+            raise ObjectiveFailed(f"{at}: Terms.ratio_of must be {allowed}, not {terms.ratio_of!r}")
         return terms
 
     return advantages, loss

@@ -21,6 +21,9 @@ LOG_RATIO_LIMIT = 20.0
 """Bound of log ratios before exp: an overflow would change a masked token's 0 to NaN."""
 
 
+RatioOf = Literal["token", "sequence"]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
     """The kept rollouts of one prompt."""
@@ -137,6 +140,6 @@ class Terms:
     """Weight of each token in the update, such as `Tokens.weights`; without a gradient."""
     clipped: Tensor | None = None
     """Whether a clip or mask applies to the token, for the metrics; None: to no token."""
-    ratio_of: Literal["token", "sequence"] = "token"
+    ratio_of: RatioOf = "token"
     """Whether the staleness correction has the probability ratio of the token, or the mean log ratio of its sequence:
     that of the objective."""
