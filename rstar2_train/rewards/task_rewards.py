@@ -41,9 +41,8 @@ LONG_TEXT = 1 << 18
 _WORD = re.compile(r"\S+")
 _FUNCTION_FIELDS = ("fn_name", "starter_code")
 """Fields of public data sets, next to `tests`, whose tests call a function."""
-_STANDARD = ("stdin", "stdin_stdout")
-_TEST_KINDS = {"testtype": _STANDARD, "type": _STANDARD}
-"""Fields of a test that name its kind, with the values for standard input and output."""
+_KIND_FIELDS, _STANDARD_KINDS = ("testtype", "type"), ("stdin", "stdin_stdout")
+"""Fields of a test that name its kind, and their values for standard input and output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +223,8 @@ def _check_tests(rule: RewardSpec, data: str) -> None:
         )
     for number, test in enumerate(tests, start=1):
         for name, value in test.items():
-            if name not in ("input", "output") and value is not None and value not in _TEST_KINDS.get(name, ()):
+            is_kind = name in _KIND_FIELDS and value in _STANDARD_KINDS
+            if name not in ("input", "output") and value is not None and not is_kind:
                 raise ValueError(
                     f"reward {rule.name}: {name} of test {number} is {value!r}: a test has only input and output, for "
                     "standard input and output; the time limit is timeoutSeconds of the reward"

@@ -77,14 +77,12 @@ def parse_objects(text: str, *, alone: bool = False) -> list[dict[str, Any]]:
     for match in re.finditer(r'\{\s*"', text):
         if match.start() < end:  # inside the previous object
             continue
+        if alone and text[end : match.start()].strip(" \t\r\n[,;"):
+            raise CallSyntaxError(f"text next to a call would be lost: {text[end : match.start()][:40]!r}")
         try:
-            if alone and text[end : match.start()].strip(" \t\r\n[,;"):
-                raise CallSyntaxError(f"text next to a call would be lost: {text[end : match.start()][:40]!r}")
             value, end = _DECODER.raw_decode(text, match.start())
             objects.append(json_value(value, "a call", exact=True))
         except (ValueError, RecursionError) as error:
-            if isinstance(error, CallSyntaxError):
-                raise
             raise CallSyntaxError(f"not JSON: {text[match.start() : match.start() + 40]!r}: {error}") from error
     if alone and text[end:].strip(" \t\r\n],;"):
         raise CallSyntaxError(f"text next to a call would be lost: {text[end:][:40]!r}")

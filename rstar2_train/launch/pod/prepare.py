@@ -38,8 +38,10 @@ log = logging.getLogger(__name__)
 
 COMPLETE = ".rstar2-complete"
 """File in the folder of a downloaded model that marks it as complete."""
-IGNORED_FILES = ["*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack"]
-IGNORED_FILES += ["original/*", "onnx/*", "consolidated*.safetensors"]
+IGNORED_FILES = [
+    *("*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack"),
+    *("original/*", "onnx/*", "consolidated*.safetensors"),
+]
 """Files of a model repository with the same weights as its safetensors."""
 STAGE = "prepare"
 """Name of the stage in the outcome of this program."""
