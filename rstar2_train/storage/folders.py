@@ -20,6 +20,7 @@ from rstar2_train.storage.manifest import IndexEntry, PodStart, PublicationIndex
 from rstar2_train.storage.publication import Fenced, PublicationWriter
 from rstar2_train.storage.store import ObjectStore, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
+from rstar2_train.utils.files import FileVersion, file_versions
 
 KEPT_ORDERS = 2
 """Orders before the present one whose copies stay: a program may still read them."""
@@ -51,7 +52,7 @@ class FolderPublisher:
         self._claim = claim
         self._writer: PublicationWriter | None = None
         self._number = 0
-        self._published: dict[Path, tuple[_Signature, IndexEntry]] = {}
+        self._published: dict[Path, tuple[dict[str, FileVersion], IndexEntry]] = {}
         self._lock = threading.Lock()
         """Held by an operation: that of a cancelled caller may still run."""
 
@@ -63,9 +64,9 @@ class FolderPublisher:
         """
         with self._lock:
             files = _files(folder)
-            signature = _signature(files)
+            versions = file_versions(files)
             known = self._published.get(folder)
-            if known is not None and known[0] == signature:
+            if known is not None and known[0] == versions:
                 return known[1]
             if not files:
                 raise StorageRejected(f"{folder} has no files to publish")
@@ -73,7 +74,7 @@ class FolderPublisher:
             writer = self._opened()
             self._number += 1  # a name is used once, also by a try that fails
             entry = writer.publish(f"folder-{self._number:06d}", files, uploaded=uploaded)
-            self._published[folder] = signature, entry
+            self._published[folder] = versions, entry
             return entry
 
     def retain(self, folders: Collection[Path]) -> None:
@@ -148,18 +149,9 @@ class FolderCache:
                 shutil.rmtree(folder)
 
 
-_Signature = list[tuple[str, int, int, int]]
-"""Name, inode, time of the last change and size of each file."""
-
-
 def _files(folder: Path) -> dict[str, Path]:
     """Return the files of a folder by their names relative to it."""
     names = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {
         name.as_posix(): path for name, path in names.items() if not any(part.startswith(".") for part in name.parts)
     }
-
-
-def _signature(files: dict[str, Path]) -> _Signature:
-    status = {name: path.stat() for name, path in files.items()}
-    return [(name, item.st_ino, item.st_mtime_ns, item.st_size) for name, item in status.items()]

@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rstar2_train.utils.files import FileVersion, file_versions
+
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 8 * 2**20
 WINDOW = 8
 """Blocks in flight."""
-
-_Signature = dict[str, tuple[int, int, int]]
-"""Inode, time of the last change and size of each file."""
 
 
 class HostCalls(Protocol):
@@ -54,21 +53,21 @@ class HostFiles:
         self._calls = calls
         self._disk = disk
         self._hosts = calls.other_hosts() if disk is not None else []
-        self._provided: dict[Path, _Signature] = {}
+        self._provided: dict[Path, dict[str, FileVersion]] = {}
 
     def provide(self, path: Path) -> None:
         """Copy a folder or file to the other hosts, unless they have it already. Raises RanksLost, OSError."""
-        if not self._travels(path) or self._provided.get(path) == (signature := _signature(path)):
+        if not self._travels(path) or self._provided.get(path) == (versions := _versions(path)):
             return
         started = time.monotonic()
         self._everywhere(remove, path)
         root = path if path.is_dir() else path.parent
-        blocks = [(root / name, start) for name, (_, _, size) in signature.items() for start in _starts(size)]
+        blocks = [(root / name, start) for name, version in versions.items() for start in _starts(version.size)]
         writes = ((write_block, file, start, read_block(file, start)) for file, start in blocks)
         for _ in self._run((host, *write) for write in writes for host in self._hosts):
             pass
-        self._provided[path] = signature
-        _report(path, "sent to each other host", sum(size for _, _, size in signature.values()), started)
+        self._provided[path] = versions
+        _report(path, "sent to each other host", sum(version.size for version in versions.values()), started)
 
     @contextlib.contextmanager
     def provided(self, path: Path) -> Iterator[None]:
@@ -133,7 +132,7 @@ def make_folder(folder: Path) -> None:
 
 def list_files(folder: Path) -> dict[str, int]:
     """Return the sizes of a folder's files by their names relative to it, sorted."""
-    return {name: size for name, (_, _, size) in _signature(folder).items()}
+    return {name: version.size for name, version in _versions(folder).items()}
 
 
 def read_block(file: Path, start: int) -> bytes:
@@ -164,11 +163,10 @@ def _starts(size: int) -> Sequence[int]:
     return range(0, max(size, 1), BLOCK_BYTES)
 
 
-def _signature(path: Path) -> _Signature:
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    root = path if path.is_dir() else path.parent
-    status = {file.relative_to(root).as_posix(): file.stat() for file in files if file.is_file()}
-    return {name: (item.st_ino, item.st_mtime_ns, item.st_size) for name, item in status.items()}
+def _versions(path: Path) -> dict[str, FileVersion]:
+    """Return the versions of a folder's files by their names relative to it, or of a file by its name; sorted."""
+    files, root = (sorted(path.rglob("*")), path) if path.is_dir() else ([path], path.parent)
+    return file_versions({file.relative_to(root).as_posix(): file for file in files if file.is_file()})
 
 
 def _report(path: Path, moved: str, size: int, started: float) -> None:

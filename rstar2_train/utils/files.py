@@ -1,15 +1,26 @@
-"""Files: atomic writes, digests, the errors of a full disk, and the folder of the cache."""
+"""Files: atomic writes, digests, versions, the errors of a full disk, and the folder of the cache."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or an exceeded quota."""
+
+
+class FileVersion(NamedTuple):
+    """What differs between two contents of a file, without a read of it."""
+
+    inode: int
+    changed: int
+    """Time of the last change, in nanoseconds."""
+    size: int
+    """In bytes."""
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
@@ -37,6 +48,12 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_versions(files: Mapping[str, Path]) -> dict[str, FileVersion]:
+    """Return the version of each file, by the names given: another one after a change. Raises OSError."""
+    status = {name: path.stat() for name, path in files.items()}
+    return {name: FileVersion(item.st_ino, item.st_mtime_ns, item.st_size) for name, item in status.items()}
 
 
 def file_sha256(path: Path) -> str:
