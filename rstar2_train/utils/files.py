@@ -14,7 +14,7 @@ DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileVersion(NamedTuple):
-    """What differs between two contents of a file, without a read of it."""
+    """A mark of the content of a file, without a read of it: another content has another one."""
 
     inode: int
     changed: int

@@ -1,8 +1,9 @@
-"""Processes that may end at any moment: their state, and the end of those that a killed test pod leaves."""
+"""Processes that may end at any moment, and those of pods: with a disk of their own, and left by a killed pod."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -23,3 +24,8 @@ def kill_processes_of(folder: Path) -> None:
         if str(folder) in " ".join(process.info["cmdline"] or ()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def with_own_disk(folder: Path, command: Sequence[str]) -> list[str]:
+    """Return a command with an empty disk at `folder`, which hides that of all other processes. Needs root."""
+    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', str(folder), *command]

@@ -25,7 +25,7 @@ from rstar2_train.storage.job_state import fetch_newest
 from rstar2_train.storage.source import open_store
 from rstar2_train.utils.ports import free_ports
 from tests.support.engine import Engine
-from tests.support.processes import kill_processes_of
+from tests.support.processes import kill_processes_of, with_own_disk
 from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
@@ -33,7 +33,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 EXAMPLE = Path(__file__).parents[4] / "examples" / "smoke.yaml"
 STAGES = ("sft", "rl-1", "hard", "eval")
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
-OWN_DISK = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 
 
 def manifest(server: S3Server) -> dict[str, Any]:
@@ -96,7 +95,7 @@ class Cluster:
         command = [sys.executable, "-m", "rstar2_train.launch.pod", program, "--job", str(self._folder / "job.json")]
         command += ["--state", str(self.state.root), "--termination-log", str(log), "--bucket", *arguments]
         if index:
-            command = ["unshare", "--mount", "sh", "-c", OWN_DISK, str(disk), *command]
+            command = with_own_disk(disk, command)
         env = os.environ | {"POD_IP": ADDRESSES[index], "HOSTNAME": f"pods-{index}", "JOB_COMPLETION_INDEX": str(index)}
         env |= {"RSTAR2_ENGINE_TOKEN": self.engine.token, "GLOO_SOCKET_IFNAME": "lo", "AUTOSCALER_METRIC_PORT": "0"}
         env |= {"RAY_TMPDIR": str(self._ray)}

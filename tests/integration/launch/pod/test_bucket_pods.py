@@ -22,6 +22,7 @@ from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import fetch_newest
 from rstar2_train.trainer.checkpoint import verify
 from rstar2_train.utils.ports import free_ports
+from tests.support.processes import with_own_disk
 
 pytestmark = pytest.mark.timeout(1200)
 SFT = {"data": "generated://tiny-smoke/sft.jsonl", "epochs": 1, "batchSize": 8, "maxTokens": 256}
@@ -36,7 +37,6 @@ SOURCE = {
     },
 }
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
-OWN_DISK = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
         command = [sys.executable, "-m", "rstar2_train.launch.pod", program, "--job", str(folder / "job.json")]
         command += ["--state", str(state.root), "--termination-log", str(log), "--bucket", *arguments]
         if index:
-            command = ["unshare", "--mount", "sh", "-c", OWN_DISK, str(state.root.parent), *command]
+            command = with_own_disk(state.root.parent, command)
         env = os.environ | {"JOB_COMPLETION_INDEX": str(index), "POD_IP": ADDRESSES[index]}
         env |= {"HOSTNAME": f"pods-sft-1-{index}", "RSTAR2_ENGINE_TOKEN": "a-token", "GLOO_SOCKET_IFNAME": "lo"}
         env |= {"RAY_TMPDIR": str(folder / "ray"), "AUTOSCALER_METRIC_PORT": "0"}
