@@ -79,14 +79,14 @@ class _LoopWatch:
         Report also a time without a sample and a beat: a call of C held the GIL. The stack is that of the next line, or
         a later one.
         """
-        held: tuple[int, int] | None = None
+        held: tuple[int, object] | None = None
         start, reported = 0.0, False
         while not self._stopped.wait(SAMPLE_SECONDS):
             now, beats = self._see(), self._beats
             frame = sys._current_frames().get(self._thread_id)
             current = (beats, _callback(frame)) if frame is not None else None
             has_held_gil = self._report_hidden(frame)
-            if current != held:
+            if current is None or held is None or current[0] != held[0] or current[1] is not held[1]:
                 held, start, reported = current, now, has_held_gil
             if frame is not None and not reported and now - start > LIMIT_SECONDS:
                 reported = True
@@ -113,8 +113,14 @@ class _LoopWatch:
             file.write(json.dumps({"pid": os.getpid(), "seconds": round(seconds, 3), "stack": stack}) + "\n")
 
 
-def _callback(frame: FrameType) -> int:
-    """Return the identity of the callback that runs: of the frame that the loop called."""
+def _callback(frame: FrameType) -> object:
+    """Return the callback that runs: asyncio's handle, else the frame that the loop called.
+
+    The object itself, because Python uses the address of a frame that returned again for the next one.
+    """
     while frame.f_back is not None and not frame.f_back.f_code.co_filename.endswith(_LOOP_FILES):
         frame = frame.f_back
-    return id(frame)
+    caller = frame.f_back
+    if caller is not None and caller.f_code is asyncio.Handle._run.__code__:
+        return caller.f_locals["self"]
+    return frame

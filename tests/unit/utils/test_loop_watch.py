@@ -49,6 +49,18 @@ async def test_loop_with_short_callbacks_is_not_reported(monkeypatch: pytest.Mon
     assert await report(monkeypatch, tmp_path / "lag", *[LIMIT_SECONDS / 5] * 20) == ""
 
 
+async def test_loop_with_short_tasks_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Python may use the memory of the frame of a task that ended for the next one."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "lag"))
+
+    async def task() -> None:
+        compute(LIMIT_SECONDS / 50)
+
+    with watch_loop():
+        await asyncio.gather(*(task() for _ in range(200)))
+    assert not (tmp_path / "lag").exists()
+
+
 async def test_loop_that_waits_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Wall-clock time does not count: the machine may be busy."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "lag"))
