@@ -131,6 +131,8 @@ async def test_experts_of_a_turn_survive_a_load_and_another_engine(
         client = EngineClient(mixture_engine.url, token=mixture_engine.token, session=session, part_tokens=3)
         update = publisher.publish()
         await client.load_chain(update.chain, update.version, version_id=update.version_id, seconds=60)
+        publisher.update(1e-2)
+        update = publisher.publish()
         turns = [SampledTurn(first_route=0) for _ in range(4)]
         running = [
             asyncio.ensure_future(client.generate(PROMPT, max_tokens=150, seed=number, turn=turn))
@@ -139,8 +141,6 @@ async def test_experts_of_a_turn_survive_a_load_and_another_engine(
         while any(len(turn.token_ids) < 6 for turn in turns):
             await asyncio.sleep(0.005)
         before = [bytes(turn.routes) for turn in turns]
-        publisher.update(1e-2)
-        update = publisher.publish()
         await client.load_chain(
             update.chain, update.version, version_id=update.version_id, seconds=60, keep_requests=True
         )
