@@ -34,7 +34,7 @@ def print_demonstration(files: Sequence[Path], *, layout: DatasetLayout | None, 
     demonstration = find_demonstration(files, layout=layout, row=row)
     try:
         chat_format = ChatFormat.load(model)
-        encoded = chat_format.encode_demonstration(demonstration.messages)
+        encoded = chat_format.encode_demonstration(demonstration.messages, demonstration.tools)
     except ChatFormatError as error:
         raise DataError(f"{demonstration.where}: {error}") from error
     trained, total = sum(encoded.mask), len(encoded.mask)

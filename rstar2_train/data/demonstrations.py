@@ -19,7 +19,6 @@ from rstar2_train.data.json_values import RepeatedKeyError, json_decoder
 from rstar2_train.data.readers import DataError, check_text, check_written, is_whole, json_value, read_rows, short_repr
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.tools.schema import tools_section
 
 ROLES = ("system", "user", "assistant", "tool")
 Message = dict[str, Any]
@@ -77,6 +76,8 @@ class Demonstration:
     """A conversation to train on: the loss covers its assistant messages, except those of weight 0."""
 
     messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    """Signatures of the tools that the row declares. The chat format writes them, in the form of the model's calls."""
     level: int = 0
     """Difficulty, from 1; 0: the row has no level. See `SFTStage.shortest_first_steps`."""
     where: str = ""
@@ -97,10 +98,8 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
     messages, tools = read_messages(row, where), read_tools(row, where)
     check_order(messages, f"{where}: messages")
     _check_texts_and_names(messages, {tool["function"]["name"] for tool in tools}, f"{where}: messages")
-    whole = with_tools(messages, tools)
-    if tools:
-        check_text(whole[0]["content"], f"{where}: tools")
-    return Demonstration(whole, level=read_level(row, where), where=where)
+    check_text("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools), f"{where}: tools")
+    return Demonstration(tuple(messages), tuple(tools), level=read_level(row, where), where=where)
 
 
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
@@ -200,15 +199,6 @@ def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if len(set(names)) < len(names):
         raise DataError(f"{where}: tools must have different names, got {', '.join(names)}")
     return signatures
-
-
-def with_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
-    """Return the messages with the tools in the system message, in the form of a rollout's prompt."""
-    if not tools:
-        return tuple(messages)
-    system = messages[0]["content"].strip() if messages[0]["role"] == "system" else ""
-    content = "\n\n".join(part for part in (system, tools_section(tools)) if part)
-    return ({"role": "system", "content": content}, *messages[messages[0]["role"] == "system" :])
 
 
 def check_order(messages: Sequence[Message], where: str) -> None:

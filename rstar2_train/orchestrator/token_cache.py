@@ -92,7 +92,7 @@ def _tokenize(folder: Path, data: Path, chat_format: ChatFormat, report: Callabl
     with (folder / TOKENS).open("wb") as file:
         for index, row in enumerate(read_demonstrations(data)):
             try:
-                encoded = chat_format.encode_demonstration(row.messages)
+                encoded = chat_format.encode_demonstration(row.messages, row.tools)
             except ChatFormatError as error:
                 raise DataError(f"{row.where}: {error}") from error
             tokens = np.array(encoded.token_ids, dtype=np.uint32)

@@ -21,7 +21,6 @@ from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate
-from rstar2_train.tools.schema import tools_section
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ DEFAULT_PROMPT_PREFIX = (
 )
 """Put before every problem when the job sets no prefix."""
 
-_HERMES_END = tools_section([]).rpartition("</tools>")[2]
-"""End of the system message of a demonstration with tools (`data.demonstrations.with_tools`)."""
 
 INLINE_TOKENS, INLINE_CHARACTERS = 4096, 4096
 """Longest input that is decoded or encoded in the event loop: less than 2 ms. A hand-over to a thread costs 0.1 ms."""
@@ -248,19 +245,18 @@ class ChatFormat:
         """Return the token ids of `tool_turn_text`: they follow a turn's sampled ids, up to the model's next turn."""
         return self.encode(self.tool_turn_text(responses))
 
-    def encode_demonstration(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
+    def encode_demonstration(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> EncodedConversation:
         """Return a demonstration as the tokens that a rollout of it would have: the only tokens to train on.
+
+        `tools`: signatures that the row declares. They follow its system message as those of the job follow that of a
+        rollout.
 
         Raises ChatFormatError, which names the message, for a conversation that no rollout could have sampled, and for
         a field or a message that the template does not write.
         """
-        if self.template.parser != "hermes" and messages[0]["content"].rstrip().endswith(_HERMES_END):
-            raise ChatFormatError(
-                "the system message describes tools in the form hermes (that of a row's tools), but rollouts of this "
-                f"model read calls of the form {self.template.parser}: describe the tools in a system message instead "
-                "of tools, or set spec.model.toolParser to hermes"
-            )
-        return self._encode(messages, is_demonstration=True)
+        return self._encode(messages, section=self.tools.section(tools) if tools else "", is_demonstration=True)
 
     def encode_conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
         """Return a finished conversation `[{role, content}, ...]` as the tokens that a rollout of it would have.
@@ -271,8 +267,15 @@ class ChatFormat:
         """
         return self._encode(messages, is_demonstration=False)
 
-    def _encode(self, messages: Sequence[Mapping[str, Any]], *, is_demonstration: bool) -> EncodedConversation:
+    def _encode(
+        self, messages: Sequence[Mapping[str, Any]], *, section: str = "", is_demonstration: bool
+    ) -> EncodedConversation:
         opening, turns = self._split_turns(messages)
+        if section:
+            has_system = opening[0]["role"] == "system"
+            system = str(opening[0]["content"]).strip() if has_system else ""
+            content = f"{system}\n\n{section}" if system else section
+            opening = [{"role": "system", "content": content}, *opening[has_system:]]
         ids = self.encode(self.template.write(self.template.render, opening))
         mask = [0] * len(ids)
         for message, reply in turns:

@@ -51,14 +51,14 @@ def check_demonstrations(path: Path, chat_format: ChatFormat) -> None:
     """Render the first demonstration of each form. Raises ChatFormatError, which names file and line, and DataError."""
     seen = set[tuple[Any, ...]]()
     for row in read_demonstrations(path):
-        form = tuple(_form(message, chat_format) for message in row.messages)
+        form = (bool(row.tools), *(_form(message, chat_format) for message in row.messages))
         if form in seen:
             continue
         seen.add(form)
         if len(seen) > MOST_FORMS:
             return
         try:
-            chat_format.encode_demonstration(row.messages)
+            chat_format.encode_demonstration(row.messages, row.tools)
         except ChatFormatError as error:
             raise ChatFormatError(f"{row.where}: {error}") from error
 

@@ -124,9 +124,12 @@ class Toolset:
             self, tools=tuple(tool for tool in self.tools if tool.name in allowed or tool.server == ENVIRONMENT)
         )
 
-    def section(self) -> str:
-        """Return the part of a system prompt that describes the tools; empty without tools."""
-        signatures = [tool.signature for tool in self.tools]
+    def section(self, signatures: Sequence[dict[str, Any]] | None = None) -> str:
+        """Return the part of a system prompt that describes the tools; empty without tools.
+
+        `signatures`: of other tools, to describe in the same form.
+        """
+        signatures = [tool.signature for tool in self.tools] if signatures is None else signatures
         if not signatures:
             return ""
         if self.parser != "hermes":

@@ -1,9 +1,9 @@
 """Converts the datasets of the cold start to the demonstrations that the SFT stage reads (paper §4.1).
 
-Each conversation becomes `{messages: [{role, content}, ...]}` with the roles system, user, assistant and tool. Tools
-and calls are text in the format of `tools/schema.py`, the format that the model reads and writes. The SFT stage trains
-on assistant messages only. `call_syntax.py` parses the call notation of each dataset; `layouts.py` lists the layouts.
-Pure.
+Each conversation becomes `{messages: [{role, content}, ...], tools?}` with the roles system, user, assistant and tool.
+Calls are text in the format of `tools/schema.py`; tools stay signatures, which the SFT stage writes as the prompts of
+its job do. It trains on assistant messages only. `call_syntax.py` parses the call notation of each dataset;
+`layouts.py` lists the layouts. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rstar2_train.data.demonstrations import (
     read_level,
     read_messages,
     read_tools,
-    with_tools,
 )
 from rstar2_train.data.prepare.call_syntax import (
     CallSyntaxError,
@@ -237,14 +236,14 @@ def _conversation(
     if any(not message["content"].strip() for message in turns if message["role"] != "tool"):
         return RemovedRow("not-a-conversation", "empty message")
     opening = [{"role": "system", "content": system.strip()}] if system.strip() else []
-    converted = with_tools([*opening, *turns], tools)
+    converted = [*opening, *turns]
     try:
         check_order(converted, "messages")
     except DataError as error:
         return RemovedRow("not-a-conversation", str(error))
     if (longest := max(len(message["content"]) for message in converted)) > LONGEST_TEXT:
         return RemovedRow("not-text", f"a message has {longest:,} characters; the limit is {LONGEST_TEXT:,}")
-    return {"messages": list(converted)}
+    return {"messages": converted} | ({"tools": list(tools)} if tools else {})
 
 
 _OWN_COLUMNS = ("messages", "level", "tools", *ROW_FIELDS)

@@ -14,7 +14,7 @@ from rstar2_train.data.demonstrations import Demonstration, read_demonstrations
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.data.readers import DataError
-from rstar2_train.tools.schema import call_text, tools_section
+from rstar2_train.tools.schema import call_text
 
 DEMO = {
     "messages": [
@@ -280,15 +280,13 @@ def test_read_demonstrations_reads_an_opening_of_an_environment(tmp_path: Path) 
     assert list(_read(tmp_path, {"messages": messages}).messages) == messages
 
 
-def test_read_demonstrations_writes_tools_as_a_prompt_does(tmp_path: Path) -> None:
-    """The tools of a row are the section of a rollout's system message, after the row's own system message."""
+def test_read_demonstrations_reads_tools(tmp_path: Path) -> None:
+    """The tools of a row stay signatures; calls of other tools are refused."""
     tools = [{"type": "function", "function": ADD}]
     call = {"type": "function", "function": {"name": "add", "arguments": {}}}
     turns = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    section = tools_section(tools)
-    for opening, expected in (([], section), ([{"role": "system", "content": "Be brief."}], f"Be brief.\n\n{section}")):
-        row = _read(tmp_path, {"messages": [*opening, *turns], "tools": tools})
-        assert list(row.messages) == [{"role": "system", "content": expected}, *turns]
+    row = _read(tmp_path, {"messages": turns, "tools": tools})
+    assert (list(row.messages), list(row.tools)) == (turns, tools)
     with pytest.raises(DataError, match=r"messages\[1\]\.tool_calls calls 'run', but the tools of the row are add"):
         _read(tmp_path, {"messages": [USER, _calling()], "tools": tools})
 
@@ -306,13 +304,13 @@ def test_prepare_conversations_writes_calls_as_text(tmp_path: Path) -> None:
     written = call_text("run", {"code": "print(2)"})
     assert _prepared(tmp_path, path) == [
         [
-            {"role": "system", "content": tools_section(tools)}, USER,
+            USER,
             {"role": "assistant", "content": f"I compute.\n{written}"}, *results, ANSWER | {"weight": 0},
         ],
         [USER, {"role": "assistant", "content": written}],
     ]  # fmt: skip
     file = next((tmp_path / "out").glob("*/conversations.jsonl"))
-    assert [row.level for row in read_demonstrations(file)] == [2, 0]
+    assert [(row.level, list(row.tools)) for row in read_demonstrations(file)] == [(2, tools), (0, [])]
 
 
 @pytest.mark.parametrize(

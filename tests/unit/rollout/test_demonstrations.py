@@ -10,6 +10,7 @@ import pytest
 from rstar2_train.data.demonstrations import read_demonstration
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.schema import call_text
+from rstar2_train.tools.toolset import Toolset, schema_tool
 from tests.support import chat_templates
 from tests.support.chat_templates import CHATML, DEEPSEEK_R1, GEMMA2, LLAMA32, QWEN3, QWEN35, QWEN35_SILENT
 
@@ -17,14 +18,15 @@ USER = {"role": "user", "content": "q"}
 CALL = {"type": "function", "function": {"name": "run", "arguments": {"code": "print(2)", "é": [1]}}}
 NAMELESS = {"type": "function", "function": {"name": "hotel search", "arguments": {}}}
 WRITTEN = call_text("run", {"code": "print(2)", "é": [1]})
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 RESULT = {"role": "tool", "content": "2"}
 THOUGHT = "<think>\nr\n</think>\n\nb"
 
 
-def _format(base: ChatFormat, template: str) -> ChatFormat:
+def _format(base: ChatFormat, template: str, *, tools: Toolset | None = None) -> ChatFormat:
     tokenizer = copy.deepcopy(base.tokenizer)
     tokenizer.add_special_tokens({"additional_special_tokens": list(chat_templates.SPECIAL_TOKENS)})
-    return ChatFormat(tokenizer, system_prompt="", prompt_prefix="", chat_template=template)
+    return ChatFormat(tokenizer, system_prompt="", prompt_prefix="", chat_template=template, tools=tools)
 
 
 def _assistant(content: str, **fields: Any) -> dict[str, Any]:
@@ -178,14 +180,21 @@ def test_dropped_message_is_refused_if_its_text_occurs_twice(
             own.continuation_ids(messages[2:])
 
 
-@pytest.mark.parametrize("template", [LLAMA32, GEMMA2], ids=["Llama", "Gemma"])
-def test_encode_demonstration_refuses_tools_in_another_form(chat_format: ChatFormat, template: str) -> None:
-    """The prompt would ask for another form of calls than the trained turns have."""
-    tool = {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
-    row = read_demonstration({"messages": [USER, _assistant("b")], "tools": [tool]}, "f:1")
-    _format(chat_format, CHATML).encode_demonstration(row.messages)
-    with pytest.raises(ChatFormatError, match="describes tools in the form hermes"):
-        _format(chat_format, template).encode_demonstration(row.messages)
+@pytest.mark.parametrize("template", [CHATML, LLAMA32, GEMMA2], ids=["ChatML", "Llama", "Gemma"])
+@pytest.mark.parametrize("system", ["", "Be brief."])
+def test_encode_demonstration_describes_tools_as_a_prompt_does(
+    chat_format: ChatFormat, template: str, system: str
+) -> None:
+    """The tools of a row follow its system message, in the form in which rollouts of this model and job have theirs."""
+    opening = [{"role": "system", "content": system}] if system else []
+    row = read_demonstration({"messages": [*opening, USER, _assistant("b")], "tools": [ADD]}, "f:1")
+    for tools in (None, Toolset((schema_tool(row.tools[0], server="s"),))):
+        own = _format(chat_format, template, tools=tools)
+        section = own.tools.section(row.tools)
+        assert section and (tools is None or section == own.tools.section())
+        content = f"{system}\n\n{section}" if system else section
+        written = own.encode_demonstration([{"role": "system", "content": content}, USER, _assistant("b")])
+        assert own.encode_demonstration(row.messages, row.tools) == written
 
 
 def test_encode_demonstration_weight_zero_is_context(chat_format: ChatFormat) -> None:

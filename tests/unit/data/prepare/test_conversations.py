@@ -13,9 +13,9 @@ from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
 from rstar2_train.data.tiny.policy import write_policy
-from rstar2_train.rollout.chat_format import DEFAULT_SYSTEM_PROMPT, ChatFormat
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.parser import parse_calls
-from rstar2_train.tools.schema import TOOL_NAME, TOOLS, tools_section
+from rstar2_train.tools.schema import TOOL_NAME, TOOLS
 
 SEARCH = {"name": "Hotel Search", "description": "Finds.", "parameters": {"type": "dict", "properties": {
     "city": {"type": "str"}, "stars": {"type": "int"}}, "required": ["city"]}}  # fmt: skip
@@ -62,10 +62,14 @@ NEMOTRON = {
 TULU = {"id": "x", "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
 
 
-def _messages(layout: str, row: dict[str, Any]) -> list[dict[str, str]]:
+def _converted(layout: str, row: dict[str, Any]) -> dict[str, Any]:
     converted = LAYOUTS[layout].convert(row, "f:1")
     assert not isinstance(converted, RemovedRow), converted
-    messages: list[dict[str, str]] = converted["messages"]
+    return converted
+
+
+def _messages(layout: str, row: dict[str, Any]) -> list[dict[str, str]]:
+    messages: list[dict[str, str]] = _converted(layout, row)["messages"]
     return messages
 
 
@@ -84,7 +88,8 @@ def _calls(text: str) -> list[dict[str, Any]]:
 
 def test_toolace_converts_calls_and_results() -> None:
     """Several calls, their results and the signatures of ToolACE."""
-    system, user, call, first, second, answer = _messages("toolace", TOOLACE)
+    converted = _converted("toolace", TOOLACE)
+    user, call, first, second, answer = converted["messages"]
     assert user == {"role": "user", "content": "Hotels in Bonn?"} and answer["content"] == "None."
     assert _calls(call["content"]) == [
         {"name": "Hotel Search", "arguments": {"city": "Bonn", "stars": 4}},
@@ -92,14 +97,17 @@ def test_toolace_converts_calls_and_results() -> None:
     ]
     assert [json.loads(message["content"])["name"] for message in (first, second)] == ["Hotel Search", "weather"]
     assert "ü" in second["content"] and first["role"] == second["role"] == "tool"
-    assert "func1" not in system["content"] and '"type": "object"' in system["content"]
-    assert '"type": "integer"' in system["content"] and '"dict"' not in system["content"]
+    tools = json.dumps(converted["tools"])
+    assert "func1" not in tools and '"type": "object"' in tools
+    assert '"type": "integer"' in tools and '"dict"' not in tools
 
 
 def test_apigen_mt_merges_text_and_call() -> None:
     """Text and the call after it become one assistant message."""
-    system, _, call, result, answer = _messages("apigen-mt", APIGEN)
-    assert system["content"].startswith("You are a retail agent.\n\n# Tools")
+    converted = _converted("apigen-mt", APIGEN)
+    system, _, call, result, answer = converted["messages"]
+    assert system["content"] == "You are a retail agent."
+    assert [tool["function"]["name"] for tool in converted["tools"]] == ["weather"]
     assert call["content"].startswith("I will look.\n<tool_call>")
     assert _calls(call["content"]) == [{"name": "weather", "arguments": {"day": 1}}]
     assert (result["role"], answer["content"]) == ("tool", "Yes.")
@@ -107,8 +115,9 @@ def test_apigen_mt_merges_text_and_call() -> None:
 
 def test_glaive_converts_text_turns() -> None:
     """The turns and the call in Glaive's text."""
-    system, user, call, result, answer = _messages("glaive", GLAIVE)
-    assert '"name": "weather"' in system["content"] and user["content"] == "Rain?"
+    converted = _converted("glaive", GLAIVE)
+    user, call, result, answer = converted["messages"]
+    assert converted["tools"][0]["function"]["name"] == "weather" and user["content"] == "Rain?"
     assert _calls(call["content"]) == [{"name": "weather", "arguments": {"in": "Cote d'Or"}}]
     assert result == {"role": "tool", "content": '{"rain": true}'} and answer["content"] == "Yes."
 
@@ -118,12 +127,12 @@ def test_glaive_converts_text_turns() -> None:
 )
 def test_magicoder_becomes_call_of_python_tool(row: dict[str, Any]) -> None:
     """The program of the solution becomes a call of the Python tool."""
-    system, user, call = _messages("magicoder", row)
+    converted = _converted("magicoder", row)
+    user, call = converted["messages"]
     (parsed,) = parse_calls(call["content"], max_calls=1)
     assert (parsed.fault, parsed.code, parsed.stdin) == ("", PROGRAM, "")
     assert call["content"].startswith("Like this:\n<tool_call>") and user["content"] == "Print hi."
-    assert system["content"] == tools_section([TOOLS[TOOL_NAME]])
-    assert DEFAULT_SYSTEM_PROMPT.endswith(system["content"])
+    assert converted["tools"] == [TOOLS[TOOL_NAME]]
 
 
 def test_tulu3_and_nemotron_convert_to_same_messages() -> None:
