@@ -190,7 +190,7 @@ async def test_api_serves_a_thousand_callers(own_judge: UnsupervisedJudge) -> No
 
 async def test_soak_loses_no_call(tmp_path: Path) -> None:
     """A short version of the soak of `make bench-judge`, which runs 45,000 calls."""
-    report = await soak(tmp_path, calls=1000, every=0.5, rounds=1, workers=2)
+    report = await soak(tmp_path, calls=500, every=0.5, rounds=1, workers=2)
     assert set(report["killsByPart"]) == {"worker", "sandbox", "redis"}
     assert (report["lost"], report["duplicated"], report["wrong"]) == (0, 0, 0)
     assert report["sessions"]["cells"] > 0 and report["sessions"]["wrong"] == 0

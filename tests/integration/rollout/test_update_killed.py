@@ -24,6 +24,8 @@ PHASES = {
     "transfer": ("/update_weights", ""),
 }
 """Route of each phase, and its worker method; `transfer` is that of a collective update."""
+OFTEN = ("load", "transfer")
+"""Phases that each run of the tests visits: the engine has a part of the new weights. Each costs a start of vLLM."""
 
 
 class KillingClient(EngineClient):
@@ -45,7 +47,9 @@ class KillingClient(EngineClient):
         return await request
 
 
-@pytest.mark.parametrize("phase", list(PHASES))
+@pytest.mark.parametrize(
+    "phase", [phase if phase in OFTEN else pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES]
+)
 async def test_engine_killed_in_an_update_is_healed(engine: Engine, trainer: VersionTrainer, phase: str) -> None:
     """The restarted engine has other weights; it serves only after it has loaded the version, bit by bit."""
     KillingClient.engine = engine

@@ -1,4 +1,7 @@
-"""A job trains on an environment of PyPI, which is unmodified and runs in child processes."""
+"""A job trains on an environment of PyPI, which is unmodified and runs in child processes.
+
+Slow, because tests/cluster/test_operator_custom_tasks.py trains on it too, in pods.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
 from tests.support import openenv_package
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 STEPS = 3
 
 
