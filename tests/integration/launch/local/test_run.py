@@ -188,9 +188,9 @@ def smoke(tmp_path_factory, start, manifest) -> tuple[JobState, str]:
     assert code == ExitCode.SUSPENDED, output
     assert "Suspended. Run the same command to resume." in output
     assert_no_processes(state)
-    code, output = finish(start(folder, manifest))
-    assert code == 0, output
-    return state, output
+    code, resumed = finish(start(folder, manifest))
+    assert code == 0, resumed
+    return state, output + resumed
 
 
 def test_run_with_killed_parts_completes(smoke) -> None:
@@ -202,7 +202,7 @@ def test_run_with_killed_parts_completes(smoke) -> None:
     assert "report " in output and "mlflow ui" in output
     attempts = {stage["name"]: stage["attempts"] for stage in report["stages"]}
     assert attempts.pop("hard") in (1, 2)  # the stage may have finished before the signal
-    assert attempts == {"sft": 1, "rl-1": 1, "rl-2": 2, "rl-3": 1, "eval": 1}
+    assert attempts == {"sft": 1, "rl-1": 1, "rl-2": 2, "rl-3": 1, "eval": 1}, output
 
 
 def test_run_sends_runs_and_metrics_to_mlflow(smoke) -> None:
