@@ -78,7 +78,7 @@ integration-rollout: setup
 integration-services: setup
 	@$(BIN)/pytest $(call INTEGRATION,judge storage tools tracking view)
 
-chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm and promtool the first time
+chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm the first time (promtool: Debian's)
 	@$(BIN)/pytest tests/chart
 
 # Two parts boot a node each, the second one also next to the node of `make cluster-up`: both install the CRD. The cluster
@@ -149,7 +149,7 @@ clean-all: clean ## Remove also the caches that all clones share (~/.cache/rstar
 	rm -rf "$(SHARED_CACHE)"
 
 ##@ A Kubernetes node on this machine (tests/kube_node/README.md)
-cluster-up: setup ## Boot it (root); the first boot builds its programs: 10 to 15 minutes on two cores
+cluster-up: setup ## Boot it (root); the first boot builds its programs: about 10 minutes on two cores
 	@$(CLUSTER) up
 
 cluster-down: setup ## Stop it and delete all that belongs to it

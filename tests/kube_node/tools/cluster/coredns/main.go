@@ -1,5 +1,5 @@
-// CoreDNS with the plugins that the test cluster's Corefile (tests/cluster/system.yaml) names, and no others: the usual
-// set brings several clouds' libraries and takes four times as long to build. Built by tests/cluster/binaries.py.
+// CoreDNS with the plugins that the test cluster's Corefile (tests/kube_node/system.yaml) names, and no others: the usual
+// set brings several clouds' libraries and takes four times as long to build. Built by tests/kube_node/binaries.py.
 package main
 
 import (
