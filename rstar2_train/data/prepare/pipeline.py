@@ -36,6 +36,7 @@ from rstar2_train.data.prepare.records import (
     Row,
     comparison_text,
     content_hash,
+    exact_json,
     to_json,
 )
 from rstar2_train.data.prepare.report import RemovalReport
@@ -157,7 +158,7 @@ def decontaminate(
                     if isinstance(result, RemovedRow):
                         removals.remove(result, source=path.name, at=f"{path.name}:{line}", text=text)
                     else:
-                        file.write(_json_line(result))
+                        file.write(exact_json(result, f"{path}:{line}") + "\n")
         report = {"version": VERSION, "inputs": inputs} | removals.as_json()
         _validate_and_report(aside / name, report, None)
     return PreparedDataset(folder / name, report, reused=False)

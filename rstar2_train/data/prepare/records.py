@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from rstar2_train.data.readers import DataError, read_rows
+from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
+from rstar2_train.data.readers import DataError, read_rows, short_repr
 
 RULES: Mapping[str, str] = {
     "no-problem": "The problem text is empty.",
@@ -44,6 +49,46 @@ def to_json(row: object, **options: Any) -> str:
     json.dumps.
     """
     return json.dumps(row, ensure_ascii=False, default=str, **options)
+
+
+def exact_json(row: Row, where: str) -> str:
+    """Return a row as JSON that is read as the same row, with all digits of its numbers.
+
+    A field that is not a number (NaN), as in a column with gaps, becomes null. Raises DataError, which names `where`
+    and the field, for another value that JSON cannot write.
+    """
+    fields = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+    digits: dict[str, str] = {}
+    text = json.dumps(_marked(fields, where, digits), ensure_ascii=False)
+    return _MARK.sub(lambda match: digits[match[0]], text) if digits else text
+
+
+_MARK_PREFIX = f"number-{uuid.uuid4().hex}-"
+_MARK = re.compile(f'"{_MARK_PREFIX}[0-9]+"')
+
+
+def _marked(value: Any, field: str, digits: dict[str, str]) -> Any:
+    """Return a value with a mark in place of each number that `json` would round; `digits` has the numbers."""
+    match value:
+        case dict():
+            return {key: _marked(part, f"{field}: {key}", digits) for key, part in value.items()}
+        case list():
+            return [_marked(part, f"{field}[{at}]", digits) for at, part in enumerate(value)]
+        case WrittenFloat():
+            written = value.digits
+        case WrittenInteger():
+            written = str(value)
+        case Decimal() if value.is_finite():
+            written = str(value)
+        case None | str() | bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case _:
+            raise DataError(f"{field}: {short_repr(value)} has no form in JSON: write it as text or remove it")
+    mark = f"{_MARK_PREFIX}{len(digits)}"
+    digits[f'"{mark}"'] = written
+    return mark
 
 
 def content_hash(row: Row) -> str:

@@ -275,6 +275,30 @@ def test_decontaminate_keeps_other_rows_unchanged(tmp_path: Path) -> None:
     assert _left_behind(tmp_path / "out") == []
 
 
+def test_decontaminate_keeps_all_digits(tmp_path: Path) -> None:
+    """Numbers stay as they are written; a value without a form in JSON is refused, and a gap becomes null."""
+    bench = _write(tmp_path / "bench.jsonl", {"problem": BENCHMARK})
+    numbers = ["3.14159265358979323846264338327950288", "9" * 4500, "1e999", "0.1", "-7", '"number-0"']
+    given = tmp_path / "mine.jsonl"
+    given.write_text("".join(f'{{"problem": "p{at}", "data": [{number}]}}\n' for at, number in enumerate(numbers)))
+    written = decontaminate([given], out=tmp_path / "out", against=[bench]).file.read_text()
+    assert written == given.read_text()
+    table = pa.table({"problem": ["p", "q"], "level": [None, 2.0], "cost": pa.array([1, 2], pa.decimal128(9, 2))})
+    pq.write_table(table, tmp_path / "mine.parquet")
+    result = decontaminate([tmp_path / "mine.parquet"], out=tmp_path / "out", against=[bench])
+    assert [json.loads(line) for line in result.file.read_text().splitlines()] == [
+        {"problem": "p", "level": None, "cost": 1.0}, {"problem": "q", "level": 2.0, "cost": 2.0},
+    ]  # fmt: skip
+    for name, value in (("nan", '{"x": NaN}'), ("infinite", "[Infinity]")):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(f'{{"problem": "p", "data": {value}}}\n')
+        with pytest.raises(DataError, match=rf"{name}\.jsonl:1: data.* has no form in JSON"):
+            decontaminate([path], out=tmp_path / "out", against=[bench])
+    pq.write_table(pa.table({"problem": ["p"], "answer": pa.array([b"1"])}), tmp_path / "bytes.parquet")
+    with pytest.raises(DataError, match=r"answer: .* has no form in JSON"):
+        decontaminate([tmp_path / "bytes.parquet"], out=tmp_path / "out", against=[bench])
+
+
 def test_prepare_removes_half_surrogate_pairs(tmp_path: Path) -> None:
     """A text with half of a surrogate pair is removed."""
     rows = [{"problem": "half \ud83d?", "answer": "1"}, {"problem": "whole \U0001f600?", "answer": "1"}]
