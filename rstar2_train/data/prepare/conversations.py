@@ -38,6 +38,7 @@ from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text
 _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 _GLAIVE_CALL = "<functioncall>"
 _END = "<|endoftext|>"
+_NO_SPACE = re.compile(r"\S")
 _PYTHON_BLOCK = re.compile(r"```(?:python|py)[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
@@ -199,15 +200,31 @@ def _call_message(before: str, calls: Sequence[SourceCall], tools: Sequence[dict
     return {"role": "assistant", "content": "\n".join(part for part in parts if part)}
 
 
+def _next(text: str, at: int) -> int:
+    """Return the position of the next character, from `at`, that is not white space; the length if there is none."""
+    found = _NO_SPACE.search(text, at)
+    return found.start() if found else len(text)
+
+
 def _split_results(content: str, calls: int) -> list[str]:
-    """Return one text per call if `content` is a JSON array of as many results, else `content` as one text."""
+    """Return one text per call if `content` is a JSON array of as many results, else `content` as one text.
+
+    The texts are parts of `content`: numbers and repeated keys stay as they are written.
+    """
+    decoder, results = json.JSONDecoder(), list[str]()
+    at = _next(content, 0)
+    mark = content[at : at + 1]
     try:
-        results = json.loads(content)
-    except ValueError:
+        while mark == ("," if results else "[") and len(results) < calls:
+            start = _next(content, at + 1)
+            _, end = decoder.raw_decode(content, start)
+            results.append(content[start:end])
+            at = _next(content, end)
+            mark = content[at : at + 1]
+    except (ValueError, RecursionError):
         return [content]
-    if not isinstance(results, list) or len(results) != calls:
-        return [content]
-    return [json.dumps(result, ensure_ascii=False) for result in results]
+    is_whole = mark == "]" and not content[at + 1 :].strip()
+    return results if is_whole and len(results) == calls else [content]
 
 
 def _conversation(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.data.prepare.call_syntax import CallSyntaxError, parse_bracket_calls, parse_glaive_call
+from rstar2_train.data.prepare.conversations import _split_results
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
@@ -100,6 +101,21 @@ def test_toolace_converts_calls_and_results() -> None:
     tools = json.dumps(converted["tools"])
     assert "func1" not in tools and '"type": "object"' in tools
     assert '"type": "integer"' in tools and '"dict"' not in tools
+
+
+@pytest.mark.parametrize(
+    ("content", "results"),
+    [
+        ('[{"x": 1.10, "x": 2}, "é \\u00e9"]', ['{"x": 1.10, "x": 2}', '"é \\u00e9"']),
+        (" [ 12345678901234567890.5 ,[1, 2] ] ", ["12345678901234567890.5", "[1, 2]"]),
+        *((text, [text]) for text in ("[1]", "[1, 2, 3]", "[1, 2", "[1, 2,]", "[1 2]", "[1, 2] 3", "[]", "[", "x, y")),
+        ("[" * 200_000, ["[" * 200_000]),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_toolace_results_stay_as_they_are_written(content: str, results: list[str]) -> None:
+    """An array with one result per call is divided; another text is one result."""
+    assert _split_results(content, 2) == results
 
 
 def test_apigen_mt_merges_text_and_call() -> None:
