@@ -96,6 +96,13 @@ class Problem:
         return form_of(self.answer) is not None
 
 
+def check_lost_fields(row: Mapping[str, Any], where: str) -> None:
+    """Raise DataError for a field of a row that would change the problem or its reward, and is not read."""
+    for field, remedy in LOST_FIELDS.items():
+        if is_set(row, field):
+            raise DataError(f"{where}: {field} is no part of a problem, and would be lost: {remedy}")
+
+
 def read_problems(path: Path) -> Iterator[Problem]:
     """Yield the problems of a file with rows `{problem, answer, id?, slice?, hard?, ...}`, in file order.
 
@@ -109,9 +116,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
     seen: dict[str, int] = {}
     for line, row in read_rows(path):
         where = f"{path}:{line}"
-        for field, remedy in LOST_FIELDS.items():
-            if is_set(row, field):
-                raise DataError(f"{where}: {field} is no part of a problem, and would be lost: {remedy}")
+        check_lost_fields(row, where)
         problem = Problem(
             id=_label(row, "id", where) or f"{path.stem}-{line}",
             problem=_problem(row, where),

@@ -11,6 +11,7 @@ from typing import Any
 
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
+from rstar2_train.data.problems import LOST_FIELDS, check_lost_fields
 from rstar2_train.data.readers import DataError, first_text, is_set, known_answer, short_repr, text_field
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 from rstar2_train.utils.plugins import benchmark_plugins
@@ -68,6 +69,7 @@ def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 
 def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
+    check_lost_fields(row, where)
     for field in KEPT_BY_STAGES:
         if is_set(row, field):
             raise DataError(f"{where}: {field} would be lost: name the file in the data of the stage as it is")
@@ -143,7 +145,8 @@ def _problem(problem: str, answer: str, where: str) -> Row | RemovedRow:
     return {"problem": problem, "answer": answer} if answer else RemovedRow("no-gold-answer", "the answer is empty")
 
 
-_BENCHMARK_COLUMNS = (*_IDS, "problem", "question", "answer", "level")
+_OWN_COLUMNS = ("problem", "question", "answer", *KEPT_BY_STAGES, *LOST_FIELDS)
+_BENCHMARK_COLUMNS = (*_IDS, *_OWN_COLUMNS, "level")
 
 LAYOUTS: dict[str, DatasetLayout] = {
     layout.name: layout
@@ -162,14 +165,14 @@ LAYOUTS: dict[str, DatasetLayout] = {
         ),
         DatasetLayout(
             "problems", "your own data: {problem, answer}", "training problems",
-            ("problem", "question", "answer"), _own_problems, sampled=True,
+            _OWN_COLUMNS, _own_problems, sampled=True,
         ),
         DatasetLayout(
             "aime", "HuggingFaceH4/aime_2024, opencompass/AIME2025", "benchmark", _BENCHMARK_COLUMNS, _benchmark
         ),
         DatasetLayout("math500", "HuggingFaceH4/MATH-500", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
         DatasetLayout(
-            "hmmt", "MathArena/hmmt_feb_2025", "benchmark", ("problem_idx", "problem", "answer", "problem_type"), _hmmt
+            "hmmt", "MathArena/hmmt_feb_2025", "benchmark", ("problem_idx", *_OWN_COLUMNS, "problem_type"), _hmmt
         ),
         DatasetLayout(
             "gpqa", "Idavidrein/gpqa: gpqa_diamond.csv", "benchmark",

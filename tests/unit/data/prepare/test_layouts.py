@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rstar2_train.data.prepare.layouts import LAYOUTS
@@ -185,6 +188,18 @@ def test_convert_row_of_other_layout_names_fields(layout: str) -> None:
         convert_row(LAYOUTS[layout], {"colour": "red", "size": 3}, "file.jsonl:4", max_digits=20)
     assert str(caught.value).startswith("file.jsonl:4: ")
     assert f"layout {layout} is " in str(caught.value) and "fields are colour, size" in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["problems", "benchmark", "hmmt"])
+@pytest.mark.parametrize("field", ["reward", "data", "functions", "images", "choices", "system"])
+def test_own_fields_that_would_be_lost_are_refused(layout: str, field: str, tmp_path: Path) -> None:
+    """Fields that the preparation does not write, also in columns of a Parquet file."""
+    file = tmp_path / "own.parquet"
+    pq.write_table(pa.table({"problem": ["p"], "answer": ["5"], field: ["x"], "year": [2025]}), file)
+    ((_, row),) = LAYOUTS[layout].read(file)
+    assert set(row) == {"problem", "answer", field}
+    with pytest.raises(DataError, match=rf"f:1: {field} .*would be lost"):
+        LAYOUTS[layout].convert(row, "f:1")
 
 
 def test_convert_row_with_wrong_types_raises() -> None:
