@@ -310,13 +310,25 @@ def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: 
                 check_written(text, f"{field}.{name}")
         for call in message.get("tool_calls", ()):
             check_text(json.dumps(call, ensure_ascii=False), f"{field}.tool_calls")
-            for name, value in call["function"]["arguments"].items():
-                check_written(value if isinstance(value, str) else "", f"{field}.tool_calls: {name}")
+            for place, text in _texts(call["function"]["arguments"], f"{field}.tool_calls"):
+                check_written(text, place)
             if tools and call["function"]["name"] not in tools:
                 raise DataError(
                     f"{field}.tool_calls calls {call['function']['name']!r}, but the tools of the row are "
                     f"{', '.join(sorted(tools))}; declare it"
                 )
+
+
+def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield each text in a JSON value, with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _texts(part, f"{place}: {key}")
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _texts(part, f"{place}[{index}]")
 
 
 def _match_results(messages: Sequence[Message], where: str) -> None:

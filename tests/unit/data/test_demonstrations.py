@@ -291,6 +291,21 @@ def test_read_demonstrations_reads_tools(tmp_path: Path) -> None:
         _read(tmp_path, {"messages": [USER, _calling()], "tools": tools})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({"a": "\x0crac"}, "a"),
+        ({"a": {"b": ["x", "\x08oxed"]}}, r"a: b\[1\]"),
+        ('{"a": [{"b": "\\frac"}]}', r"a\[0\]: b"),
+    ],
+)
+def test_read_demonstrations_refuses_lost_latex_in_arguments(tmp_path: Path, arguments: Any, place: str) -> None:
+    """A control character in place of a LaTeX command, at any depth."""
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    with pytest.raises(DataError, match=rf"messages\[1\]\.tool_calls: {place} contains .*control character"):
+        _read(tmp_path, {"messages": [USER, turn]})
+
+
 def test_prepare_conversations_writes_calls_as_text(tmp_path: Path) -> None:
     """`rstar2 data prepare` writes calls as rollouts do; tools, level and weight stay."""
     tools = [{"type": "function", "function": {**ADD, "name": "run"}}]
