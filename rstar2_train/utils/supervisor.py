@@ -1,9 +1,9 @@
 """Start, watch, restart and stop child processes: the supervisor of every command that runs more than one process.
 
 A child is to one machine what a pod is to a cluster. It has a name, a log file and a readiness probe, and is restarted
-with backoff when it dies. A child gets SIGTERM when its parent dies (PDEATHSIG). Each child has a session of its own,
-so that Ctrl-C reaches only the parent, which then stops the children in order. Children that a killed parent left
-behind are found by pid and start time, and stopped by the next run.
+with backoff when it dies. A child gets SIGTERM when its parent dies (PDEATHSIG), and `orphan_guard.py` stops it if it
+remains. Each child has a session of its own, so that Ctrl-C reaches only the parent, which then stops the children in
+order. The next run, too, stops children that a killed parent left behind: it finds them by pid and start time.
 
     rstar2 run | eval | filter | serve | judge
         `- Supervisor.run_until_stopped(work)     signals and failed children stop the work
@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -102,6 +103,7 @@ class Supervisor:
         self._closing = False
         self._stop_signal: signal.Signals | None = None
         self._on_stop: Callable[[], object] | None = None
+        self._guard: asyncio.subprocess.Process | None = None
         self.failure: ChildFailed | None = None
         """The first failure that ends the run: a child that keeps dying, or what `fail` was given."""
         logs.mkdir(parents=True, exist_ok=True)
@@ -110,10 +112,18 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for signum in stop_signals():
             loop.add_signal_handler(signum, self._receive, signum)
+        self._guard = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rstar2_train.utils.orphan_guard", str(self._register), str(os.getpid())),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        if self._guard is not None:
+            self._guard.kill()
+            await self._guard.wait()
         for signum in stop_signals():
             asyncio.get_running_loop().remove_signal_handler(signum)
 
@@ -285,7 +295,7 @@ class Supervisor:
         for name, process in [*alive, *starting]:
             with contextlib.suppress(psutil.NoSuchProcess):  # it may have exited
                 started = psutil.Process(process.pid).create_time()
-                entries.append({"name": name, "pid": process.pid, "started": started})
+                entries.append({"name": name, "pid": process.pid, "started": started, "parent": os.getpid()})
         write_atomically(self._register, json.dumps(entries))
 
 
@@ -356,26 +366,39 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def stop_leftovers(register: Path) -> int:
-    """Stop the children that a killed run left behind; return their number."""
+def leftovers(register: Path, *, parent: int | None = None) -> list[psutil.Process]:
+    """Return the processes of the children in a register that still run; `parent`: only those of this process."""
     if not register.exists():
-        return 0
-    leftovers: list[psutil.Process] = []
+        return []
+    processes: list[psutil.Process] = []
     for entry in json.loads(register.read_text(encoding="utf-8")):
+        if parent is not None and entry.get("parent") != parent:
+            continue
         try:
             process = psutil.Process(entry["pid"])
             if process.create_time() == entry["started"]:
-                leftovers += [process, *process.children(recursive=True)]
+                processes += [process, *process.children(recursive=True)]
         except psutil.NoSuchProcess:  # the kernel does not reuse its pid while its session has a process
-            leftovers += _session(entry["pid"])
-    for process in leftovers:
+            processes += _session(entry["pid"])
+    return processes
+
+
+def stop_leftovers(register: Path) -> int:
+    """Stop the children that a killed run left behind; return their number."""
+    processes = leftovers(register)
+    stop_processes(processes)
+    register.unlink(missing_ok=True)
+    return len(processes)
+
+
+def stop_processes(processes: Sequence[psutil.Process]) -> None:
+    """Send SIGTERM, wait, then send SIGKILL to those that still run."""
+    for process in processes:
         _ignore_missing(process.terminate)
-    _, alive = psutil.wait_procs(leftovers, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=10)
     for process in alive:
         _ignore_missing(process.kill)
     psutil.wait_procs(alive, timeout=5)
-    register.unlink()
-    return len(leftovers)
 
 
 def _ignore_missing(action: Callable[[], None]) -> None:

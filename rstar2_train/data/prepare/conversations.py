@@ -202,8 +202,8 @@ def _call_message(before: str, calls: Sequence[SourceCall], tools: Sequence[dict
 
 def _next(text: str, at: int) -> int:
     """Return the position of the next character, from `at`, that is not white space; the length if there is none."""
-    found = _NO_SPACE.search(text, at)
-    return found.start() if found else len(text)
+    match = _NO_SPACE.search(text, at)
+    return match.start() if match else len(text)
 
 
 def _split_results(content: str, calls: int) -> list[str]:

@@ -261,6 +261,32 @@ asyncio.run(main())
     assert not (tmp_path / "children.json").exists()
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_guard_stops_children_of_a_killed_parent(tmp_path: Path, own: bool) -> None:
+    """Also a child that lost the kernel's SIGTERM. Children of another run in the same folder stay."""
+    stubborn = python(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen(stubborn, stdout=subprocess.PIPE, start_new_session=True)
+    assert child.stdout is not None and child.stdout.readline()
+    parent, started = (41 if own else 42), psutil.Process(child.pid).create_time()
+    entry = {"name": "engine-0", "pid": child.pid, "started": started, "parent": parent}
+    (tmp_path / "children.json").write_text(json.dumps([entry]))
+    guard = [sys.executable, "-m", "rstar2_train.utils.orphan_guard", str(tmp_path / "children.json"), "41", "0.1"]
+    with child:
+        subprocess.run(guard, stdin=subprocess.DEVNULL, check=True, timeout=300)
+        assert has_ended(child.pid) == own
+        child.kill()
+
+
+async def test_supervisor_has_a_guard_while_it_runs(tmp_path: Path) -> None:
+    """The guard ends with the supervisor."""
+    async with supervisor(tmp_path):
+        (guard,) = psutil.Process().children()
+        assert "rstar2_train.utils.orphan_guard" in guard.cmdline()
+    assert has_ended(guard.pid)
+
+
 def test_stop_leftovers_ignores_reused_pid(tmp_path: Path) -> None:
     """The start time must be that of the register."""
     register = tmp_path / "children.json"
