@@ -8,7 +8,7 @@ SHARED_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rstar2
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-apiserver \
+.PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-programs e2e-apiserver \
   e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
@@ -88,9 +88,12 @@ E2E_PARTS = $(if $(RSTAR2_KUBECONFIG),e2e,e2e-jobs:5 e2e-node:3)
 E2E_LAST = $(if $(RSTAR2_KUBECONFIG),,e2e-apiserver:2)
 e2e: setup ## Run the tests on real Kubernetes nodes that they boot (root), or on the one of RSTAR2_KUBECONFIG
 	@$(if $(RSTAR2_KUBECONFIG),$(BIN)/pytest tests/apiserver tests/cluster,$(BIN)/python tests/parts.py --jobs 3 $(E2E_PARTS) $(E2E_LAST))
-e2e-jobs: setup
+# The first build of the programs of a node takes longer than a test may. Without root it fails, and the tests are skipped.
+e2e-programs: setup
+	@-$(BIN)/python -m tests.kube_node prepare
+e2e-jobs: setup e2e-programs
 	@$(BIN)/pytest $(E2E_JOBS)
-e2e-node: setup
+e2e-node: setup e2e-programs
 	@RSTAR2_CLUSTER=none $(BIN)/pytest $(filter-out $(E2E_JOBS),$(wildcard tests/cluster/test_*.py))
 e2e-apiserver: setup
 	@$(BIN)/pytest -n 2 --dist loadfile tests/apiserver

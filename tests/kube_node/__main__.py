@@ -15,6 +15,7 @@ from tests.kube_node.requirements import ClusterUnavailable
 
 ACTIONS = """\
 actions:
+  prepare          build the programs and images that are missing; boot nothing
   up               boot the cluster and print its KUBECONFIG
   down             stop it and delete all that belongs to it
   status           print services, nodes, pods, and the clusters of other clones
@@ -67,13 +68,15 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--name", help="name of the cluster (default: RSTAR2_CLUSTER, else one per clone)")
     parser.add_argument(
-        "action", choices=("up", "down", "status", "shell", "node", "kubectl", "load"), metavar="ACTION"
+        "action", choices=("prepare", "up", "down", "status", "shell", "node", "kubectl", "load"), metavar="ACTION"
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(arguments)
     name = options.name or default_name()
     try:
-        if options.action == "up":
+        if options.action == "prepare":
+            boot.prepare()
+        elif options.action == "up":
             cluster = attach(name) if os.environ.get("RSTAR2_KUBECONFIG") else boot.up(name)
             echo(f"export KUBECONFIG={cluster.kubeconfig}")
         elif options.action == "down":

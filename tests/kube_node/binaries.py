@@ -107,13 +107,14 @@ BINARIES = (
     Binary(
         "helm", "cluster", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "helm.sh/helm/v3/internal/version.version"
     ),
-    Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok"),
     Binary("coredns", "cluster", "rstar2.dev/tools/cluster/coredns", "github.com/coredns/coredns"),
     Binary(
         "runsc", "gvisor", "gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor", "gvisor.dev/gvisor/runsc/version.version"
     ),
     Binary(SHIM, "gvisor", "gvisor.dev/gvisor/shim", "gvisor.dev/gvisor"),
 )
+KWOK = Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok")
+"""Not part of a cluster: fake_nodes.py starts it."""
 ACTIONLINT = Binary(
     "actionlint", "actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "github.com/rhysd/actionlint"
 )

@@ -32,7 +32,7 @@ def fake_node(name: str, resources: dict[str, str]) -> dict[str, Any]:
 
 def start(cluster: Cluster, nodes: int, **resources: str) -> None:
     """Start kwok with a number of nodes. `resources` are added to the capacity of each, such as GPUs."""
-    kwok = Path(binaries.path_of("kwok"))
+    kwok = Path(binaries.ensure_binary(binaries.KWOK))
     files = [file for stage in STAGES for file in sorted((kwok.parent / "stage" / stage).glob("*.yaml"))]
     stages = [f"--config={file}" for file in files if file.name != "kustomization.yaml"]
     command = [str(kwok), f"--kubeconfig={kubeconfig('admin')}", "--manage-all-nodes=false", *stages]
