@@ -168,6 +168,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
     Raises:
         CheckpointInvalid: names the file that is missing, or has another size.
+        StageFailed: a program of another version wrote it.
     """
     path = folder / MANIFEST
     try:
@@ -176,8 +177,15 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         raise CheckpointInvalid(f"incomplete checkpoint {folder}: {path} is missing") from None
     except ValueError as error:
         raise CheckpointInvalid(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise CheckpointInvalid(f"{path} does not have version {VERSION}, the only version that this program reads")
+    if not isinstance(content, dict) or not isinstance(content.get("version"), int):
+        raise CheckpointInvalid(f"{path} is damaged: it has no version")
+    if content["version"] != VERSION:  # no damage: nothing falls back to an older checkpoint, which deletes this one
+        raise StageFailed(
+            "BadData",
+            f"{path} has version {content['version']}, and this program reads version {VERSION} only: use the image "
+            "that wrote it",
+            retryable=False,
+        )
     for name, (size, _) in content["files"].items():
         file = folder / name
         if not file.is_file():

@@ -88,7 +88,7 @@ def test_verify_changed_content_is_named(tmp_path: Path) -> None:
         verify(folder)
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 99}'])
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"version": null}'])
 def test_verify_invalid_manifest_is_named(tmp_path: Path, text: str | None) -> None:
     """A missing, damaged or foreign manifest is rejected with its name."""
     folder = write(tmp_path, 1)
@@ -98,6 +98,15 @@ def test_verify_invalid_manifest_is_named(tmp_path: Path, text: str | None) -> N
         (folder / checkpoint.MANIFEST).write_text(text)
     with pytest.raises(CheckpointInvalid, match=r"step-000001/manifest\.json"):
         verify(folder)
+
+
+def test_verify_other_version_is_no_damage(tmp_path: Path) -> None:
+    """An older program does not take the checkpoint of a newer one for damaged: it would fall back and delete it."""
+    folder = write(tmp_path, 1)
+    (folder / checkpoint.MANIFEST).write_text('{"version": 99}')
+    with pytest.raises(StageFailed, match="has version 99, and this program reads version 1 only") as failure:
+        verify(folder)
+    assert not isinstance(failure.value, CheckpointInvalid) and failure.value.reason == "BadData"
 
 
 def test_write_folder_error_leaves_no_files(tmp_path: Path) -> None:
