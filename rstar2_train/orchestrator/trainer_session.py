@@ -149,6 +149,7 @@ class TrainerSession:
         # After a fallback to an older checkpoint, its best one may have been deleted since.
         self.best = (best[0], best[1]) if best and self._exists(best[1]) else None
         log.info("stage %s resumes after step %d", ctx.stage.name, state.step)
+        await self._prune()  # a lower keepLast frees a full disk before the next checkpoint
         ctx.report(step=state.step, checkpoint=self._reference(state.step))
         return state.step
 
@@ -229,14 +230,19 @@ class TrainerSession:
 
     async def _write(self, step: int, extra: dict[str, Any]) -> None:
         """Write the snapshot as a checkpoint, and prune those that are rated."""
-        ctx, policy = self._ctx, self._ctx.job.spec.checkpoint
+        ctx = self._ctx
         folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
         await asyncio.to_thread(self.group.write_checkpoint, folder, step=step, extra=extra, check=ctx.check_current)
         self._saved = step
+        await self._prune()
+        ctx.report(checkpoint=self._reference(step))
+
+    async def _prune(self) -> None:
+        """Delete the checkpoints that spec.checkpoint does not keep, and that are rated."""
+        policy = self._ctx.job.spec.checkpoint
         best = self.best[1] if self.best and policy.keep_best else None
         keep_last = max(policy.keep_last, len(self._unrated)) if policy.keep_best else policy.keep_last
-        await asyncio.to_thread(checkpoints.prune, ctx.folder.checkpoints, keep_last=keep_last, best=best)
-        ctx.report(checkpoint=self._reference(step))
+        await asyncio.to_thread(checkpoints.prune, self._ctx.folder.checkpoints, keep_last=keep_last, best=best)
 
     def _rate(self, step: int) -> None:
         """Rate each checkpoint whose rollouts are all trained on by now, that of the next checkpoint excluded.

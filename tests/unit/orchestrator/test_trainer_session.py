@@ -117,6 +117,17 @@ async def test_resume_deletes_newer_damaged_checkpoints(new_attempt: NewAttempt)
     assert kept(ctx) == [1, 2], "it resumed from 1, and the new checkpoint is kept"
 
 
+async def test_resume_deletes_what_a_lower_number_does_not_keep(new_attempt: NewAttempt) -> None:
+    """Before the first step, so that a full disk has room for the next checkpoint."""
+    ctx = new_attempt(**{"checkpoint": {"everySteps": 1, "keepLast": 4}})
+    await train(ctx, [0.1, 0.9, 0.1, 0.1, 0.1, 0.1], every=1, until=6)
+    assert kept(ctx) == [1, 3, 4, 5, 6]
+    lower = new_attempt(attempt=2, **{"checkpoint": {"everySteps": 1, "keepLast": 1}})
+    async with start(lower) as trainer:
+        assert await trainer.wait_until_ready() == 6
+        assert kept(lower) == [1, 6], "the best and the last"
+
+
 async def test_finish_ignores_a_best_checkpoint_that_is_missing(new_attempt: NewAttempt) -> None:
     """If the best checkpoint was deleted, the next best one is exported."""
     spec = {"checkpoint": {"everySteps": 2, "keepLast": 2}}
