@@ -118,7 +118,7 @@ async def test_resume_deletes_newer_damaged_checkpoints(new_attempt: NewAttempt)
 
 
 async def test_resume_deletes_what_a_lower_number_does_not_keep(new_attempt: NewAttempt) -> None:
-    """Before the first step, so that a full disk has room for the next checkpoint."""
+    """Before the first step, so that a full disk has space for the next checkpoint."""
     ctx = new_attempt(**{"checkpoint": {"everySteps": 1, "keepLast": 4}})
     await train(ctx, [0.1, 0.9, 0.1, 0.1, 0.1, 0.1], every=1, until=6)
     assert kept(ctx) == [1, 3, 4, 5, 6]
