@@ -184,7 +184,7 @@ def test_run_stops_its_judge_after_sigterm() -> None:
         run.stdin.write("import time\ntime.sleep(60)")
         run.stdin.close()
         process = psutil.Process(run.pid)
-        until(lambda: len(process.children()) >= 3, "all parts of the judge have started")
+        until(lambda: len(process.children()) >= 4, "all parts of the judge, and the guard, have started")
         children = process.children(recursive=True)
         run.terminate()
         assert run.wait(120) == 128 + signal.SIGTERM
