@@ -20,20 +20,18 @@ from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.tools.toolset import job_toolset
+from rstar2_train.tools.toolset import job_toolset, offline_toolset
 from rstar2_train.utils.files import write_atomically
 
 
 def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
     """Return the job's chat format on the attempt's tokenizer, by default that in `model`. Raises StageFailed."""
     try:
-        tools = None  # a stage that samples nothing needs no servers
-        if ctx.stage.needs_engines:
-            tools = job_toolset(ctx.job.spec, ctx.endpoints.environments)
-        folder, spec = ctx.tokenizer or model, ctx.job.spec.model
-        chat_format = ChatFormat.load(folder, spec, tools=tools)
+        folder, spec = ctx.tokenizer or model, ctx.job.spec
+        tools = job_toolset(spec, ctx.endpoints.environments) if ctx.stage.needs_engines else offline_toolset(spec)
+        chat_format = ChatFormat.load(folder, spec.model, tools=tools)
         if chat_format.template.uses_date:
-            chat_format = ChatFormat.load(folder, spec, tools=tools, date=chat_date(ctx.state))
+            chat_format = ChatFormat.load(folder, spec.model, tools=tools, date=chat_date(ctx.state))
         return chat_format
     except (ChatFormatError, SourceError) as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error

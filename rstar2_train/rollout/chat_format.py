@@ -121,8 +121,11 @@ class ChatFormat:
         return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of tokenizer and template: with the same one, a conversation has the same tokens."""
-        parts = [self._fast.to_str(), self.template.text, self.tokenizer.special_tokens_map]
+        """Return a SHA-256 of tokenizer, template, and the forms of tools and calls: with the same one, a demonstration
+        has the same tokens.
+        """
+        forms = [self.tools.in_paper_form, self.tools.parser]
+        parts = [self._fast.to_str(), self.template.text, self.tokenizer.special_tokens_map, forms]
         if self.template.uses_date:
             parts.append(self.template.date)
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -15,6 +15,7 @@ from rstar2_train.api.sources import sources
 from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.tools.toolset import offline_toolset
 
 MOST_FORMS = 256
 """Forms of demonstrations that are rendered per file: about a second."""
@@ -32,7 +33,7 @@ def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
     if not files or model is None or not (Path(model.value) / "tokenizer.json").is_file():
         return {}  # a stage that samples checks the template when it starts
     try:
-        chat_format = ChatFormat.load(model.value, job.spec.model)
+        chat_format = ChatFormat.load(model.value, job.spec.model, tools=offline_toolset(job.spec))
         chat_format.prompt_ids("x")
     except ChatFormatError as error:
         return {model.field: str(error)}

@@ -142,6 +142,15 @@ def builtin_toolset(name: ToolName = TOOL_NAME) -> Toolset:
     return Toolset((_builtin(name),), in_paper_form=True)
 
 
+def offline_toolset(spec: JobSpec) -> Toolset:
+    """Return a toolset that describes tools in the form of the job's own, for a stage that samples nothing.
+
+    It has none of the job's own tools: it reads no file and needs no server.
+    """
+    has_own = spec.agent is not None or spec.tools or spec.environments
+    return Toolset(()) if has_own else builtin_toolset(spec.rollout.tool)
+
+
 def job_toolset(spec: JobSpec, services: Sequence[str] = ()) -> Toolset:
     """Return the tools of a job: none if it has an agent, whose program has its own. As `load_toolset`."""
     if spec.agent is not None:

@@ -16,6 +16,7 @@ from rstar2_train.orchestrator import token_cache
 from rstar2_train.orchestrator.stages.sft import DemonstrationBatches
 from rstar2_train.orchestrator.token_cache import load_tokens
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.tools.toolset import Toolset
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_load_tokens_rebuilds_a_damaged_cache(load: Loads, name: str, damage: st
 
 
 def test_load_tokens_rebuilds_after_a_change(load: Loads, tiny: Path) -> None:
-    """Other data, another template and another tokenizer each cause a new tokenisation."""
+    """Other data, another template, form of tools and another tokenizer each cause a new tokenisation."""
     load()
     load.data.write_text("".join(load.data.read_text().splitlines(keepends=True)[:-1]))
     before = load()
@@ -93,6 +94,9 @@ def test_load_tokens_rebuilds_after_a_change(load: Loads, tiny: Path) -> None:
     template = (load.chat_format.tokenizer.chat_template or "").replace("message.role +", "message.role + ' '  +")
     load.chat_format = ChatFormat(load.chat_format.tokenizer, chat_template=template)
     assert len(load().tokens) != len(before.tokens)
+    load.chat_format = ChatFormat(load.chat_format.tokenizer, chat_template=template, tools=Toolset(()))
+    load()
+    assert load.reports
     load.chat_format.tokenizer.add_tokens(["whole"])
     load()
     assert load.reports
