@@ -25,7 +25,8 @@ from rstar2_train.launch.local.services import ORCHESTRATOR_STOP_SECONDS, Servic
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, secret_env
 from rstar2_train.utils.files import write_atomically
-from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel, stop_leftovers
+from rstar2_train.utils.leftovers import stop_leftovers
+from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,7 @@
 """Start, watch, restart and stop child processes: the supervisor of every command that runs more than one process.
 
 A child is to one machine what a pod is to a cluster. It has a name, a log file and a readiness probe, and is restarted
-with backoff when it dies. A child gets SIGTERM when its parent dies (PDEATHSIG), and `orphan_guard.py` stops it if it
+with backoff when it dies. A child gets SIGTERM when its parent dies (PDEATHSIG), and `leftovers.py` stops it if it
 remains. Each child has a session of its own, so that Ctrl-C reaches only the parent, which then stops the children in
 order. The next run, too, stops children that a killed parent left behind: it finds them by pid and start time.
 
@@ -113,7 +113,7 @@ class Supervisor:
         for signum in stop_signals():
             loop.add_signal_handler(signum, self._receive, signum)
         self._guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rstar2_train.utils.orphan_guard", str(self._register), str(os.getpid())),
+            *(sys.executable, "-m", "rstar2_train.utils.leftovers", str(self._register), str(os.getpid())),
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
@@ -121,9 +121,9 @@ class Supervisor:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-        if self._guard is not None:
-            self._guard.kill()
-            await self._guard.wait()
+        assert self._guard is not None
+        self._guard.kill()
+        await self._guard.wait()
         for signum in stop_signals():
             asyncio.get_running_loop().remove_signal_handler(signum)
 
@@ -351,58 +351,6 @@ def _kill_session(pid: int) -> None:
         return
 
 
-def _session(pid: int) -> list[psutil.Process]:
-    """Return the processes of the session that `pid` created."""
-    members = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == pid:
-                members.append(process)
-    return members
-
-
 def die_with_parent() -> None:
     """Ask the kernel for SIGTERM at the death of the parent. For a new process, before it executes its program."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def leftovers(register: Path, *, parent: int | None = None) -> list[psutil.Process]:
-    """Return the processes of the children in a register that still run; `parent`: only those of this process."""
-    if not register.exists():
-        return []
-    processes: list[psutil.Process] = []
-    for entry in json.loads(register.read_text(encoding="utf-8")):
-        if parent is not None and entry.get("parent") != parent:
-            continue
-        try:
-            process = psutil.Process(entry["pid"])
-            if process.create_time() == entry["started"]:
-                processes += [process, *process.children(recursive=True)]
-        except psutil.NoSuchProcess:  # the kernel does not reuse its pid while its session has a process
-            processes += _session(entry["pid"])
-    return processes
-
-
-def stop_leftovers(register: Path) -> int:
-    """Stop the children that a killed run left behind; return their number."""
-    processes = leftovers(register)
-    stop_processes(processes)
-    register.unlink(missing_ok=True)
-    return len(processes)
-
-
-def stop_processes(processes: Sequence[psutil.Process]) -> None:
-    """Send SIGTERM, wait, then send SIGKILL to those that still run."""
-    for process in processes:
-        _ignore_missing(process.terminate)
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    for process in alive:
-        _ignore_missing(process.kill)
-    psutil.wait_procs(alive, timeout=5)
-
-
-def _ignore_missing(action: Callable[[], None]) -> None:
-    try:
-        action()
-    except psutil.NoSuchProcess:
-        return

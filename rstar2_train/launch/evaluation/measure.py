@@ -28,7 +28,7 @@ from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.run import LocalRun, RunEnd, prepare_machine
 from rstar2_train.launch.running_services import check_judge
 from rstar2_train.utils.files import write_atomically
-from rstar2_train.utils.supervisor import stop_leftovers
+from rstar2_train.utils.leftovers import stop_leftovers
 
 SaveResults = Callable[[Sequence[SampleResult], SampleCache], None]
 """Writes the stage's files from samples that all exist."""

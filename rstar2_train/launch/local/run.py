@@ -42,7 +42,8 @@ from rstar2_train.launch.state_upload import StateUpload
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
 from rstar2_train.utils.files import write_atomically
-from rstar2_train.utils.supervisor import Child, ChildFailed, Supervisor, gather_or_cancel, stop_leftovers
+from rstar2_train.utils.leftovers import stop_leftovers
+from rstar2_train.utils.supervisor import Child, ChildFailed, Supervisor, gather_or_cancel
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
 from rstar2_train.storage.verified_read import read_index
-from rstar2_train.utils.supervisor import stop_leftovers
+from rstar2_train.utils.leftovers import stop_leftovers
 
 
 def open_upload(job: AgenticRLJob, state: JobState, *, warn: Callable[[str], None]) -> StateUpload | None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rstar2_train.utils.supervisor import Child, ChildFailed, StopRequested, Supervisor, stop_leftovers, temporary_state
+from rstar2_train.utils.leftovers import stop_leftovers
+from rstar2_train.utils.supervisor import Child, ChildFailed, StopRequested, Supervisor, temporary_state
 from tests.support import waiting
 from tests.support.processes import has_ended
 
@@ -272,7 +273,7 @@ def test_guard_stops_children_of_a_killed_parent(tmp_path: Path, own: bool) -> N
     parent, started = (41 if own else 42), psutil.Process(child.pid).create_time()
     entry = {"name": "engine-0", "pid": child.pid, "started": started, "parent": parent}
     (tmp_path / "children.json").write_text(json.dumps([entry]))
-    guard = [sys.executable, "-m", "rstar2_train.utils.orphan_guard", str(tmp_path / "children.json"), "41", "0.1"]
+    guard = [sys.executable, "-m", "rstar2_train.utils.leftovers", str(tmp_path / "children.json"), "41", "0.1"]
     with child:
         subprocess.run(guard, stdin=subprocess.DEVNULL, check=True, timeout=300)
         assert has_ended(child.pid) == own
@@ -283,7 +284,7 @@ async def test_supervisor_has_a_guard_while_it_runs(tmp_path: Path) -> None:
     """The guard ends with the supervisor."""
     async with supervisor(tmp_path):
         (guard,) = psutil.Process().children()
-        assert "rstar2_train.utils.orphan_guard" in guard.cmdline()
+        assert "rstar2_train.utils.leftovers" in guard.cmdline()
     assert has_ended(guard.pid)
 
 
