@@ -86,7 +86,7 @@ class _LoopWatch:
             frame = sys._current_frames().get(self._thread_id)
             current = (beats, _callback(frame)) if frame is not None else None
             has_held_gil = self._report_hidden(frame)
-            if current is None or held is None or current[0] != held[0] or current[1] is not held[1]:
+            if current != held:
                 held, start, reported = current, now, has_held_gil
             if frame is not None and not reported and now - start > LIMIT_SECONDS:
                 reported = True
