@@ -80,7 +80,7 @@ def _marked(value: Any, field: str, digits: dict[str, str]) -> Any:
             written = str(value)
         case Decimal() if value.is_finite():
             written = str(value)
-        case None | str() | bool() | int():
+        case None | str() | int():
             return value
         case float() if math.isfinite(value):
             return value
