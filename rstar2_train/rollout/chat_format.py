@@ -53,7 +53,6 @@ DEFAULT_PROMPT_PREFIX = (
 )
 """Put before every problem when the job sets no prefix."""
 
-
 INLINE_TOKENS, INLINE_CHARACTERS = 4096, 4096
 """Longest input that is decoded or encoded in the event loop: less than 2 ms. A hand-over to a thread costs 0.1 ms."""
 

@@ -30,10 +30,10 @@ def test_load_chat_format_without_tokenizer_fails_the_stage(new_attempt: NewAtte
     ],
     ids=["built-in", "tools", "environment"],
 )
-def test_stage_without_engines_describes_tools_as_the_rollouts_of_its_job(
+def test_stage_without_engines_has_the_form_of_the_tools(
     new_attempt: NewAttempt, tmp_path: Path, spec: dict[str, Any], in_paper_form: bool
 ) -> None:
-    """It needs neither the files of the tools nor the servers."""
+    """Its rows describe tools as the rollouts of the job do. It needs neither files of tools nor servers."""
     write_policy(tmp_path / "model", texts=["some text"] * 50, seed=0)
     chat_format = load_chat_format(new_attempt("s", **spec), tmp_path / "model")
     (tool,) = builtin_toolset().tools
