@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -103,7 +104,8 @@ class Supervisor:
         self._closing = False
         self._stop_signal: signal.Signals | None = None
         self._on_stop: Callable[[], object] | None = None
-        self._guard: asyncio.subprocess.Process | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        """Started before the first child."""
         self.failure: ChildFailed | None = None
         """The first failure that ends the run: a child that keeps dying, or what `fail` was given."""
         logs.mkdir(parents=True, exist_ok=True)
@@ -112,18 +114,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for signum in stop_signals():
             loop.add_signal_handler(signum, self._receive, signum)
-        self._guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rstar2_train.utils.leftovers", str(self._register), str(os.getpid())),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-        assert self._guard is not None
-        self._guard.kill()
-        await self._guard.wait()
         for signum in stop_signals():
             asyncio.get_running_loop().remove_signal_handler(signum)
 
@@ -216,8 +210,17 @@ class Supervisor:
         if stop_all:
             await asyncio.gather(*self._watchers, return_exceptions=True)
         self._write_register()
+        if stop_all and self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+
+    def _start_guard(self) -> None:
+        command = [sys.executable, "-m", "rstar2_train.utils.leftovers", str(self._register), str(os.getpid())]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
+        if self._guard is None:
+            self._start_guard()
         with self.log(child.name).open("ab") as log:
             log.write(f"{STARTED}{time.strftime('%Y-%m-%d %H:%M:%S')} {child.argv[0]}\n".encode())
             log.flush()

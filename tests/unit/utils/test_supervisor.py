@@ -280,9 +280,11 @@ def test_guard_stops_children_of_a_killed_parent(tmp_path: Path, own: bool) -> N
         child.kill()
 
 
-async def test_supervisor_has_a_guard_while_it_runs(tmp_path: Path) -> None:
-    """The guard ends with the supervisor."""
-    async with supervisor(tmp_path):
+async def test_supervisor_has_a_guard_from_its_first_child(tmp_path: Path) -> None:
+    """The guard ends with the supervisor. A supervisor without children has none."""
+    async with supervisor(tmp_path) as running:
+        assert psutil.Process().children() == []
+        assert await running.run(Child("true", ["true"])) == 0
         (guard,) = psutil.Process().children()
         assert "rstar2_train.utils.leftovers" in guard.cmdline()
     assert has_ended(guard.pid)
