@@ -19,19 +19,23 @@ from rstar2_operator.observed import precise
 log = logging.getLogger(__name__)
 
 DURATION_SECONDS = 15
-RENEW_SECONDS = 10.0
-"""Time without a renewal after which the leader stops leading; shorter than the duration of the Lease."""
+RENEW_SHARE = 2 / 3
+"""Part of the duration without a renewal after which the leader stops leading."""
 RETRY_SECONDS = 2.0
 
 
 class LeaderLease:
     """One replica's view of the Lease."""
 
-    def __init__(self, client: KubeClient, *, namespace: str, name: str, identity: str) -> None:
+    def __init__(
+        self, client: KubeClient, *, namespace: str, name: str, identity: str, duration: int = DURATION_SECONDS
+    ) -> None:
+        """`duration`: seconds after the last renewal in which no other replica may lead."""
         self._client = client
         self._namespace = namespace
         self._name = name
         self._identity = identity
+        self._duration = duration
         self._seen: tuple[str, float] = ("", 0.0)
         """Resource version last seen, and its time by this replica's clock."""
         self._other = False
@@ -44,11 +48,12 @@ class LeaderLease:
 
     async def hold(self) -> None:
         """Renew the Lease. Return when it is lost; immediately, if another replica holds it."""
+        lasts = self._duration * RENEW_SHARE
         renewed = time.monotonic()
-        while not self._other and time.monotonic() - renewed < RENEW_SECONDS:
+        while not self._other and time.monotonic() - renewed < lasts:
             await asyncio.sleep(RETRY_SECONDS)
             started = time.monotonic()
-            if await self._try(within=renewed + RENEW_SECONDS - started):
+            if await self._try(within=renewed + lasts - started):
                 renewed = started
 
     async def release(self) -> None:
@@ -81,7 +86,7 @@ class LeaderLease:
         except ApiException as error:
             if error.status != 404:
                 raise
-            if self._other and not self._stale(DURATION_SECONDS):  # deleted: its holder creates it again, or has exited
+            if self._other and not self._stale(self._duration):  # deleted: its holder creates it again, or has exited
                 return False
             await self._client.create(self._held({"metadata": {"name": self._name, "namespace": self._namespace}}))
             self._other = False
@@ -98,7 +103,7 @@ class LeaderLease:
             self._seen = (version, time.monotonic())
         holder = lease.get("spec", {}).get("holderIdentity")
         self._other = holder not in (self._identity, "", None)
-        return not self._other or self._stale(float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS)))
+        return not self._other or self._stale(float(lease["spec"].get("leaseDurationSeconds", self._duration)))
 
     def _stale(self, lasts: float) -> bool:
         """Return whether the Lease has not changed for `lasts` seconds."""
@@ -110,7 +115,7 @@ class LeaderLease:
         now = precise(time.time())
         renewed = spec | {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": DURATION_SECONDS,
+            "leaseDurationSeconds": self._duration,
             "renewTime": now,
         }
         if spec.get("holderIdentity") != self._identity:

@@ -77,7 +77,11 @@ class Operator:
             stopping = asyncio.create_task(self._stop.wait())
             watching = asyncio.create_task(self._watch())
             lease = LeaderLease(
-                self._client, namespace=settings.lease_namespace, name=settings.lease_name, identity=settings.identity
+                self._client,
+                namespace=settings.lease_namespace,
+                name=settings.lease_name,
+                identity=settings.identity,
+                duration=settings.lease_seconds,
             )
             log.info(
                 "%s is waiting for the Lease %s/%s", settings.identity, settings.lease_namespace, settings.lease_name

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import get_args
 
+from rstar2_operator.lease import DURATION_SECONDS
 from rstar2_operator.node_health import FaultIndicator, parse_indicators
 from rstar2_train.api import pod_rules
 from rstar2_train.api.job import CONTROLLER
@@ -59,6 +60,8 @@ class OperatorSettings:
     """Namespace of the operator's Lease."""
     lease_name: str = "rstar2-operator"
     """Name of the operator's Lease."""
+    lease_seconds: int = DURATION_SECONDS
+    """Time after the leader's last renewal in which no other replica leads; the leader exits after two thirds."""
     identity: str = field(default_factory=lambda: os.uname().nodename)
     """Name of this replica in the Lease."""
     probe_port: int = 8081

@@ -54,7 +54,8 @@ def test_watch_300_ms_late_keeps_a_release(jobs: JobController) -> None:
 def test_api_server_away_changes_no_object(jobs: JobController) -> None:
     """After an outage that costs the operator its Lease, the next one finds the job as it was and keeps its pods."""
     with ApiProxy(jobs.api) as proxy:
-        with OperatorProcess(proxy.kubeconfig, identity="first") as first:
+        duration = {"RSTAR2_LEASE_SECONDS": str(DURATION_SECONDS)}
+        with OperatorProcess(proxy.kubeconfig, identity="first", **duration) as first:
             jobs.submit("demo")
             jobs.wait(lambda: jobs.pods() == [f"{FIRST}-0"], "the job does not run")
             jobs.play_for(2)

@@ -13,6 +13,8 @@ from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
 
 STOP_SECONDS = 180.0
+LEASE_SECONDS = 60
+"""On a busy machine, an API server of a test may not answer for some seconds."""
 
 
 class OperatorProcess:
@@ -23,7 +25,12 @@ class OperatorProcess:
     ) -> None:
         """Start it. `settings`: further environment variables; `log`: a file for its output."""
         self.port = free_ports(1)[0]
-        environment = {"KUBECONFIG": str(kubeconfig), "RSTAR2_PROBE_PORT": str(self.port), "RSTAR2_IDENTITY": identity}
+        environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "RSTAR2_PROBE_PORT": str(self.port),
+            "RSTAR2_IDENTITY": identity,
+            "RSTAR2_LEASE_SECONDS": str(LEASE_SECONDS),
+        }
         output = None if log is None else log.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rstar2_operator"],
