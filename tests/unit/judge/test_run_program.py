@@ -69,7 +69,8 @@ SCRIPTS = {
     "del-without-functions": "import threading\nclass A(threading.local): __del__ = print\nb = A(); c = 3",
     "daemon-thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
     "print(1)",
-    "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.1), print(2))).start()\nprint(1)",
+    "thread": "import threading, time\ne = threading.Event()\n"
+    "threading.Thread(target=lambda: (e.wait(), time.sleep(.1), print(2))).start()\nprint(1)\ne.set()",
     "exit-status": "raise SystemExit(3)",
     "exit-text": "import sys\nprint(1)\nsys.exit('no')",
     "atexit-fails": "import atexit\natexit.register(lambda: 1 / 0)\nprint(1)",
