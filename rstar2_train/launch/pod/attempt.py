@@ -282,7 +282,10 @@ class _TrainerPod:
         return outcome.model_copy(update={"message": message, "retryable": retryable and kind == "failed"})
 
     def _storage_full(self) -> Outcome:
-        message = f"No space left on the disk of {self._state.root}. Free some space, then apply the job again."
+        message = (
+            f"No space left on the disk of {self._state.root}. Free some space, then delete the job and apply it again:"
+            " it continues from its last checkpoint."
+        )
         return self._outcome("failed", "StorageFull", message, retryable=False)
 
     async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
