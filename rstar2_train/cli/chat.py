@@ -1,4 +1,4 @@
-"""`rstar2 chat`: chat with a served model in the terminal. The work is in `serving/chat.py`."""
+"""`rstar2 chat`: chat with a served model in the terminal. The client is `serving/chat.py`, the view `chat_view.py`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Chat; return the exit code."""
-    from rstar2_train.serving.chat import ChatClient, ChatFailed, converse, started
+    from rstar2_train.cli.chat_view import converse
+    from rstar2_train.serving.chat import ChatClient, ChatFailed, started
 
     console = Console(highlight=False)
     try:
@@ -62,7 +63,8 @@ def main(args: argparse.Namespace) -> int:
             raise ChatFailed("the question is not UTF-8 text") from error
         if args.base and not args.model:
             raise ChatFailed("--base has no effect without --model. Remove it.")
-        with started(args.model, base=args.base, jobs=args.state, token=token, url=args.url) as url:
+        starting = Console(stderr=True).status(f"Starting {args.model} ...")
+        with started(args.model, base=args.base, jobs=args.state, url=args.url, starting=starting) as url:
             client = ChatClient(url, token=token, temperature=args.temperature, max_tokens=args.max_tokens)
             with client:
                 return converse(client, console, prompt=prompt)

@@ -1,7 +1,6 @@
-"""`rstar2 chat`: a conversation in the terminal, through the endpoint of `rstar2 serve`.
+"""The client of `rstar2 chat`: asks the endpoint of `rstar2 serve`, which it can start.
 
-The agent loop runs on the server. Here the streamed text is split (text.py) and shown: reasoning dim, each call as code
-in a frame, its output in another frame, the answer plain.
+The agent loop runs on the server. `cli/chat_view.py` prints the streamed text.
 """
 
 from __future__ import annotations
@@ -13,26 +12,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import aiohttp
-from rich.console import Console
-from rich.panel import Panel
-from rich.syntax import Syntax
-from rich.text import Text
 
-from rstar2_train.serving.text import Kind, StreamSplitter, TextPiece
 from rstar2_train.utils.supervisor import die_with_parent
-from rstar2_train.utils.text import printable
 
 LOG_LINES = 20
 """Last lines of a server's log that are shown if it does not start."""
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
 LINE_BYTES = 2**22
 """Buffer of a streamed line, which holds one event."""
-_STYLES: dict[Kind, str] = {"text": "", "reason": "dim", "answer": "bold"}
 _T = TypeVar("_T")
 
 
@@ -129,8 +122,17 @@ class ChatClient:
 
 
 @contextlib.contextmanager
-def started(model: str | None, *, base: Path | None, jobs: Path, token: str | None, url: str) -> Iterator[str]:
+def started(
+    model: str | None,
+    *,
+    base: Path | None,
+    jobs: Path,
+    url: str,
+    starting: AbstractContextManager[object],
+) -> Iterator[str]:
     """Yield the URL of the server: `url`, or that of a server of `model` that runs inside the context.
+
+    `starting`: entered while the server starts.
 
     Raises ChatFailed with the end of the log of a server that does not start.
     """
@@ -152,7 +154,7 @@ def started(model: str | None, *, base: Path | None, jobs: Path, token: str | No
         )
         try:
             assert server.stdout is not None
-            with Console(stderr=True).status(f"Starting {model} ..."):
+            with starting:
                 line = server.stdout.readline()
             if not line:
                 server.wait()
@@ -162,127 +164,3 @@ def started(model: str | None, *, base: Path | None, jobs: Path, token: str | No
         finally:
             server.terminate()
             server.wait()
-
-
-def converse(client: ChatClient, console: Console, *, prompt: str | None) -> int:
-    """Ask one question, or chat until Ctrl-D; return the exit code. Raises ChatFailed without a server."""
-    model = client.model()
-    if prompt is not None:
-        if not prompt.strip():
-            raise ChatFailed("the question is empty")
-        _, complete = answer(client, console, model, [{"role": "user", "content": prompt}])
-        return 0 if complete else 130
-    import readline  # noqa: F401 - gives input() a history and line editing
-
-    console.print(
-        f"{model} at {client.url}   (Ctrl-C stops an answer, Ctrl-D quits, /new starts a new conversation)", style="dim"
-    )
-    messages: list[dict[str, str]] = []
-    while True:
-        try:
-            question = input("> ").strip()
-        except EOFError:
-            console.print()
-            return 0
-        except KeyboardInterrupt:
-            console.print()
-            continue
-        if question == "/new":
-            messages = []
-        elif question:
-            try:
-                sent = [*messages, {"role": "user", "content": question}]
-                text, _ = answer(client, console, model, sent)
-                messages = [*sent, {"role": "assistant", "content": text}]
-            except ChatFailed as error:
-                console.print(Text(str(error), style="red"))
-
-
-def answer(client: ChatClient, console: Console, model: str, messages: list[dict[str, str]]) -> tuple[str, bool]:
-    """Print the answer while it streams. Returns its text, and whether it is complete (Ctrl-C stops it)."""
-    printer = TranscriptPrinter(console)
-    choices: list[dict[str, Any]] = []
-
-    def on_choice(choice: dict[str, Any]) -> None:
-        choices.append(choice)
-        printer.feed(choice["delta"].get("content") or "")
-
-    complete = True
-    try:
-        client.ask(model, messages, on_choice)
-    except KeyboardInterrupt:
-        complete = False
-    finally:
-        printer.end()
-    last = choices[-1] if choices else {}
-    if not complete:
-        console.print("(stopped)", style="yellow")
-    elif last.get("finish_reason") == "length":
-        console.print(f"(truncated: {last.get('stop_reason', 'length')})", style="yellow")
-    return "".join(choice["delta"].get("content") or "" for choice in choices), complete
-
-
-class TranscriptPrinter:
-    """Prints an answer to the terminal while it streams."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._splitter = StreamSplitter()
-        self._block = ""
-        """Text of a call or output that is not complete yet."""
-        self._at_line_start = True
-
-    def feed(self, text: str) -> None:
-        """Print the next text."""
-        for piece in self._splitter.feed(text):
-            self._print(piece)
-
-    def end(self) -> None:
-        """Print the buffered rest."""
-        for piece in self._splitter.end():
-            self._print(piece)
-        self._start_line()
-
-    def _print(self, piece: TextPiece) -> None:
-        if piece.kind in ("call", "output"):
-            self._block += piece.text
-            if piece.closes:
-                self._start_line()
-                self._console.print(call_panel(self._block) if piece.kind == "call" else output_panel(self._block))
-                self._block = ""
-            return
-        text = piece.text.lstrip("\n") if self._at_line_start else piece.text
-        if text:
-            self._console.print(Text(printable(text), style=_STYLES[piece.kind]), end="", soft_wrap=True)
-            self._at_line_start = text.endswith("\n")
-        if piece.closes:
-            self._start_line()
-
-    def _start_line(self) -> None:
-        if not self._at_line_start:
-            self._console.print()
-            self._at_line_start = True
-
-
-def call_panel(body: str) -> Panel:
-    """Return the frame of a call: its code, or its text if it has no code. `body`: the text between its tags."""
-    title, code, stdin = "call", body.strip(), ""
-    with contextlib.suppress(ValueError):
-        call = json.loads(body)
-        arguments = call["arguments"] if isinstance(call, dict) and isinstance(call.get("arguments"), dict) else {}
-        if isinstance(arguments.get("code"), str):
-            title, code, stdin = str(call.get("name", title)), arguments["code"], str(arguments.get("input", ""))
-    return Panel(
-        Syntax(printable(code), "python", background_color="default", word_wrap=True),
-        title=Text(printable(title)),
-        subtitle=Text(f"input: {stdin!r}") if stdin else None,
-        title_align="left",
-        border_style="cyan",
-    )
-
-
-def output_panel(body: str) -> Panel:
-    """Return the frame of an output; an error is red."""
-    text = body.strip("\n")
-    style = "red" if text.startswith("error: ") else "green"
-    return Panel(Text(printable(text)), title="output", title_align="left", border_style=style)

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 from rich.console import Console
 
-from rstar2_train.serving.chat import ChatClient, ChatFailed, TranscriptPrinter, converse
+from rstar2_train.cli.chat_view import TranscriptPrinter, converse
+from rstar2_train.serving.chat import ChatClient, ChatFailed
 from rstar2_train.serving.text import outputs_text
 from rstar2_train.tools.parser import render_call
 
