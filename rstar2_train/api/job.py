@@ -164,7 +164,8 @@ class SecretRefs(ApiModel):
     teacher: TeacherTokenReference | None = None
     """Bearer token of objective.teacher.endpoint. `rstar2 run` reads the variable RSTAR2_TEACHER_TOKEN instead."""
     ca: CAReference | None = None
-    """Bundle of all authorities that trainer pods, and with storage.url engines, trust. Default: the image's."""
+    """Bundle of all authorities that trainer, prepare and report pods, and with storage.url engines, trust. Default:
+    that of the image."""
 
 
 class JobSpec(ApiModel):
@@ -202,7 +203,7 @@ class JobSpec(ApiModel):
     that neither sets has the default in its description, the paper's.
     """
     validation: ValidationSpec | None = None
-    """The held-out set that the model is measured on at the end of every stage. Default: none."""
+    """The held-out set that the model is measured on at the end of every stage, never within one. Default: none."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are written, and how many are kept."""
     trajectories: TrajectoriesSpec = TrajectoriesSpec()

@@ -103,7 +103,7 @@ class ModelSource(ApiModel):
     """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] or s3://BUCKET/PREFIX (also gs://, az://; downloaded once),
     generated://NAME/FILE, or a path."""
     chat_template: Text | None = None
-    """Jinja chat template. Default: the model's own."""
+    """Jinja file with the chat template. Default: the template of the model."""
     tool_parser: ToolParser | None = None
     """Form of tool calls. Default: that of the chat template, else hermes."""
     system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
