@@ -1,12 +1,10 @@
-"""Pods on the node: both runtimes, volumes, fake nodes, this machine's Python in a restricted pod."""
+"""Pods on the node: both runtimes, volumes, this machine's Python in a restricted pod."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.kube_node import fake_nodes, volumes
+from tests.kube_node import volumes
 from tests.kube_node.cluster import Cluster, CommandFailed
 from tests.kube_node.namespaces import wait_for
 from tests.kube_node.pods import pod
@@ -32,27 +30,6 @@ def test_pod_missing_runtime_class_is_rejected(cluster: Cluster, namespace: str)
     """Admission rejects a pod of a RuntimeClass that does not exist."""
     with pytest.raises(CommandFailed, match='RuntimeClass "none-such" not found'):
         cluster.apply([pod(namespace, "refused", runtimeClassName="none-such")])
-
-
-def test_fake_nodes_take_pods_of_their_own(cluster: Cluster, namespace: str) -> None:
-    """Forty pods become Ready on two fake nodes, one of them with GPUs, and none on the real node."""
-    cluster.node_layout()
-    fake_nodes.start(cluster, nodes=2, **{"amd.com/gpu": "8"})
-    try:
-        for node in ("fake-0", "fake-1"):
-            cluster.wait("default", f"node/{node}", "condition=Ready")
-        placement: dict[str, Any] = {"nodeSelector": fake_nodes.LABELS, "tolerations": [fake_nodes.TOLERATION]}
-        pods = [pod(namespace, f"p-{number}", **placement) for number in range(40)]
-        pods[0]["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "8"}}
-        cluster.apply(pods)
-        cluster.wait(namespace, "pod/p-0", "condition=Ready")
-        cluster.kubectl("wait", "-n", namespace, "pod", "--all", "--for=condition=Ready", "--timeout=300s")
-        items = cluster.get("pods", "-n", namespace)["items"]
-        assert {item["spec"]["nodeName"] for item in items} == {"fake-0", "fake-1"}
-    finally:
-        cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=0", "--force")
-        cluster.kubectl("delete", "node", "fake-0", "fake-1")
-        cluster.stop_service("kwok")
 
 
 def claim(namespace: str, name: str) -> dict:

@@ -113,6 +113,7 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
     assert all(row.turns == 1 and row.response_tokens > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_environment_of_pypi_trains_on_cluster(operated: Cluster, namespace: str, tmp_path: Path) -> None:
     """The servers of an unmodified environment are a Deployment of the job; its rewards train the policy."""
     task = tmp_path / "task"
@@ -132,6 +133,7 @@ def test_environment_of_pypi_trains_on_cluster(operated: Cluster, namespace: str
     until(lambda: operated.get(*servers)["items"] == [], "the pods of the environment are gone", every=1)
 
 
+@pytest.mark.slow
 def test_tool_files_reach_the_checker_on_cluster(operated: Cluster, namespace: str, tmp_path: Path) -> None:
     """A function tool from a claim returns a file from its executor's pod; the checker reads it."""
     task = tmp_path / "task"

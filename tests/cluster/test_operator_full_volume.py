@@ -16,7 +16,7 @@ from tests.support.waiting import until
 CLAIM = "small"
 FOLDER = Path("/var/lib/rstar2-small")
 FILLER = FOLDER / "filler"
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture

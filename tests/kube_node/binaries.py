@@ -111,8 +111,6 @@ BINARIES = (
     ),
     Binary(SHIM, "gvisor", "gvisor.dev/gvisor/shim", "gvisor.dev/gvisor"),
 )
-KWOK = Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok")
-"""Not part of a cluster: fake_nodes.py starts it."""
 ACTIONLINT = Binary(
     "actionlint", "actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "github.com/rhysd/actionlint"
 )
@@ -132,7 +130,6 @@ VERSITYGW = Binary(
 )
 """Not part of a cluster: the S3 server of the tests of storage/."""
 DATA = {
-    "kwok": "kustomize/stage",
     "kueue": "config/components/crd/bases",
     "gang-scheduler": "manifests/coscheduling",
 }

@@ -134,18 +134,6 @@ class Cluster:
         listing = self.node_layout().folder / "running.json"
         return json.loads(listing.read_text()) if listing.exists() else {}
 
-    def start_services(self, **commands: list[str]) -> None:
-        """Start more services on the node; init.py keeps them running."""
-        listing = self.node_layout().folder / "services.json"
-        added = {name: components.service(command) for name, command in commands.items()}
-        self.write_services({**json.loads(listing.read_text()), **added})
-
-    def stop_service(self, name: str) -> None:
-        """Stop a service for good."""
-        services = json.loads((self.node_layout().folder / "services.json").read_text())
-        del services[name]
-        self.write_services(services)
-
     def write_services(self, services: Object) -> None:
         """Write the complete list of services and make init.py read it."""
         layout = self.node_layout()

@@ -57,7 +57,7 @@ def test_free_subnet_is_lowest_or_reports_all_taken() -> None:
         namespaces.free_subnet({1, 2}, range(1, 3))
 
 
-@pytest.mark.parametrize("binary", [*binaries.BINARIES, binaries.KUEUE, binaries.KWOK], ids=lambda binary: binary.name)
+@pytest.mark.parametrize("binary", [*binaries.BINARIES, binaries.KUEUE], ids=lambda binary: binary.name)
 def test_binary_key_changes_with_its_inputs(
     binary: binaries.Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from rstar2_train.trainer.checkpoint import verify
 from rstar2_train.utils.ports import free_ports
 from tests.support.processes import with_own_disk
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 SFT = {"data": "generated://tiny-smoke/sft.jsonl", "epochs": 1, "batchSize": 8, "maxTokens": 256}
 SOURCE = {
     "metadata": {"name": "pods", "uid": "11111111-2222-3333-4444-555555555555"},
