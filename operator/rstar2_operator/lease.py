@@ -18,7 +18,6 @@ from rstar2_operator.observed import precise
 
 log = logging.getLogger(__name__)
 
-DURATION_SECONDS = 15
 RENEW_SHARE = 2 / 3
 """Part of the duration without a renewal after which the leader stops leading."""
 RETRY_SECONDS = 2.0
@@ -27,9 +26,7 @@ RETRY_SECONDS = 2.0
 class LeaderLease:
     """One replica's view of the Lease."""
 
-    def __init__(
-        self, client: KubeClient, *, namespace: str, name: str, identity: str, duration: int = DURATION_SECONDS
-    ) -> None:
+    def __init__(self, client: KubeClient, *, namespace: str, name: str, identity: str, duration: int) -> None:
         """`duration`: seconds after the last renewal in which no other replica may lead."""
         self._client = client
         self._namespace = namespace

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import get_args
 
-from rstar2_operator.lease import DURATION_SECONDS
 from rstar2_operator.node_health import FaultIndicator, parse_indicators
 from rstar2_train.api import pod_rules
 from rstar2_train.api.job import CONTROLLER
 from rstar2_train.api.roles import Role, RuntimePatch
 
 PREFIX = "RSTAR2_"
+LEASE_SECONDS = 15
+"""That of controller-runtime."""
 JOB_PODS_FIELDS = frozenset({"image_pull_secrets", "labels", "annotations", "tolerations", "node_selector"})
 """Fields of a runtimePatch that a site may set for the pods of all jobs."""
 
@@ -60,7 +61,7 @@ class OperatorSettings:
     """Namespace of the operator's Lease."""
     lease_name: str = "rstar2-operator"
     """Name of the operator's Lease."""
-    lease_seconds: int = DURATION_SECONDS
+    lease_seconds: int = LEASE_SECONDS
     """Time after the leader's last renewal in which no other replica leads; the leader exits after two thirds."""
     identity: str = field(default_factory=lambda: os.uname().nodename)
     """Name of this replica in the Lease."""

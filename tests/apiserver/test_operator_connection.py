@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rstar2_operator.lease import DURATION_SECONDS
+from rstar2_operator.settings import LEASE_SECONDS
 from tests.support.api_proxy import ApiProxy
 from tests.support.job_controller import BATCH, JOBS, PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
@@ -54,7 +54,7 @@ def test_watch_300_ms_late_keeps_a_release(jobs: JobController) -> None:
 def test_api_server_away_changes_no_object(jobs: JobController) -> None:
     """After an outage that costs the operator its Lease, the next one finds the job as it was and keeps its pods."""
     with ApiProxy(jobs.api) as proxy:
-        duration = {"RSTAR2_LEASE_SECONDS": str(DURATION_SECONDS)}
+        duration = {"RSTAR2_LEASE_SECONDS": str(LEASE_SECONDS)}
         with OperatorProcess(proxy.kubeconfig, identity="first", **duration) as first:
             jobs.submit("demo")
             jobs.wait(lambda: jobs.pods() == [f"{FIRST}-0"], "the job does not run")
@@ -63,7 +63,7 @@ def test_api_server_away_changes_no_object(jobs: JobController) -> None:
                 each["metadata"]["uid"] for path in (BATCH, PODS) for each in jobs.api.request("GET", path)["items"]
             }
             proxy.disconnect()
-            assert first.process.wait(10 * DURATION_SECONDS) == 1  # another replica may lead
+            assert first.process.wait(10 * LEASE_SECONDS) == 1  # another replica may lead
         proxy.connect()
         with OperatorProcess(proxy.kubeconfig, identity="second") as second:
             jobs.wait(lambda: second.page("/readyz") == "leader", "no operator leads")

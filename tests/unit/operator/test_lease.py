@@ -12,6 +12,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import lease
 from rstar2_operator.lease import LeaderLease
 from rstar2_operator.main import lead_while_held
+from rstar2_operator.settings import LEASE_SECONDS
 
 
 class Api:
@@ -51,8 +52,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     return Api()
 
 
-def replica(api: Api, name: str, **duration: int) -> LeaderLease:
-    return LeaderLease(api, namespace="n", name="l", identity=name, **duration)  # type: ignore[arg-type]
+def replica(api: Api, name: str, *, duration: int = LEASE_SECONDS) -> LeaderLease:
+    return LeaderLease(api, namespace="n", name="l", identity=name, duration=duration)  # type: ignore[arg-type]
 
 
 async def test_lease_deleted_is_recreated_by_its_leader(api: Api) -> None:
