@@ -45,10 +45,11 @@ async def episode(chat_format: ChatFormat) -> AgentEpisode:
 @pytest.fixture
 async def client(episode: AgentEpisode) -> AsyncIterator[openai.AsyncOpenAI]:
     """The official client with the key of the episode."""
+    http = openai.DefaultAsyncHttpxClient(verify=False)  # the load of certificates would hold the loop
     async with (
         AgentEndpoint() as endpoint,
         endpoint.serve(episode) as key,
-        openai.AsyncOpenAI(base_url=f"{endpoint.url}/v1", api_key=key, max_retries=0) as client,
+        openai.AsyncOpenAI(base_url=f"{endpoint.url}/v1", api_key=key, max_retries=0, http_client=http) as client,
     ):
         yield client
 
