@@ -8,7 +8,7 @@ SHARED_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rstar2
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit explore test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-programs e2e-apiserver \
+.PHONY: help setup demo check watch lint types imports language unit explore slow test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-programs e2e-apiserver \
   e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
@@ -55,15 +55,15 @@ unit: setup ## Run the tests of the pure code, in parallel; one folder: .venv/bi
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 tests/unit verify/tests
 
 explore: setup ## Visit every state that faults can lead the operator's policy to: some minutes
-	@$(BIN)/pytest -n $(WORKERS) --maxprocesses 8 -m explore tests/unit/operator/test_decide_exhaustive.py
+	@$(BIN)/pytest -n $(WORKERS) --maxprocesses 8 -m "explore and not slow" tests/unit/operator/test_decide_exhaustive.py
 
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 # The longest first. Most parts wait more than they compute, so several run at a time: as many as keep two cores busy.
 # The others compute: they run next to them at a low priority, one by one. The numbers are gigabytes.
 JOBS ?= 3
 test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=3 parts at a time)
-	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 integration-services:3 \
-	  integration-rollout:3 integration-trainer:3 $(E2E_LAST) --background check:2 explore chart docs
+	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 $(E2E_LAST) integration-services:3 \
+	  integration-rollout:3 integration-trainer:3 --background check:2 explore chart docs
 
 integration: ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray, two parts at a time
 	@$(BIN)/python tests/parts.py --jobs 2 integration-launch integration-trainer integration-rollout integration-services
@@ -100,6 +100,9 @@ e2e-apiserver: setup
 
 e2e-full: setup ## Run the slow cluster tests too: examples/tiny.yaml undisturbed, about an hour
 	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest -s -m "" tests/cluster/test_operator_idle.py tests/cluster/test_tiny_job.py
+
+slow: setup e2e-programs ## Run the tests that `make test` leaves out (the nightly workflow does): some hours
+	@$(BIN)/pytest -m slow tests
 
 test-gpu: setup ## Run the tests that need a GPU; they skip with the reason if there is none
 	@$(BIN)/pytest -m gpu $(wildcard tests/integration/*/test_*_gpu.py)

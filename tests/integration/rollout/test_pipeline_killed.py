@@ -35,7 +35,7 @@ from tests.support.engine_proxy import write_job, write_sums
 from tests.support.unsupervised_judge import UnsupervisedJudge
 from tests.support.version_trainer import engine_hashes
 
-pytestmark = pytest.mark.timeout(3000)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 POINTS = int(os.environ.get("RSTAR2_KILL_POINTS", "3"))
 BOUND = 4
 STEPS = 6 * POINTS + 6

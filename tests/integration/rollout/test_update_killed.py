@@ -24,7 +24,7 @@ PHASES = {
     "transfer": ("/update_weights", ""),
 }
 """Route of each phase, and its worker method; `transfer` is that of a collective update."""
-OFTEN = ("load", "transfer")
+OFTEN = ("transfer",)
 """Phases that each run of the tests visits: the engine has a part of the new weights. Each costs a start of vLLM."""
 
 

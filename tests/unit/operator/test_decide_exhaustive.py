@@ -80,7 +80,9 @@ def assert_ends(cluster: ExploredCluster, ending: set[str], history: tuple[str, 
 
 
 @pytest.mark.explore
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=pytest.mark.slow) if fault == "toggle" else fault for fault in FAULTS]
+)
 def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
     """One fault, and any kills of the operator: the job ends, and pods of at most one attempt ever run."""
     faults = (fault, fault) if fault == "toggle" else (fault,)  # suspend, then resume
