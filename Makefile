@@ -32,7 +32,7 @@ demo: setup ## Train the tiny model through its whole curriculum (examples/tiny.
 	@$(BIN)/rstar2 demo
 
 ##@ Checks
-check: setup ## Run before every push: lint, types, imports, language, unit; at most 2 minutes on 2 cores
+check: setup ## Run before every push: lint, types, imports, language, unit; some minutes
 	@$(BIN)/python tests/parts.py --jobs 3 unit types language lint imports
 
 watch: setup ## Check each file that you save: style, words and the unit tests of its package; Ctrl-C ends
