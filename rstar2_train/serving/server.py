@@ -66,15 +66,14 @@ async def server_context(
         JudgeClient(urls.judge, urls.judge_token, patience_seconds=endpoint.judge_patience) as judge,
     ):
         shorten_collections()
-        with watch_loop():
-            yield ServerContext(
-                model=model,
-                chat_format=chat_format,
-                engine=StreamingEngine(urls.engine, token=urls.engine_token, model=urls.engine_model, session=session),
-                judge=judge,
-                judge_patience=endpoint.judge_patience,
-                max_turns=endpoint.max_turns,
-            )
+        yield ServerContext(
+            model=model,
+            chat_format=chat_format,
+            engine=StreamingEngine(urls.engine, token=urls.engine_token, model=urls.engine_model, session=session),
+            judge=judge,
+            judge_patience=endpoint.judge_patience,
+            max_turns=endpoint.max_turns,
+        )
 
 
 def make_server(
@@ -103,6 +102,11 @@ class _EndpointServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[str], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.load()  # imports protocols, before the watch: no client waits yet
+        with watch_loop():
+            await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

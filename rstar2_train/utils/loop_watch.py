@@ -1,8 +1,8 @@
 """Reports each callback that holds an event loop, with its stack. For tests and diagnosis.
 
 A process whose environment has RSTAR2_LOOP_WATCH=FILE appends a line of JSON to the file per callback that used more
-than LIMIT_SECONDS of the loop's thread. The CPU time of the thread counts, not the wall-clock time. On a busy machine,
-where the same work can take twice the CPU time, RSTAR2_LOOP_WATCH_SECONDS sets another limit.
+than LIMIT_SECONDS of the loop's thread. The CPU time of the thread counts, not the wall-clock time, so that a busy
+machine changes nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from pathlib import Path
 from types import FrameType
 
 VARIABLE = "RSTAR2_LOOP_WATCH"
-LIMIT_VARIABLE = "RSTAR2_LOOP_WATCH_SECONDS"
 LIMIT_SECONDS = 0.05
-HIDDEN_LIMITS = 2
-"""Limits of a time without a sample: on a busy machine it may hold many short callbacks of one pass of the loop."""
+HIDDEN_SECONDS = 0.1
+"""The same for a time without a sample: on a busy machine it may hold many short callbacks of one pass of the loop."""
 SAMPLE_SECONDS = 0.01
 _LOOP_FILES = ("asyncio/events.py", "asyncio/runners.py", "uvicorn/server.py", "uvicorn/_compat.py")
 """Files of the functions that call a callback, or that run a loop in C."""
@@ -49,7 +48,6 @@ class _LoopWatch:
     def __init__(self, loop: asyncio.AbstractEventLoop, file: Path) -> None:
         self._loop = loop
         self._file = file
-        self._limit = float(os.environ.get(LIMIT_VARIABLE, LIMIT_SECONDS))
         self._thread_id = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._thread_id)
         self._beats = 0
@@ -76,7 +74,7 @@ class _LoopWatch:
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._beat)
 
     def _sample(self) -> None:
-        """Report a callback if all samples in the limit of CPU time, without a beat between them, are in it.
+        """Report a callback if all samples in LIMIT_SECONDS of CPU time, without a beat between them, are in it.
 
         Report also a time without a sample and a beat: a call of C held the GIL. The stack is that of the next line, or
         a later one.
@@ -90,14 +88,14 @@ class _LoopWatch:
             has_held_gil = self._report_hidden(frame)
             if current != held:
                 held, start, reported = current, now, has_held_gil
-            if frame is not None and not reported and now - start > self._limit:
+            if frame is not None and not reported and now - start > LIMIT_SECONDS:
                 reported = True
                 self._report(now - start, frame)
 
     def _see(self) -> float:
         """Return the CPU time of the thread. Take note of a long time since the last beat or sample."""
         now, before = time.clock_gettime(self._clock), self._seen_at
-        if now - before > HIDDEN_LIMITS * self._limit:
+        if now - before > HIDDEN_SECONDS:
             self._hidden.append(now - before)
         self._seen_at = max(self._seen_at, now)
         return now

@@ -13,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.utils.loop_watch import LIMIT_VARIABLE, VARIABLE
-
-BUSY_SECONDS = 0.12
-"""Limit of the tests that run next to others. The faults that they look for hold a loop for longer."""
+from rstar2_train.utils.loop_watch import VARIABLE
 
 
 @cache
@@ -40,7 +37,6 @@ def watched_loops() -> Iterator[None]:
     """Let the processes that tests start report each callback that holds their loop."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(VARIABLE, str(loop_watch_file()))
-        environment.setenv(LIMIT_VARIABLE, str(BUSY_SECONDS))
         yield
 
 
