@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check watch lint types imports language unit explore slow test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-programs e2e-apiserver \
-  e2e-jobs e2e-node e2e-full test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
+  e2e-jobs e2e-node test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
   bench-environments bench-lora bench-objectives bench-week bench-verifiers bench-storage
@@ -98,11 +98,9 @@ e2e-node: setup e2e-programs
 e2e-apiserver: setup
 	@$(BIN)/pytest -n 2 --dist loadfile tests/apiserver
 
-e2e-full: setup ## Run the slow cluster tests too: examples/tiny.yaml undisturbed, about an hour
-	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest -s -m "" tests/cluster/test_operator_idle.py tests/cluster/test_tiny_job.py
-
 slow: setup e2e-programs ## Run the tests that `make test` leaves out (the nightly workflow does): some hours
-	@$(BIN)/pytest -m slow tests
+	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest tests/cluster/test_operator_idle.py
+	@$(BIN)/pytest -s -m slow tests
 
 test-gpu: setup ## Run the tests that need a GPU; they skip with the reason if there is none
 	@$(BIN)/pytest -m gpu $(wildcard tests/integration/*/test_*_gpu.py)

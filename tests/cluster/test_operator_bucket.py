@@ -1,6 +1,6 @@
 """A job whose state is in a bucket: two trainer pods and an engine without a common disk, and the loss of all of them.
 
-Marked `slow`: `make e2e-full` runs it.
+Marked `slow`: `make slow` runs it.
 """
 
 from __future__ import annotations

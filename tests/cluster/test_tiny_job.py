@@ -1,6 +1,6 @@
 """examples/tiny.yaml undisturbed, on a cluster and by `rstar2 run` on this machine: the results agree.
 
-Marked `slow`: `make e2e-full` runs it, for about an hour.
+Marked `slow`: `make slow` runs it, for about an hour.
 """
 
 from __future__ import annotations
