@@ -151,7 +151,7 @@ class JobRun:
 
     def reaches(self, pod: str, host: str, port: int) -> bool:
         done = self.cluster.exec(self.namespace, pod, "python3", "-c", REACH, host, str(port), check=False)
-        # Not the exit code: a busy kubelet can end the stream without it, which kubectl reports as success.
+        # The output of the program, because the exit code of kubectl depends on its connection as well.
         assert ("connected" in done.stdout) != ("Error" in done.stderr), done
         return "connected" in done.stdout
 

@@ -13,8 +13,6 @@ from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
 
 STOP_SECONDS = 180.0
-LEASE_SECONDS = 60
-"""On a busy machine, an API server of a test may not answer for some seconds."""
 
 
 class OperatorProcess:
@@ -29,7 +27,7 @@ class OperatorProcess:
             "KUBECONFIG": str(kubeconfig),
             "RSTAR2_PROBE_PORT": str(self.port),
             "RSTAR2_IDENTITY": identity,
-            "RSTAR2_LEASE_SECONDS": str(LEASE_SECONDS),
+            "RSTAR2_LEASE_SECONDS": "60",  # on a busy machine an API server may not answer for some seconds
         }
         output = None if log is None else log.open("ab")
         self.process = subprocess.Popen(
