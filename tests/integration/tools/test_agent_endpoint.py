@@ -43,23 +43,30 @@ async def episode(chat_format: ChatFormat) -> AgentEpisode:
 
 
 @pytest.fixture
-async def client(episode: AgentEpisode) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official client with the key of the episode."""
-    http = openai.DefaultAsyncHttpxClient(verify=False)  # the load of certificates would hold the loop
-    async with (
-        AgentEndpoint() as endpoint,
-        endpoint.serve(episode) as key,
-        openai.AsyncOpenAI(base_url=f"{endpoint.url}/v1", api_key=key, max_retries=0, http_client=http) as client,
-    ):
-        yield client
+async def client(episode: AgentEpisode) -> AsyncIterator[openai.OpenAI]:
+    """The official client with the key of the episode. It works in threads, so that it never holds the loop itself."""
+    async with AgentEndpoint() as endpoint, endpoint.serve(episode) as key:
+        url = f"{endpoint.url}/v1"
+        with await asyncio.to_thread(openai.OpenAI, base_url=url, api_key=key, max_retries=0) as client:
+            yield client
 
 
 async def test_endpoint_official_client_calls_tools(
-    client: openai.AsyncOpenAI, episode: AgentEpisode, chat_format: ChatFormat
+    client: openai.OpenAI, episode: AgentEpisode, chat_format: ChatFormat
 ) -> None:
     """The usual loop with tools, whole and streamed: one sequence with the tokens that were sampled."""
+    prompt_ids = await asyncio.to_thread(_call_tools, client, chat_format)
+    segments, calls = episode.conversations.tree.segments()
+    assert [segment.kind for segment in segments] == ["prompt", "model", "tool", "model"]
+    assert segments[0].token_ids.tolist() == prompt_ids
+    assert [(each.name, each.status, each.response) for each in calls] == [("double", "error", "8")]
+    assert episode.reward == 0.5
+
+
+def _call_tools(client: openai.OpenAI, chat_format: ChatFormat) -> list[int]:
+    """Return the ids of the first prompt."""
     messages: list = [{"role": "user", "content": "Double 4."}]
-    reply = await client.chat.completions.create(model="any", messages=messages, tools=TOOLS, logprobs=True)
+    reply = client.chat.completions.create(model="any", messages=messages, tools=TOOLS, logprobs=True)
     (choice,) = reply.choices
     assert choice.finish_reason == "tool_calls" and choice.message.content == "Let me see."
     (call,) = choice.message.tool_calls
@@ -67,46 +74,47 @@ async def test_endpoint_official_client_calls_tools(
     assert choice.logprobs.content[0].token == f"token_id:{choice.token_ids[0]}"
     assert chat_format.model_text(choice.token_ids).startswith("Let me see. <tool_call>")
     messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "8"}]
-    stream = await client.chat.completions.create(
-        model="any", messages=messages, tools=TOOLS, stream=True, stream_options={"include_usage": True}
+    chunks = list(
+        client.chat.completions.create(
+            model="any", messages=messages, tools=TOOLS, stream=True, stream_options={"include_usage": True}
+        )
     )
-    chunks = [chunk async for chunk in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "It is 8."
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices] == [None, "stop"]
     assert chunks[0].prompt_token_ids[: len(reply.prompt_token_ids)] == reply.prompt_token_ids
     assert chunks[-1].usage.completion_tokens == len(chunks[0].choices[0].token_ids)
-    await client.post("/reward", body={"reward": 0.5, "tool_errors": [call.id]}, cast_to=object)
-    segments, calls = episode.conversations.tree.segments()
-    assert [segment.kind for segment in segments] == ["prompt", "model", "tool", "model"]
-    assert segments[0].token_ids.tolist() == reply.prompt_token_ids
-    assert [(each.name, each.status, each.response) for each in calls] == [("double", "error", "8")]
-    assert episode.reward == 0.5
+    client.post("/reward", body={"reward": 0.5, "tool_errors": [call.id]}, cast_to=object)
+    return reply.prompt_token_ids
 
 
-async def test_endpoint_official_client_reads_errors(client: openai.AsyncOpenAI, episode: AgentEpisode) -> None:
+async def test_endpoint_official_client_reads_errors(client: openai.OpenAI, episode: AgentEpisode) -> None:
     """Errors have OpenAI's form, so that the client raises its own exceptions with the message."""
-    messages: list = [{"role": "user", "content": "Double 4."}]
-    assert [model.id async for model in client.models.list()] == ["policy"]
-    with pytest.raises(openai.BadRequestError, match="n=2 is not supported"):
-        await client.chat.completions.create(model="any", messages=messages, n=2)
-    with pytest.raises(openai.BadRequestError, match="messages: List should have at least 1 item"):
-        await client.chat.completions.create(model="any", messages=[])
-    with pytest.raises(openai.BadRequestError, match="no turn was sampled"):
-        await client.post("/reward", body={"reward": 1.0}, cast_to=object)
-    with pytest.raises(openai.NotFoundError):
-        await client.get("/weights", cast_to=object)
-    async with client.with_options(api_key="other") as other:
-        with pytest.raises(openai.AuthenticationError, match="belongs to no running episode"):
-            await other.chat.completions.create(model="any", messages=messages)
+    await asyncio.to_thread(_read_errors, client)
     assert not episode.conversations.tree.turns
 
 
-async def test_endpoint_lost_client_cancels_its_request(client: openai.AsyncOpenAI, episode: AgentEpisode) -> None:
-    """A client that gives up frees the engine slot; its turn is not recorded, and the next request is served."""
+def _read_errors(client: openai.OpenAI) -> None:
     messages: list = [{"role": "user", "content": "Double 4."}]
+    assert [model.id for model in client.models.list()] == ["policy"]
+    with pytest.raises(openai.BadRequestError, match="n=2 is not supported"):
+        client.chat.completions.create(model="any", messages=messages, n=2)
+    with pytest.raises(openai.BadRequestError, match="messages: List should have at least 1 item"):
+        client.chat.completions.create(model="any", messages=[])
+    with pytest.raises(openai.BadRequestError, match="no turn was sampled"):
+        client.post("/reward", body={"reward": 1.0}, cast_to=object)
+    with pytest.raises(openai.NotFoundError):
+        client.get("/weights", cast_to=object)
+    with pytest.raises(openai.AuthenticationError, match="belongs to no running episode"):
+        client.with_options(api_key="other").chat.completions.create(model="any", messages=messages)
+
+
+async def test_endpoint_lost_client_cancels_its_request(client: openai.OpenAI, episode: AgentEpisode) -> None:
+    """A client that gives up frees the engine slot; its turn is not recorded, and the next request is served."""
+    request: dict = {"model": "any", "messages": [{"role": "user", "content": "Double 4."}]}
+    impatient = client.with_options(timeout=0.5)
     with pytest.raises(openai.APITimeoutError):
-        await client.with_options(timeout=0.5).chat.completions.create(model="any", messages=messages, max_tokens=HANGS)
-    await client.chat.completions.create(model="any", messages=messages)
+        await asyncio.to_thread(impatient.chat.completions.create, **request, max_tokens=HANGS)
+    await asyncio.to_thread(client.chat.completions.create, **request)
     assert len(episode.conversations.tree.turns) == 1
 
 
