@@ -4,7 +4,7 @@ The parts start in the given order, at most --jobs at a time, each as soon as th
 all of them run even if one fails. Parts of --background run next to them, one by one and at a lower priority: they
 compute, and take the processor time that waiting parts leave. The outputs are printed in the order of the parts, so
 that two outputs never mix: that of the first running part as it comes. The last lines have the elapsed and the
-processor time of each part, the longest first, and name the failed parts and tests.
+processor time of each part, the longest first, how busy the processors were, and name the failed parts and tests.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     start = time.monotonic()
+    psutil.cpu_percent()  # the next call counts from here
     failures = None
     if "RSTAR2_FAILURES" not in os.environ:  # else this is a part of `make test`, which prints them
         failures = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 (read at the end)
@@ -158,10 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         for part in parts:
             part.terminate()
+    # That of all processes: a part does not count the containers of its nodes, which other processes started.
+    busy = psutil.cpu_percent()
     seconds, cpu = time.monotonic() - start, sum(part.cpu_seconds for part in parts)
     longest_first = sorted(parts, key=lambda part: -part.seconds)
     print("\n=== time per part", *(part.row() for part in longest_first), sep="\n")
-    print(f"  {'all':20}         {seconds:5.0f} s, {cpu:5.0f} s of processor")
+    print(f"  {'all':20}         {seconds:5.0f} s, {cpu:5.0f} s of processor; the processors were {busy:.0f} % busy")
     failed = [part.name for part in parts if not part.passed]
     if failed:
         print("failed:", *failed)
