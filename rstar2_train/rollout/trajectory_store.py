@@ -99,8 +99,9 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
 
     `columns`: the columns to read; None: all, for `from_row`.
     """
-    for batch in batches(path, columns):
-        yield from batch.to_pylist()
+    with _open(path, complete=columns is None) as file:
+        for batch in file.iter_batches(batch_size=BATCH, columns=columns):
+            yield from batch.to_pylist()
 
 
 def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -114,7 +115,7 @@ def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Rec
 
 def read_row(path: Path, place: int) -> Trajectory:
     """Return the trajectory at 0-based `place` of a file. Raises TrajectoryStoreError, IndexError."""
-    with _open(path) as file:
+    with _open(path, complete=True) as file:
         for number in range(file.num_row_groups):
             count = file.metadata.row_group(number).num_rows
             if place < count:
@@ -131,8 +132,11 @@ def count_rows(path: Path) -> int:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a file of this format. Raises TrajectoryStoreError, also for a fault that shows while it is read."""
+def _open(path: Path, *, complete: bool = False) -> Iterator[pq.ParquetFile]:
+    """Open a file of this format. Raises TrajectoryStoreError, also for a fault that shows while it is read.
+
+    `complete`: refuse a file with a column that this version does not have, because its rows would lose it.
+    """
     try:
         with pq.ParquetFile(path) as file:
             version = (file.schema_arrow.metadata or {}).get(_KEY)
@@ -140,6 +144,10 @@ def _open(path: Path) -> Iterator[pq.ParquetFile]:
                 raise TrajectoryStoreError(
                     f"{path} does not contain trajectories of format {FORMAT.decode()} (its format: {version!r})"
                 )
+            unknown = _names(file.schema_arrow) - _names(SCHEMA)
+            if complete and unknown:
+                names = ", ".join(sorted(unknown))
+                raise TrajectoryStoreError(f"a newer version wrote {path}: read it with that version (it has {names})")
             yield file
     except (OSError, pa.ArrowInvalid) as error:
         raise TrajectoryStoreError(f"{path} cannot be read as trajectories: {error}") from error
@@ -200,6 +208,17 @@ def _segment_from_row(row: dict[str, Any]) -> Segment:
 def _call_from_row(row: dict[str, Any]) -> ToolCall:
     files = [ReturnedFile(**file) for file in row.get("files") or ()]  # None in a file from before this field
     return ToolCall(**row | {"files": files})
+
+
+def _names(fields_of: Iterable[pa.Field], prefix: str = "") -> set[str]:
+    """Return the names of the columns, and as COLUMN.MEMBER those of the members of structs."""
+    names = set()
+    for field in fields_of:
+        names.add(prefix + field.name)
+        kind = field.type.value_type if pa.types.is_list(field.type) else field.type
+        if pa.types.is_struct(kind):
+            names |= _names(kind.fields, f"{prefix}{field.name}.")
+    return names
 
 
 def _group(trajectories: Iterator[Trajectory]) -> pa.Table:
