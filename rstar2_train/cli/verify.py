@@ -65,12 +65,15 @@ def _stored(root: Path, problem: str, sample: int | None) -> int:
     if not state.job_file.exists():
         return unknown_job(NAME, root)
     code, count = 1, 0
-    for stage in state.job().spec.stages:
-        for step, file in trajectory_store.step_files(state.stage(stage.name).trajectories):
-            for row in trajectory_store.read(file):
-                if row.prompt_id == problem and sample in (None, row.sample):
-                    print(f"stage {stage.name}, file {step}, sample {row.sample}: {_recorded(row)}")
-                    code, count = _repeated(row), count + 1
+    try:
+        for stage in state.job().spec.stages:
+            for step, file in trajectory_store.step_files(state.stage(stage.name).trajectories):
+                for row in trajectory_store.read(file):
+                    if row.prompt_id == problem and sample in (None, row.sample):
+                        print(f"stage {stage.name}, file {step}, sample {row.sample}: {_recorded(row)}")
+                        code, count = _repeated(row), count + 1
+    except trajectory_store.TrajectoryStoreError as error:
+        return fail(NAME, str(error))
     if not count:
         which = f" with sample {sample}" if sample is not None else ""
         return fail(NAME, f"{root}: no stored rollout of problem {problem!r}{which}")

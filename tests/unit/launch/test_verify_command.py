@@ -15,7 +15,7 @@ from tests.support.token_arrays import token_array
 
 
 def test_verify_repeats_stored_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each rollout of the problem, with what was recorded; a missing answer and a wrong id are named."""
+    """Each rollout of the problem, with what was recorded; a missing answer, a wrong id and a torn file are named."""
     state = write_job(manifest("g"), tmp_path / "demo")
     rows = [
         Trajectory("p1", 0, token_array([1]), gold="1/2", answer="0.5", verdict="correct", reward=1.0),
@@ -35,3 +35,6 @@ def test_verify_repeats_stored_verdicts(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["verify", *where, "--problem", "p9"]) == 1
     assert "no stored rollout of problem 'p9'" in capsys.readouterr().err
     assert main(["verify", "--job", "other", "--problem", "p", "--state", str(tmp_path)]) == 1
+    trajectory_store.step_path(state.stage(stage).trajectories, 5).write_bytes(b"PAR1 torn")
+    assert main(["verify", *where, "--problem", "p1"]) == 1
+    assert "step-000005.parquet cannot be read" in capsys.readouterr().err
