@@ -69,7 +69,8 @@ class ValidationSpec(ApiModel):
     """The held-out set that the model is measured on at the end of every stage."""
 
     data: Text
-    """JSONL or Parquet of `{id, problem, answer}`; rows may have `slice` (a group name) and `hard`."""
+    """Problems: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`, with optional `slice` (a group
+    name) and `hard`."""
     samples: Annotated[int, Field(ge=1, le=1024)] = 4
     """Samples per problem."""
     max_problems: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -110,7 +111,8 @@ class FailurePolicy(ApiModel):
     window_seconds: Seconds | None = None
     """Seconds from a counted failure after which counting restarts at 0. Default: the whole job is one window."""
     rules: Annotated[list[FailureRule], Field(max_length=32), ATOMIC] = []
-    """Rules in order; the first match decides. Default: fail on exit code 78, restart on any other failure."""
+    """Rules in order; the first match decides. Default: fail on exit code 78 (a retry cannot help), restart on
+    any other failure."""
 
 
 class NodeLoss(ApiModel):
@@ -180,7 +182,8 @@ class JobSpec(ApiModel):
     priority_class_name: OptionalName = ""
     """PriorityClass of the pods."""
     pending_deadline_seconds: Seconds = 3600
-    """Seconds until all pods of a stage must be scheduled and started; then all are deleted and retried later."""
+    """Seconds until all trainer pods, and one pod of each other role, must be scheduled and started. Then all are
+    deleted and retried later."""
     active_deadline_seconds: Seconds | None = None
     """Seconds from start or resume after which the job fails. Default: none."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None

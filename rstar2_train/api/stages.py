@@ -127,7 +127,7 @@ class GRPODefaults(ApiModel):
     # defaults. This overlay is the one exception to the rule that the stored object shows every default.
 
     data: Text | None = None
-    """Problems: a JSONL or Parquet file of rows `{id, problem, answer}`."""
+    """Problems: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`."""
     data_from: Name | None = None
     """Earlier Filter stage whose kept problems are the training data, instead of `data`."""
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -233,7 +233,7 @@ class FilterStage(ApiModel):
     """Removal of problems that the current policy always solves (paper §4.3: 8 of 8 samples)."""
 
     data: Text
-    """Problems to filter: JSONL or Parquet of `{id, problem, answer}`."""
+    """Problems to filter: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`."""
     samples: Annotated[int, Field(ge=1, le=1024)] = 8
     """Rollouts per problem."""
     drop_solved: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -248,7 +248,7 @@ class BenchmarkSpec(ApiModel):
     name: Name
     """Name in the report and in MLflow; unique in the stage."""
     data: Text
-    """JSONL or Parquet of `{id, problem, answer}`; rows may have `slice` and `hard`."""
+    """Problems: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`, with optional `slice`, `hard`."""
 
 
 class EvaluateStage(ApiModel):
