@@ -6,6 +6,7 @@ Shared by the stages Filter and Evaluate and by validation runs.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.rollout.collector import MAX_LOST_FRACTION, collect_trajectories
 from rstar2_train.rollout.context import RolloutContext
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.trajectory import LostTo, Trajectory
 
 SampleKey = tuple[str, int]
 """Problem id and sample number, from 0."""
@@ -62,9 +63,14 @@ async def sample_missing(
     return [results[problem.id, sample] for problem, sample in request.pairs]
 
 
-def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> str:
-    """Return an error message if more than `MAX_LOST_FRACTION` of the samples were lost, else "". Pure."""
+def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> tuple[LostTo | None, str]:
+    """Return the main cause and an error message if more than `MAX_LOST_FRACTION` of the samples were lost. Pure.
+
+    The main cause is that of the most lost samples, the earlier one of two equal ones. The message is "" otherwise.
+    """
     lost = [row for row in rows if row.failed]
     if len(lost) <= MAX_LOST_FRACTION * len(rows):
-        return ""
-    return f"{len(lost)} of {len(rows)} samples were lost to infrastructure failures; first error: {lost[0].error}"
+        return None, ""
+    ((cause, count),) = Counter(row.lost_to for row in lost).most_common(1)
+    error = next(row.error for row in lost if row.lost_to == cause)
+    return cause, f"{len(lost)} of {len(rows)} samples were lost, {count} to the {cause}; first error: {error}"

@@ -311,10 +311,9 @@ class RolloutSession:
 
 
 def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None:
-    """Raise StageFailed when infrastructure lost too many rollouts; the first lost one decides the reason."""
-    message = too_many_lost(rollouts)
+    """Raise StageFailed when too many rollouts were lost; the cause of the most of them decides the reason."""
+    lost_to, message = too_many_lost(rollouts)
     if message:
-        lost_to = next(rollout.lost_to for rollout in rollouts if rollout.failed)
         reason = _FAILURE_REASONS.get(lost_to, "EngineUnavailable")
         raise StageFailed(reason, message, retryable=lost_to != "checker")
 

@@ -109,6 +109,19 @@ def test_check_lost_names_the_failed_service(lost_to: LostTo, reason: str) -> No
     assert (caught.value.reason, caught.value.retryable) == (reason, True)
 
 
+def test_check_lost_names_the_main_cause() -> None:
+    """One rollout that the checker lost first does not end a job whose engines were away."""
+    rollouts = [Trajectory("p", sample, [1]) for sample in range(8)]
+    rollouts[0].mark_lost("checker", RuntimeError("exit 1"))
+    for rollout in rollouts[5:]:
+        rollout.mark_lost("engine", RuntimeError("connection refused"))
+    with pytest.raises(
+        StageFailed, match="4 of 8 samples were lost, 3 to the engine; first error: engine: co"
+    ) as caught:
+        _check_lost(rollouts)
+    assert (caught.value.reason, caught.value.retryable) == ("EngineUnavailable", True)
+
+
 def test_check_lost_accepts_a_quarter() -> None:
     """Up to a quarter of the rollouts may be lost."""
     rollouts = [Trajectory("p", sample, [1]) for sample in range(4)]
