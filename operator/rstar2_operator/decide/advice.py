@@ -42,8 +42,8 @@ ADVICE = {
     "taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node).",
     "NodeUnhealthy": "Check the node. A new attempt leaves it only if it is cordoned: kubectl cordon {node}. With "
     "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
-    "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix. To restart such attempts "
-    "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
+    "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix --tail=-1. To restart such "
+    "attempts automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
     JUDGE_UNREACHABLE: "Its pods are ready, so check NetworkPolicies of other owners, DNS, and the endpoints of the "
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
     NO_STORE: "Training continues; the uploads are repeated. Check the server of spec.storage.url, and the "
@@ -57,7 +57,7 @@ ADVICE = {
     "JobSuspended": "Set spec.suspend of this Job to false. If Kueue has set it, give Kueue the right to read "
     "AgenticRLJobs (kueue.enabled in the chart).",
     "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
-    "batch.kubernetes.io/job-name={pod} --prefix",
+    "batch.kubernetes.io/job-name={pod} --prefix --tail=-1",
 }
 """Reason -> what to do."""
 _REJECTED_WORKLOAD = (

@@ -16,7 +16,7 @@ from rstar2_operator.observed import Object, ObservedJob, job_finished_at, label
 JUDGE_ROLES = frozenset({"redis", "judge", "executor"})
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service", "PodDisruptionBudget"})
 KEPT_ATTEMPTS = 3
-"""Finished attempts per stage whose Job, and therefore log, is kept."""
+"""Finished attempts per stage whose Job is kept, and with it the log as long as Kubernetes keeps the pods."""
 
 
 def prunable(
