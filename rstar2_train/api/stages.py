@@ -248,7 +248,8 @@ class BenchmarkSpec(ApiModel):
     name: Name
     """Name in the report and in MLflow; unique in the stage."""
     data: Text
-    """Problems: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`, with optional `slice`, `hard`."""
+    """Problems: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`, with optional `slice`, `hard`.
+    """
 
 
 class EvaluateStage(ApiModel):
