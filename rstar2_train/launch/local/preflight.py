@@ -40,7 +40,7 @@ from rstar2_train.utils.files import write_atomically
 MIN_FREE_BYTES = 512 * 2**20
 """Free disk space in bytes below which nothing is started."""
 LOW_BYTES = 128 * 2**20
-"""Free disk space in bytes below which a run stops, while a checkpoint and a report still fit."""
+"""Free disk space in bytes below which a run stops, while a report and the checkpoint of a small model still fit."""
 
 
 class PreflightError(Exception):
