@@ -167,7 +167,7 @@ class JobState:
 
     @property
     def start_file(self) -> Path:
-        """Start time of the job in a cluster, and its UID; `rstar2 run` uses `seconds_file` instead."""
+        """Start time of the job in a cluster, and its UID; `rstar2 run` needs only `seconds_file`."""
         return self.root / "start.json"
 
     @property
@@ -192,7 +192,7 @@ class JobState:
 
     @property
     def seconds_file(self) -> Path:
-        """Seconds that `rstar2 run` has run the job, summed over its runs."""
+        """Seconds that the job has run: the sum over its runs, in a cluster the time from its start to its report."""
         return self.root / "seconds.json"
 
     def seconds(self) -> float:

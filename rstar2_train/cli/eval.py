@@ -12,8 +12,7 @@ from rstar2_train.cli.evaluation_options import EPILOG as SHARED_EPILOG
 from rstar2_train.cli.evaluation_options import add_options, print_note, run_command, sampling_exit_code
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from rstar2_train.cli.run_view import TerminalRunView
     from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 
 NAME = "eval"
@@ -59,15 +58,15 @@ def main(args: argparse.Namespace) -> int:
     return run_command(NAME, args, partial(_evaluate, args))
 
 
-def _evaluate(args: argparse.Namespace, request: EvalRequest, console: Console) -> int:
+def _evaluate(args: argparse.Namespace, request: EvalRequest, view: TerminalRunView) -> int:
     from rstar2_train.cli.evaluation_tables import EvaluationTables
     from rstar2_train.launch.evaluation import evaluate as flow
 
     evaluation = flow.prepare_evaluation(request, args.benchmark, data=args.data)
-    print_note(console, evaluation.measurement.note)
+    print_note(view, evaluation.measurement.note)
     out = args.out or evaluation.out
     flow.check_out(out)
-    result = flow.evaluate(evaluation, console, out=out)
+    result = flow.evaluate(evaluation, view, out=out)
     table_console().print(EvaluationTables(result))
     print(f"report   {out / flow.PAGE}\nfigures  {out / flow.REPORT}\nsamples  {out / flow.TRAJECTORIES}")
     if args.mlflow:

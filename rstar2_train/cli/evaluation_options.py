@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rstar2_train.cli.common import add_base_option, fail
+from rstar2_train.cli.run_view import TerminalRunView
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.options import ACCELERATORS, count
 
@@ -62,13 +63,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_command(
     name: str,
     args: argparse.Namespace,
-    work: Callable[[EvalRequest, Console], int],
+    work: Callable[[EvalRequest, TerminalRunView], int],
     *,
     own: Sequence[str] = (),
 ) -> int:
     """Run the work of the command `name`; print its errors and return its exit code.
 
-    `work`: takes the options, and the console of progress and notes. `own`: further options of the command that replace
+    `work`: takes the options, and the view of progress and notes. `own`: further options of the command that replace
     a stage's settings.
     """
     from rstar2_train.api.contracts import ExitCode
@@ -93,7 +94,7 @@ def run_command(
             accelerator=ACCELERATORS[args.accelerator] if args.accelerator else None,
             state=args.state,
         )
-        return work(request, Console(stderr=True))
+        return work(request, TerminalRunView(Console(stderr=True)))
     except PreflightError as error:
         return fail(name, str(error))
     except OSError as error:
@@ -106,10 +107,10 @@ def run_command(
         return ExitCode.SUSPENDED
 
 
-def print_note(console: Console, note: str) -> None:
+def print_note(view: TerminalRunView, note: str) -> None:
     """Print the note of a measurement; nothing if it is empty."""
     if note:
-        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        view.print_line(note, "warning")
 
 
 def sampling_exit_code(name: str, *, lost: int) -> int:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from rstar2_train.cli.tables import Column, FittingTable
 from rstar2_train.evaluation.difficulty import FilterReport
 from rstar2_train.evaluation.figure_table import FigureTable
 from rstar2_train.evaluation.records import Evaluation, Figures
 from rstar2_train.evaluation.result import benchmark_rows, format_number, plugin_tables
-from rstar2_train.launch.tables import Column, FittingTable
 
 BAR = 32
 """Length of the longest bar, in characters."""

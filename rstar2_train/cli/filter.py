@@ -13,8 +13,7 @@ from rstar2_train.cli.evaluation_options import add_options, print_note, run_com
 from rstar2_train.utils.options import count
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from rstar2_train.cli.run_view import TerminalRunView
     from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 
 NAME = "filter"
@@ -54,16 +53,16 @@ def main(args: argparse.Namespace) -> int:
     return run_command(NAME, args, partial(_filter, args), own=["drop_solved"])
 
 
-def _filter(args: argparse.Namespace, request: EvalRequest, console: Console) -> int:
+def _filter(args: argparse.Namespace, request: EvalRequest, view: TerminalRunView) -> int:
     from rstar2_train.cli.evaluation_tables import filter_table
     from rstar2_train.launch.evaluation import filter as flow
 
     filtering = flow.prepare_filter(request, args.problems)
-    print_note(console, filtering.measurement.note)
+    print_note(view, filtering.measurement.note)
     out = flow.kept_path(args.out, default=filtering.out)
     if out.exists() and out.samefile(args.problems):
         return fail(NAME, f"--out {out} is the input file. Pass a different --out.")
-    report = flow.run_filter(filtering, console, out=out)
+    report = flow.run_filter(filtering, view, out=out)
     table_console().print(filter_table(report))
     if not report.kept:
         return fail(

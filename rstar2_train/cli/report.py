@@ -21,8 +21,8 @@ def add_arguments(commands: Subparsers) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
     from rstar2_train.api.state_dir import JobState
+    from rstar2_train.cli.report_tables import ReportTables
     from rstar2_train.evaluation.job_report import build_report
-    from rstar2_train.launch.report_tables import ReportTables
 
     state = JobState(args.state / args.job)
     if not state.job_file.exists():

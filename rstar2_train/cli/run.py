@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
+from rstar2_train.cli.run_view import TerminalRunView
 
 NAME = "run"
 DESCRIPTION = """Run the curriculum of a manifest on this machine: judge, engines, trainer and tracking as child
@@ -36,7 +37,7 @@ def run_manifest(file: Path, *, state_root: Path, name: str) -> int:
 
     add_tools_to_path()
     try:
-        return run(file, state_root=state_root, console=table_console())
+        return run(file, state_root=state_root, view=TerminalRunView(table_console()))
     except PreflightError as error:
         return fail(name, str(error))
     except OSError as error:

@@ -8,7 +8,6 @@
 - `pod`: the programs in a job's pods, which the operator starts.
 - `source_errors`: the checks of the files that a job names, before it starts.
 - `state_upload`: the state of a job in a bucket, for `local` and `pod`.
-- `report_tables`, `tables`: the tables of a job's report, and tables that fit any terminal.
 
     cli -> evaluation.{evaluate,filter} -> local.run -> local.services -> Supervisor -> orchestrator, engines, judge
     operator -> Job -> `python -m rstar2_train.launch.pod` -> Ray, orchestrator

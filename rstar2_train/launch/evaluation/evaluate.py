@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
-from rich.console import Console
 
 from rstar2_train.api.stages import BenchmarkSpec, EvaluateStage, Sampling, Stage
 from rstar2_train.data.problems import DataError
@@ -28,6 +27,7 @@ from rstar2_train.launch.evaluation.measure import measured
 from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_one_stage_job
 from rstar2_train.launch.evaluation.settings import adjusted, base_job
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.run_view import RunView
 from rstar2_train.tracking.shipper import ShippingProgress, ship
 from rstar2_train.tracking.tracker import JOB, Tracker
 
@@ -89,7 +89,7 @@ def prepare_evaluation(request: EvalRequest, benchmarks: Sequence[str], *, data:
     return PreparedEvaluation(make_one_stage_job(request, base, task), {problem.id: name for name, problem in problems})
 
 
-def evaluate(evaluation: PreparedEvaluation, console: Console, *, out: Path) -> Evaluation:
+def evaluate(evaluation: PreparedEvaluation, view: RunView, *, out: Path) -> Evaluation:
     """Generate the missing samples, compute all figures and write the report into `out`.
 
     An older report is replaced only when the new one is complete. Raises as `measure.measured` does.
@@ -110,7 +110,7 @@ def evaluate(evaluation: PreparedEvaluation, console: Console, *, out: Path) -> 
         )
         save_evaluation(measurement.folder, result, cache.trajectories())
 
-    with measured(measurement, console, save=save, with_trajectories=True) as folder, _temporary_folder(out) as new:
+    with measured(measurement, view, save=save, with_trajectories=True) as folder, _temporary_folder(out) as new:
         for source, name in (
             (folder.evaluation_trajectories, TRAJECTORIES),
             (folder.evaluation_page, PAGE),

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from rstar2_train.api.stages import FilterStage, Sampling, Stage
 from rstar2_train.data.problems import DataError, read_problems
 from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport, build_filter_report, save_filter
@@ -23,6 +21,7 @@ from rstar2_train.launch.evaluation.measure import MeasurementFailed, measured
 from rstar2_train.launch.evaluation.one_stage_job import EvalRequest, EvalTask, OneStageJob, make_one_stage_job
 from rstar2_train.launch.evaluation.settings import adjusted, base_job
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.run_view import RunView
 from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_filters"
@@ -84,7 +83,7 @@ def prepare_filter(request: EvalRequest, file: Path) -> PreparedFilter:
     return PreparedFilter(make_one_stage_job(request, base, task), file, settings.drop_solved)
 
 
-def run_filter(filtering: PreparedFilter, console: Console, *, out: Path) -> FilterReport:
+def run_filter(filtering: PreparedFilter, view: RunView, *, out: Path) -> FilterReport:
     """Generate the missing samples; write the kept problems as `out` and the report next to it.
 
     If no problem is kept, nothing is written. Raises as `measure.measured` does.
@@ -106,7 +105,7 @@ def run_filter(filtering: PreparedFilter, console: Console, *, out: Path) -> Fil
         save_filter(measurement.folder, report, measurement.problems)
 
     try:
-        with measured(measurement, console, save=save, with_trajectories=False) as folder:
+        with measured(measurement, view, save=save, with_trajectories=False) as folder:
             report = _read_report(folder.filter_report_file)
             if report.kept:
                 write_record(report_path(out), report)

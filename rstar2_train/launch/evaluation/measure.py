@@ -15,8 +15,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-
 from rstar2_train.api.contracts import ExitCode, Outcome, write_model
 from rstar2_train.api.state_dir import StageState
 from rstar2_train.evaluation.sample_cache import SampleCache
@@ -26,6 +24,7 @@ from rstar2_train.evaluation.settings import sample_file
 from rstar2_train.launch.evaluation.one_stage_job import OneStageJob
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.run import LocalRun, RunEnd, prepare_machine
+from rstar2_train.launch.local.run_view import RunView
 from rstar2_train.launch.running_services import check_judge
 from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.leftovers import stop_leftovers
@@ -47,7 +46,7 @@ class MeasurementFailed(Exception):
 
 @contextmanager
 def measured(
-    measurement: OneStageJob, console: Console, *, save: SaveResults, with_trajectories: bool
+    measurement: OneStageJob, view: RunView, *, save: SaveResults, with_trajectories: bool
 ) -> Iterator[StageState]:
     """Generate the missing samples; yield the stage's folder with its results, locked while the caller uses it.
 
@@ -67,25 +66,25 @@ def measured(
         ) as cache:
             saved = cache.load(request)
             if saved:
-                console.print(f"Resuming: {len(saved)} of {len(request.pairs)} samples already done", highlight=False)
+                view.print_line(f"Resuming: {len(saved)} of {len(request.pairs)} samples already done")
             if complete := len(saved) == len(request.pairs):
                 save([saved[problem.id, sample] for problem, sample in request.pairs], cache)
         if not complete:
-            _run(measurement, console)
+            _run(measurement, view)
         yield measurement.folder
 
 
-def _run(measurement: OneStageJob, console: Console) -> None:
+def _run(measurement: OneStageJob, view: RunView) -> None:
     """Run the stage. Raises MeasurementFailed unless it ends well."""
     job = measurement.state.job()
     if measurement.running.judge and job.spec.needs_judge:
         asyncio.run(check_judge(measurement.running.judge, token=measurement.running.judge_token))
-    packages = prepare_machine(job, measurement.state, console, running=measurement.running)
+    packages = prepare_machine(job, measurement.state, view, running=measurement.running)
     measurement.folder.outcome_file.unlink(missing_ok=True)  # that of a smaller measurement
     local = LocalRun(
         job,
         measurement.state,
-        console,
+        view,
         packages=packages,
         title=f"rstar2 {job.metadata.name}: {measurement.model}",
         running=measurement.running,

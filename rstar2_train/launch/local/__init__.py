@@ -4,10 +4,10 @@
 - `upload`: the state of a run in a bucket (`launch/state_upload.py`), with errors before anything starts.
 - `services`: command lines and probes of the child processes.
 - `run`: the stages, their attempts, suspend and resume, the report.
-- `terminal_view`: the live view of a run.
+- `run_view`: the interface of the output of a run (`cli/run_view.py` has the terminal's).
 
     cli/run.py -> run -> preflight
                    |---> upload -> storage
                    |---> services -> Supervisor -> judge, engines, orchestrator, tracking
-                   `---> terminal_view <- files in the state folder
+                   `---> run_view <- cli/run_view.py
 """

@@ -7,7 +7,7 @@ eval` and `rstar2 filter` run a job of one stage (`launch/evaluation/measure.py`
     run -> preflight (manifest, machine, sources) -> LocalRun.main
              |- Supervisor: redis, judge-api, judge-worker, engine-N, tracking      (services.py)
              |- one orchestrator per attempt -> failure policy -> next attempt or next stage
-             `- terminal_view.watch, then the report
+             `- RunView: progress, then the report           (run_view.py)
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 from rstar2_train.api.contracts import ExitCode, Outcome
 from rstar2_train.api.failure_policy import CountedRestarts, FailureDecision, after_attempt
@@ -34,10 +33,9 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import JobReport, build_report, write_report
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.devices import DeviceAssignment
+from rstar2_train.launch.local.run_view import RunView
 from rstar2_train.launch.local.services import NONE_RUNNING, RunningServices, Services
-from rstar2_train.launch.local.terminal_view import watch
 from rstar2_train.launch.local.upload import check, open_upload
-from rstar2_train.launch.report_tables import ReportTables
 from rstar2_train.launch.state_upload import StateUpload
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
@@ -53,45 +51,42 @@ LAST_METRICS_SECONDS = 20.0
 """How long the end of a run waits for the tracking server. Metrics that were not sent stay in the journal."""
 
 
-def run(manifest: Path, *, state_root: Path, console: Console) -> int:
+def run(manifest: Path, *, state_root: Path, view: RunView) -> int:
     """Run a manifest to its end and return the exit code. Raises PreflightError.
 
     `state_root`: folder of the state folders of all jobs.
     """
     job, warnings = preflight.read_job(manifest)
-
-    def warn(message: str) -> None:
-        console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
-
+    warn = partial(view.print_line, tone="warning")
     for warning in warnings:
         warn(str(warning))
     state = JobState((state_root / job.metadata.name).resolve())
     with preflight.locked(state):
         upload = open_upload(job, state, warn=warn)
-        packages = prepare_machine(job, state, console)
+        packages = prepare_machine(job, state, view)
         if _pending(job, state):
-            console.print("Preparing data and base model ...", style="dim")
+            view.print_line("Preparing data and base model ...", "progress")
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
         local = LocalRun(
-            resolved, state, console, packages=packages, title=f"rstar2 run: {job.metadata.name}", upload=upload
+            resolved, state, view, packages=packages, title=f"rstar2 run: {job.metadata.name}", upload=upload
         )
         for note in (*notes, *local.notes):
             warn(note)
         check(upload)
         if not _pending(resolved, state):
-            console.print(f"Job {job.metadata.name} is already complete.", style="green")
+            view.print_line(f"Job {job.metadata.name} is already complete.", "success")
         end = asyncio.run(local.main())
         unpublished = upload.finish() if upload is not None else ""
-        _conclude(end, resolved, state, console)
+        _conclude(end, resolved, state, view)
         if unpublished:
-            console.print(f"FAILED: {unpublished}", style="red", markup=False, highlight=False, soft_wrap=True)
+            view.print_line(f"FAILED: {unpublished}", "failure")
             return 1
         return {"completed": ExitCode.DONE, "suspended": ExitCode.SUSPENDED}.get(end.ending, 1)
 
 
 def prepare_machine(
-    job: AgenticRLJob, state: JobState, console: Console, *, running: RunningServices = NONE_RUNNING
+    job: AgenticRLJob, state: JobState, view: RunView, *, running: RunningServices = NONE_RUNNING
 ) -> Path | None:
     """Check the machine, install the sandbox's packages, and stop processes that a killed run left behind.
 
@@ -101,7 +96,7 @@ def prepare_machine(
     preflight.check_machine(job.spec.executor if starts_judge else None, state)
     packages = None
     if job.spec.judge.packages and starts_judge:
-        console.print("Preparing the packages of the sandbox ...", style="dim")
+        view.print_line("Preparing the packages of the sandbox ...", "progress")
         packages = preflight.prepare_packages(job.spec.judge, state)
     stop_leftovers(state.children_file)
     return packages
@@ -126,7 +121,7 @@ class LocalRun:
         self,
         job: AgenticRLJob,
         state: JobState,
-        console: Console,
+        view: RunView,
         *,
         packages: Path | None,
         title: str,
@@ -137,13 +132,13 @@ class LocalRun:
     ) -> None:
         """Choose devices and ports. Raises PreflightError if the devices do not suffice.
 
-        `packages`: folder of the sandbox's packages. `title`: of the terminal view. `orchestrator_options`: added to
+        `packages`: folder of the sandbox's packages. `title`: of the progress. `orchestrator_options`: added to
         the command line of each orchestrator. `ships`: whether the journal is sent to MLflow. `upload`: publishes the
         state to a bucket; None: the folder is the only copy.
         """
         self._job = job
         self._state = state
-        self._console = console
+        self._view = view
         self._title = title
         self._options = orchestrator_options
         self._ships = ships
@@ -194,15 +189,8 @@ class LocalRun:
             tracker.start_job(job.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
             tracker.log_artifact("", state.manifest_file)
             view_stop = asyncio.Event()
-            view = asyncio.create_task(
-                watch(
-                    state,
-                    stop=view_stop,
-                    health=self._health,
-                    title=self._title,
-                    console=self._console,
-                    started=self._started,
-                )
+            following = asyncio.create_task(
+                self._view.follow(state, title=self._title, started=self._started, health=self._health, stop=view_stop)
             )
             ending: Ending = "failed"
             try:
@@ -211,7 +199,7 @@ class LocalRun:
                 self._failure = str(error)
             finally:
                 view_stop.set()
-                await view
+                await following
                 await self._close(tracker, ending)
         return ending
 
@@ -219,7 +207,7 @@ class LocalRun:
         return self._supervisor.health() | (self._upload.health() if self._upload is not None else {})
 
     def _warn(self, message: str) -> None:
-        self._console.print(message, style="yellow", highlight=False, markup=False)
+        self._view.print_line(message, "warning")
 
     def _on_stop(self) -> None:
         """Suspend on the first request; kill the orchestrator on the second. Its last checkpoint is on disk."""
@@ -348,32 +336,27 @@ class LocalRun:
         write_atomically(self._state.seconds_file, json.dumps(self._seconds))
 
 
-def _conclude(end: RunEnd, job: AgenticRLJob, state: JobState, console: Console) -> None:
+def _conclude(end: RunEnd, job: AgenticRLJob, state: JobState, view: RunView) -> None:
     """Print the report, its files, and the cause of a failure."""
-    console.print()
-    console.print(ReportTables(end.report))
+    view.print_report(end.report)
     shipped = shipper.progress(state.root)
     if not shipped.complete:
-        console.print(
+        view.print_line(
             f"MLflow does not have all metrics yet ({shipped.error or 'still sending'}). They are saved: "
             f"`rstar2 track {job.metadata.name}` sends the rest.",
-            style="yellow",
-            markup=False,
+            "warning",
         )
     if shipped.rejection_message:
-        console.print(shipped.rejection_message, style="yellow", markup=False)
-    for line in (
-        f"report   {_relative(state.report_file)}",
-        f"logs     {_relative(state.logs)}",
-        f"metrics  {ui_command(state.root)}",
-    ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        view.print_line(shipped.rejection_message, "warning")
+    view.print_line(f"report   {_relative(state.report_file)}")
+    view.print_line(f"logs     {_relative(state.logs)}")
+    view.print_line(f"metrics  {ui_command(state.root)}")
     if end.ending == "suspended":
-        console.print("Suspended. Run the same command to resume.", style="yellow", highlight=False, markup=False)
+        view.print_line("Suspended. Run the same command to resume.", "warning")
     if end.ending == "failed":
         excerpt, _, cause = end.failure.rpartition("\n")
-        console.print(excerpt, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"FAILED: {cause}", style="red", markup=False, highlight=False, soft_wrap=True)
+        view.print_line(excerpt)
+        view.print_line(f"FAILED: {cause}", "failure")
 
 
 def _pending(job: AgenticRLJob, state: JobState) -> list[Stage]:

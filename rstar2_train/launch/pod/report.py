@@ -1,29 +1,28 @@
 """The last pod of a job: writes the report, closes the MLflow run and sends the unsent tracking events.
 
-Prints the table of stages, so that `kubectl logs job/<job>-report` shows the result of the job.
+Prints the tables of `rstar2 report`, so that `kubectl logs job/<job>-report` shows the result of the job.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
-from rstar2_train.api.contracts import ExitCode, StageFailed
+from rstar2_train.api.contracts import ExitCode, StageFailed, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import build_report, write_report
 from rstar2_train.launch.pod.bucket import PodBucket
-from rstar2_train.launch.report_tables import ReportTables
 from rstar2_train.storage.pod_starts import report_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.tracking.shipper import ship
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils.files import write_atomically
 
-WIDTH = 120
 BUCKET_SECONDS = 60.0
 """How long the requests to the bucket are repeated."""
 SHIP_SECONDS = 150.0
@@ -46,9 +45,12 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
 
 
 def _write(job: AgenticRLJob, state: JobState, ending: Literal["completed", "failed", "deleted"]) -> ExitCode:
-    result = build_report(state.root, job, seconds=_seconds(state))
-    path = write_report(state.root, result)
-    Console(width=WIDTH).print(ReportTables(result))
+    if not state.job_file.exists():  # no stage has started
+        write_model(state.job_file, job)
+    write_atomically(state.seconds_file, json.dumps(_seconds(state)))
+    path = write_report(state.root, build_report(state.root, job, seconds=state.seconds()))
+    command = [sys.executable, "-m", "rstar2_train.cli", "report", state.root.name, "--state", str(state.root.parent)]
+    subprocess.run(command, check=False)
     tracker = Tracker.for_job(job, state.root)
     tracker.log_artifact("", path)
     tracker.end_job(ending)

@@ -219,9 +219,12 @@ def test_launch_recreated_job_uses_its_storage(pods: Pods) -> None:
 
 
 def test_report_closes_the_mlflow_runs(pods: Pods) -> None:
-    """All runs are finished, and the report has the outcome of the stage."""
+    """All runs are finished, and the report has the outcome of the stage; the pod's log has its tables."""
+    before = len(pods.log.read_text())
     assert pods.run("report", "--ending", "completed") == ExitCode.DONE
-    assert json.loads(pods.state.report_file.read_text())["stages"][0]["outcome"] == "completed"
+    report = json.loads(pods.state.report_file.read_text())
+    assert report["stages"][0]["outcome"] == "completed" and report["seconds"] == pods.state.seconds() > 0
+    assert "done" in pods.log.read_text()[before:].partition("outcome")[2]
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{pods.state.mlflow_database}")

@@ -4,8 +4,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
+from rstar2_train.cli.report_tables import ReportTables, slice_table
 from rstar2_train.evaluation.records import JobReport, SliceMetrics, StageReport
-from rstar2_train.launch.report_tables import ReportTables, slice_table
 
 FAMILIES = [f"family-{number:02d}-of-a-data-set-with-a-long-name" for number in range(16)]
 STAGES = ["sft", "rl-1", "rl-2-with-longer-responses-and-hard-problems", "rl-3", "rl-4", "eval"]

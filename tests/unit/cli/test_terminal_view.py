@@ -11,7 +11,7 @@ from rich.console import Console
 from rstar2_train.api.contracts import AttemptRecord, CheckpointRef, Outcome, Progress, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.launch.local.terminal_view import StageView, View, clock, line, read_view, render, sparkline, watch
+from rstar2_train.cli.terminal_view import StageView, View, clock, line, read_view, render, sparkline, watch
 from rstar2_train.utils.files import write_atomically
 
 

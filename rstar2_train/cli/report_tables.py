@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from rstar2_train.cli.tables import Column, ColumnGroups, FittingTable
 from rstar2_train.evaluation.job_report import format_duration
 from rstar2_train.evaluation.records import JobReport, SliceMetrics, StageReport
-from rstar2_train.launch.tables import Column, ColumnGroups, FittingTable
 
 
 @dataclass(frozen=True, slots=True)
