@@ -223,7 +223,7 @@ def test_report_closes_the_mlflow_runs(pods: Pods) -> None:
     before = len(pods.log.read_text())
     assert pods.run("report", "--ending", "completed") == ExitCode.DONE
     report = json.loads(pods.state.report_file.read_text())
-    assert report["stages"][0]["outcome"] == "completed" and report["seconds"] == pods.state.seconds() > 0
+    assert report["stages"][0]["outcome"] == "completed" and report["seconds"] == round(pods.state.seconds(), 3) > 0
     assert "done" in pods.log.read_text()[before:].partition("outcome")[2]
     from mlflow.tracking import MlflowClient
 
