@@ -45,12 +45,13 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
 
 
 def _write(job: AgenticRLJob, state: JobState, ending: Literal["completed", "failed", "deleted"]) -> ExitCode:
-    if not state.job_file.exists():  # no stage has started
-        write_model(state.job_file, job)
-    write_atomically(state.seconds_file, json.dumps(_seconds(state)))
+    write_model(state.job_file, job)
+    if state.start_file.exists():
+        start = json.loads(state.start_file.read_text(encoding="utf-8"))["at"]
+        write_atomically(state.seconds_file, json.dumps(time.time() - float(start)))
     path = write_report(state.root, build_report(state.root, job, seconds=state.seconds()))
     command = [sys.executable, "-m", "rstar2_train.cli", "report", state.root.name, "--state", str(state.root.parent)]
-    subprocess.run(command, check=False)
+    subprocess.run(command, check=False)  # an error of it is in the log, and the report is written
     tracker = Tracker.for_job(job, state.root)
     tracker.log_artifact("", path)
     tracker.end_job(ending)
@@ -62,10 +63,3 @@ def _write(job: AgenticRLJob, state: JobState, ending: Literal["completed", "fai
     if shipped.rejection_message:
         print(shipped.rejection_message)
     return ExitCode.DONE
-
-
-def _seconds(state: JobState) -> float:
-    """Return the wall-clock time since the start of the job; 0 if it has not started."""
-    if not state.start_file.exists():
-        return 0.0
-    return time.time() - float(json.loads(state.start_file.read_text(encoding="utf-8"))["at"])

@@ -31,7 +31,7 @@ WAIT_SECONDS = 900
 WAITING = "waiting for the head at"
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 SFT = {
-    "data": "generated://tiny-smoke/sft.jsonl", "epochs": 1, "batchSize": 8, "maxTokens": 256,
+    "data": "generated://tiny-smoke/sft.jsonl", "epochs": 2, "batchSize": 8, "maxTokens": 256,
     "checkpointEverySteps": 500,
 }  # fmt: skip
 
