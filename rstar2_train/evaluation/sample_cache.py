@@ -26,6 +26,8 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.journal import Event, Journal, read_entries
 
+_FIELDS = {field.name for field in dataclasses.fields(SampleResult)}
+
 
 def sample_cache_key(prompt_id: str, prompt_ids: Sequence[int], gold: str, sample: int) -> str:
     """Return the key of one sample in its file. It covers the problem id, because the id seeds the sampling."""
@@ -83,8 +85,8 @@ class SampleCache:
         """Return the saved samples of the request.
 
         `slice` and `hard` come from the request's problems, because the data file may have changed since. A line that a
-        killed process left unfinished is skipped, and one whose trajectory is needed but not there: not saved, or lost
-        in a power failure.
+        killed process left unfinished is skipped, one of another version with other fields, and one whose trajectory is
+        needed but not there: not saved, or lost in a power failure.
         """
         self._problems = {problem.id: problem for problem in request.problems}
         if self._with_trajectories:
@@ -96,7 +98,7 @@ class SampleCache:
         results = {}
         for event, _ in read_entries(self._path):
             problem = problems.get(event["sample"]) if event is not None else None
-            if event is None or problem is None:
+            if event is None or problem is None or not event["scored"].keys() <= _FIELDS:
                 continue
             result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
             key = problem.id, result.sample
@@ -141,9 +143,10 @@ class SampleCache:
                 yield self._lost[key]
 
     def _has(self, place: Place) -> bool:
-        """Return whether the file has the whole trajectory of a place."""
+        """Return whether the file has the whole trajectory of a place, without columns of another version."""
         data = os.pread(self._trajectories, place.size, place.offset)
-        return len(data) == place.size and zlib.crc32(data) == place.checksum
+        is_whole = len(data) == place.size and zlib.crc32(data) == place.checksum
+        return is_whole and trajectory_store.has_known_columns(data)
 
     def _append(self, data: bytes) -> Place:
         """Append a trajectory. The results refer to it only when it is complete."""

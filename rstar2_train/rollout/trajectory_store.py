@@ -99,9 +99,8 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
 
     `columns`: the columns to read; None: all, for `from_row`.
     """
-    with _open(path, complete=columns is None) as file:
-        for batch in file.iter_batches(batch_size=BATCH, columns=columns):
-            yield from batch.to_pylist()
+    for batch in batches(path, columns):
+        yield from batch.to_pylist()
 
 
 def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -109,7 +108,7 @@ def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Rec
 
     `columns`: as in `stream`; `calls.list.element.status` reads one member of the calls.
     """
-    with _open(path) as file:
+    with _open(path, complete=columns is None) as file:
         yield from file.iter_batches(batch_size=BATCH, columns=columns)
 
 
@@ -144,10 +143,11 @@ def _open(path: Path, *, complete: bool = False) -> Iterator[pq.ParquetFile]:
                 raise TrajectoryStoreError(
                     f"{path} does not contain trajectories of format {FORMAT.decode()} (its format: {version!r})"
                 )
-            unknown = _names(file.schema_arrow) - _names(SCHEMA)
-            if complete and unknown:
+            if complete and (unknown := _names(file.schema_arrow) - _names(SCHEMA)):
                 names = ", ".join(sorted(unknown))
-                raise TrajectoryStoreError(f"a newer version wrote {path}: read it with that version (it has {names})")
+                raise TrajectoryStoreError(
+                    f"another version wrote {path}; this one has no columns of these names: {names}"
+                )
             yield file
     except (OSError, pa.ArrowInvalid) as error:
         raise TrajectoryStoreError(f"{path} cannot be read as trajectories: {error}") from error
@@ -181,6 +181,12 @@ def to_bytes(trajectory: Trajectory) -> bytes:
         writer.write_table(to_table([trajectory]))
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def has_known_columns(data: bytes) -> bool:
+    """Return whether `from_bytes` reads the data of this or another version."""
+    with pa.ipc.open_stream(data) as reader:
+        return _names(reader.schema) <= _names(SCHEMA)
 
 
 def from_bytes(data: bytes) -> Trajectory:

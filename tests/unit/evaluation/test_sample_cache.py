@@ -5,6 +5,7 @@ import resource
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rstar2_train.data.problems import Problem
@@ -12,6 +13,7 @@ from rstar2_train.evaluation.sample_cache import SampleCache, sample_cache_key, 
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest
 from rstar2_train.evaluation.settings import cache_key
+from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from tests.support.token_arrays import logprob_array, token_array
 
@@ -109,6 +111,21 @@ def test_load_without_trajectory_samples_again(tmp_path: Path) -> None:
     assert set(load(tmp_path / "s")) == {("b/1", 0), ("b/2", 0), ("b/2", 1)}
     file.unlink()
     assert load(tmp_path / "s") == {}
+
+
+def test_load_of_another_version_samples_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result with an unknown field, and a trajectory with an unknown column, are not used."""
+    with SampleCache(tmp_path / "s") as store:
+        store.add(sample(PROBLEMS[0], 0))
+        store.add(sample(PROBLEMS[0], 1))
+        monkeypatch.setattr(trajectory_store, "SCHEMA", trajectory_store.SCHEMA.append(pa.field("later", pa.int64())))
+        store.add(sample(PROBLEMS[1], 0))
+    monkeypatch.undo()
+    first, rest = (tmp_path / "s").read_text().split("\n", 1)
+    (tmp_path / "s").write_text(first.replace('"scored":{', '"scored":{"later":1,') + "\n" + rest)
+    assert '"later"' in (tmp_path / "s").read_text()
+    assert set(load(tmp_path / "s")) == {("b/1", 1)}
+    assert set(load(tmp_path / "s", with_trajectories=False)) == {("b/1", 1), ("b/2", 0)}
 
 
 def test_add_on_full_disk_raises_and_keeps_saved_samples(tmp_path: Path) -> None:
