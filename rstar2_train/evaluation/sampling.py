@@ -63,14 +63,14 @@ async def sample_missing(
     return [results[problem.id, sample] for problem, sample in request.pairs]
 
 
-def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> tuple[LostTo | None, str]:
+def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> tuple[LostTo | None, str] | None:
     """Return the main cause and an error message if more than `MAX_LOST_FRACTION` of the samples were lost. Pure.
 
-    The main cause is that of the most lost samples, the earlier one of two equal ones. The message is "" otherwise.
+    The main cause is that of the most lost samples, and the earlier one of two equal ones.
     """
     lost = [row for row in rows if row.failed]
     if len(lost) <= MAX_LOST_FRACTION * len(rows):
-        return None, ""
+        return None
     ((cause, count),) = Counter(row.lost_to for row in lost).most_common(1)
     error = next(row.error for row in lost if row.lost_to == cause)
     return cause, f"{len(lost)} of {len(rows)} samples were lost, {count} to the {cause}; first error: {error}"

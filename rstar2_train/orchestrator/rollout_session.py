@@ -311,9 +311,9 @@ class RolloutSession:
 
 
 def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None:
-    """Raise StageFailed when too many rollouts were lost; the cause of the most of them decides the reason."""
-    lost_to, message = too_many_lost(rollouts)
-    if message:
+    """Raise StageFailed when too many rollouts were lost; the cause of most of them decides the reason."""
+    if loss := too_many_lost(rollouts):
+        lost_to, message = loss
         reason = _FAILURE_REASONS.get(lost_to, "EngineUnavailable")
         raise StageFailed(reason, message, retryable=lost_to != "checker")
 
