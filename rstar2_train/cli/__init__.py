@@ -7,9 +7,9 @@
 - `main`: assembles the parser and calls the subcommand.
 - `common`: what all subcommands share: parsers, error messages, tables.
 - `evaluation_options`: options and exit codes of `eval` and `filter`.
-- `run_view`: what `run`, `eval` and `filter` print while they run; `terminal_view` is its live panel.
-- `report_tables`, `evaluation_tables`, `data_tables`, `check_view`: what `report`, `eval`, `filter`, `data` and `env
-  check` print; `tables`: tables that fit any terminal.
+- `run_view`: the output of `run`, `eval` and `filter`; `terminal_view`: its progress, as a panel or as lines.
+- `report_tables`, `evaluation_tables`, `data_tables`, `check_view`: the output of `report`, `eval`, `filter`, `data`
+  and `env check`; `tables`: tables that fit any terminal.
 
 Modules import heavy libraries only in `main`, so that `rstar2 --help` starts fast.
 """

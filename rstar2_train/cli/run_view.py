@@ -31,7 +31,7 @@ class TerminalRunView:
 
     def print_line(self, text: str, tone: Tone = "plain") -> None:
         """Print a text in the colour of its tone; the terminal breaks long lines."""
-        self.console.print(text, style=STYLES[tone], markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, style=STYLES[tone], markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def print_report(self, report: JobReport) -> None:
         """Print the tables after an empty line."""

@@ -1,6 +1,6 @@
 """Tables that fit the terminal: a narrow one omits the least important columns and names them; long names fold.
 
-report_tables.py (job), cli/evaluation_tables.py (eval, filter) -> FittingTable, ColumnGroups -> rich
+report_tables.py (job), evaluation_tables.py (eval, filter) -> FittingTable, ColumnGroups -> rich
 """
 
 from __future__ import annotations

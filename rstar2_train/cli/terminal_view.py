@@ -164,19 +164,17 @@ async def watch(
     *,
     stop: asyncio.Event,
     health: Callable[[], Mapping[str, str]],
-    title: str = "",
-    console: Console | None = None,
-    started: float | None = None,
+    title: str,
+    console: Console,
+    started: float,
 ) -> None:
     """Display the job until `stop` is set, then once more. `health`: called at every refresh."""
-    out = console or Console()
-    start = started or time.time()
     rewards = _Rewards()
-    if out.is_terminal:
-        with hidden_control_characters(), Live(console=out, refresh_per_second=4, transient=False) as live:
+    if console.is_terminal:
+        with hidden_control_characters(), Live(console=console, refresh_per_second=4, transient=False) as live:
             while True:
                 last = stop.is_set()
-                view = read_view(state, started=start, health=health(), history=rewards.values, title=title)
+                view = read_view(state, started=started, health=health(), history=rewards.values, title=title)
                 if view is not None:
                     rewards.add(view.progress)
                     live.update(render(view))
@@ -186,11 +184,12 @@ async def watch(
     printed = {""}
     while True:
         last = stop.is_set()
-        view = read_view(state, started=start, health=health())
+        view = read_view(state, started=started, health=health())
         if view is not None:
             for key, text in _lines(view):
                 if key not in printed and text:
-                    out.print(f"[{clock(view.elapsed)}] {text}", markup=False, highlight=False, soft_wrap=True)
+                    line_text = f"[{clock(view.elapsed)}] {text}"
+                    console.print(line_text, markup=False, emoji=False, highlight=False, soft_wrap=True)
                     printed.add(key)
         if last:
             return

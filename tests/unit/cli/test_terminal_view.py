@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,9 @@ def test_watch_without_terminal_prints_lines(state: JobState) -> None:
         output = io.StringIO()
         stop = asyncio.Event()
         console = Console(file=output, width=80)
-        watching = asyncio.create_task(watch(state, stop=stop, health=dict, console=console))
+        watching = asyncio.create_task(
+            watch(state, stop=stop, health=dict, title="t", console=console, started=time.time())
+        )
 
         async def until(text: str) -> None:
             while text not in output.getvalue():
@@ -170,7 +173,7 @@ def test_watch_terminal_displays_the_panel(state: JobState) -> None:
     stop = asyncio.Event()
     stop.set()
     console = Console(file=output, force_terminal=True, width=110)
-    asyncio.run(watch(state, stop=stop, health=dict, console=console))
+    asyncio.run(watch(state, stop=stop, health=dict, title="t", console=console, started=time.time()))
     assert "rl-1" in output.getvalue() and "step 10/40" in output.getvalue()
 
 
