@@ -27,7 +27,8 @@ hypothesis.settings.load_profile("any-machine")
 
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, signal.default_int_handler)
-# Torch in the tests' own process: as the ranks do (rstar2_train/trainer/actors.py), because other parts run next to it.
+# Torch's threads spin as shortly as those of a rank (rstar2_train/trainer/actors.py), here and in all child processes,
+# because other parts of `make test` run next to them.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 REQUIRE_ALL = os.environ.get("RSTAR2_REQUIRE_ALL") == "1"
 GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
