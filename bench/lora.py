@@ -6,8 +6,10 @@
 
 - `pass_at_1`: {full, r8, r32}: held-out pass@1 after the first GRPO stage of examples/tiny.yaml, one value per seed.
   All start from the same SFT model; the learning rate of an adapter is ten times that of the whole model.
-- `importance_ratio`: mean ratio of the trainer's probability of a token to the engine's, in each update of a stage of
-  rank 32 with `maxStaleness: 4`.
+- `engine_error`: mean |log p of the trainer − log p of the engine| in each update of a stage of rank 32 with
+  `maxStaleness: 4`, over the tokens that the trainer's own version sampled; an update without such tokens is omitted.
+- `importance_ratio`: mean ratio, as the correction limits it, of the trainer's probability of a token to the engine's,
+  over all tokens of these updates. Older versions sampled most of them, so that it has the policy's progress too.
 - `bytes_vs_file`, `bytes_vs_model`, `seconds`: an update of a real engine with an adapter of rank 8, on a model of more
   than 0.1 billion parameters: its bytes next to those of the adapter's file and of the model, and the median of its
   seconds: the adapter is written, loaded, verified and probed. `memory_vs_full`: peak memory of the trainer (float32 on
@@ -114,15 +116,19 @@ def pass_at_1(variant: str, seed: int, state: Path, *, quick: bool) -> float:
     return float(next(stage for stage in report["stages"] if stage["name"] == "rl")["pass_at_1"])
 
 
-def importance_ratios(state: Path, *, quick: bool) -> list[float]:
-    """Return the mean ratio of each update of a stage with staleness; a step without an update has none."""
+def gaps(state: Path, *, quick: bool) -> dict[str, list[float]]:
+    """Return `engine_error` and `importance_ratio` of the updates of a stage with staleness."""
     path = write_stage("ratio", 32, 0, state, quick=quick, staleness=STALENESS)
     job = run_stage(path, 0, state)
-    ratios: dict[int, float] = {}
+    updates: dict[int, dict[str, float]] = {}
     for event, _ in read_entries(journal_file(job.root)):
         if event is not None and event["kind"] == "metrics" and "trainer/correction_mean" in event["values"]:
-            ratios[event["step"]] = event["values"]["trainer/correction_mean"]
-    return [round(ratios[step], 6) for step in sorted(ratios)]
+            updates[event["step"]] = event["values"]
+
+    def of(metric: str) -> list[float]:
+        return [round(values[metric], 6) for _, values in sorted(updates.items()) if metric in values]
+
+    return {"engine_error": of("trainer/engine_error_mean"), "importance_ratio": of("trainer/correction_mean")}
 
 
 def measure_updates(*, updates: int) -> dict[str, Any]:
@@ -207,7 +213,7 @@ def main() -> None:
     }
     full = results["pass_at_1"]["full"]
     results["standard_error_of_full"] = stdev(full) / len(full) ** 0.5 if len(full) > 1 else None
-    results["importance_ratio"] = importance_ratios(state, quick=quick)
+    results |= gaps(state, quick=quick)
     kind = "quick" if quick else "lora"
     runs = [state / f"{kind}-{name}-{seed}.yaml" for name in (*VARIANTS, "ratio") for seed in seeds]
     results["run"] = {
