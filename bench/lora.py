@@ -28,7 +28,6 @@ import json
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -44,7 +43,7 @@ import yaml
 from bench import memory
 from bench.learning import run, runs_of
 from bench.pipeline_weights import ENGINE_JOB, start_engine, train, wait_for, write_model
-from bench.provenance import ROOT, Load, describe_commit, describe_machine
+from bench.provenance import ROOT, Load, describe_command, describe_commit, describe_machine
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.lora import LoRASpec
@@ -217,7 +216,7 @@ def main() -> None:
     kind = "quick" if quick else "lora"
     runs = [state / f"{kind}-{name}-{seed}.yaml" for name in (*VARIANTS, "ratio") for seed in seeds]
     results["run"] = {
-        "command": " ".join([f"{'QUICK=1 ' if quick else ''}python -m bench.lora", *sys.argv[1:]]),
+        "command": describe_command("bench.lora"),
         "seeds": seeds,
         "minutes": round((time.monotonic() - started) / 60, 1),
         "commit": describe_commit(),

@@ -24,7 +24,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +31,7 @@ from typing import Any
 import yaml
 
 from bench.learning import error_curve, run, runs_of
-from bench.provenance import ROOT, describe_machine
+from bench.provenance import ROOT, describe_command, describe_machine
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
 from rstar2_train.rollout import trajectory_store
@@ -169,11 +168,7 @@ def main() -> None:
             paths = [write_manifest(name, mode, seed, state, quick=quick) for seed in seeds]
             figures = _by_name([measure(path, state) for path in paths])
             results.setdefault(name, {})[mode] = figures | {"seeds": seeds, "runs": runs_of(paths)}
-        short = "QUICK=1 " if quick else ""
-        results["run"] = {
-            "command": " ".join([f"{short}python -m bench.objectives", *sys.argv[1:]]),
-            "machine": describe_machine(),
-        }
+        results["run"] = {"command": describe_command("bench.objectives"), "machine": describe_machine()}
         RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     is_newest = not quick or not any(name in everything for name in NAMES)
     if is_newest and any(name in results for name in NAMES):

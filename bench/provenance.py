@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ def describe_commit() -> str:
     return subprocess.run(
         ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
+
+
+def describe_command(module: str) -> str:
+    """Return the command of this process; the folder of its jobs, `--state`, is a path of one machine."""
+    arguments = sys.argv[1:]
+    if "--state" in arguments:
+        at = arguments.index("--state")
+        del arguments[at : at + 2]
+    return " ".join([*(["QUICK=1"] if os.environ.get("QUICK") else []), f"python -m {module}", *arguments])
 
 
 def describe_machine() -> dict[str, Any]:
