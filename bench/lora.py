@@ -1,6 +1,6 @@
 """Measures LoRA next to the training of the whole model.
 
-    python -m bench.lora [--seeds 0 1 2 3 4] [--state FOLDER]
+    python -m bench.lora [--only PART] [--seeds 0 1 2 3 4] [--state FOLDER]
 
 `make bench-lora` writes bench/results/lora.json:
 
@@ -17,7 +17,7 @@
 
 `QUICK=1 make bench-lora` writes the same keys under `quick`: one seed of examples/smoke.yaml, which shows that the
 parts run, not how well they learn, and fewer updates. Complete runs stay in the state folder: an interrupted benchmark
-resumes.
+resumes. With `--only` the other results stay as they are; `run` has the last command for each part.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -61,6 +62,7 @@ from rstar2_train.weights.adapter_folder import TENSORS
 RESULTS = ROOT / "bench" / "results" / "lora.json"
 VARIANTS: dict[str, int | None] = {"full": None, "r8": 8, "r32": 32}
 """Rank of each variant; None: the whole model."""
+PARTS = ("update", "memory", "learning", "gaps")
 STALENESS = 4
 RATIO_UPDATES = {True: 12, False: 100}
 """Updates with staleness, in the short and in the long form."""
@@ -113,6 +115,14 @@ def pass_at_1(variant: str, seed: int, state: Path, *, quick: bool) -> float:
     job = run_stage(write_stage(variant, VARIANTS[variant], seed, state, quick=quick), seed, state)
     report = json.loads(job.report_file.read_text(encoding="utf-8"))
     return float(next(stage for stage in report["stages"] if stage["name"] == "rl")["pass_at_1"])
+
+
+def learning(seeds: list[int], state: Path, *, quick: bool) -> dict[str, Any]:
+    """Return pass@1 of each variant and seed."""
+    scores = {variant: [pass_at_1(variant, seed, state, quick=quick) for seed in seeds] for variant in VARIANTS}
+    full = scores["full"]
+    error = stdev(full) / len(full) ** 0.5 if len(full) > 1 else None
+    return {"seeds": seeds, "pass_at_1": scores, "standard_error_of_full": error}
 
 
 def gaps(state: Path, *, quick: bool) -> dict[str, list[float]]:
@@ -200,32 +210,34 @@ def memory_vs_full() -> dict[str, Any]:
 def main() -> None:
     """Run the missing runs, and write and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure only this (repeatable)")
     parser.add_argument("--seeds", type=int, nargs="+", help="seeds (default: 0 1 2 3 4; 0 in the short form)")
     parser.add_argument("--state", type=Path, default=ROOT / ".rstar2" / "bench", help="folder of the jobs")
     options = parser.parse_args()
     quick, state = bool(os.environ.get("QUICK")), options.state.resolve()
     seeds = options.seeds or ([0] if quick else list(range(5)))
-    started, load = time.monotonic(), Load()
-    results = measure_updates(updates=5 if quick else 20) | memory_vs_full()
-    results["pass_at_1"] = {
-        variant: [pass_at_1(variant, seed, state, quick=quick) for seed in seeds] for variant in VARIANTS
-    }
-    full = results["pass_at_1"]["full"]
-    results["standard_error_of_full"] = stdev(full) / len(full) ** 0.5 if len(full) > 1 else None
-    results |= gaps(state, quick=quick)
-    kind = "quick" if quick else "lora"
-    runs = [state / f"{kind}-{name}-{seed}.yaml" for name in (*VARIANTS, "ratio") for seed in seeds]
-    results["run"] = {
-        "command": describe_command("bench.lora"),
-        "seeds": seeds,
-        "minutes": round((time.monotonic() - started) / 60, 1),
-        "commit": describe_commit(),
-        "runs": runs_of(runs),
-        "machine": describe_machine(),
-        "loadAverage": load.describe(),
-    }
     everything: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    everything = everything | {"quick": results} if quick else results | {"quick": everything.get("quick")}
+    results = everything.setdefault("quick", {}) if quick else everything
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
+        "update": partial(measure_updates, updates=5 if quick else 20),
+        "memory": memory_vs_full,
+        "learning": partial(learning, seeds, state, quick=quick),
+        "gaps": partial(gaps, state, quick=quick),
+    }
+    kind = "quick" if quick else "lora"
+    runs = {"learning": [state / f"{kind}-{name}-{seed}.yaml" for name in VARIANTS for seed in seeds]}
+    runs["gaps"] = [state / f"{kind}-ratio-0.yaml"]
+    for part in options.only or PARTS:
+        started, load = time.monotonic(), Load()
+        results |= measures[part]()
+        results.setdefault("run", {})[part] = {
+            "command": describe_command("bench.lora"),
+            "minutes": round((time.monotonic() - started) / 60, 1),
+            "commit": describe_commit(),
+            "runs": runs_of(runs.get(part, [])),
+            "machine": describe_machine(),
+            "loadAverage": load.describe(),
+        }
     RESULTS.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(results, indent=1))
 
