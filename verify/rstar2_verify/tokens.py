@@ -58,6 +58,7 @@ class Lexer(Scanner):
     def read(self) -> list[Token]:
         """Return the tokens, with an end token."""
         self.text = _COMBINED.sub(lambda mark: f"\\{_MARKS[mark[2]]}{{{mark[1]}}}", self.text)
+        self._odd_dollars = len(re.findall(r"(?<!\\)\$", self.text)) % 2 == 1
         at = 0
         while at < len(self.text):
             at = self._next(at)
@@ -114,8 +115,7 @@ class Lexer(Scanner):
 
     def _is_math(self, at: int) -> bool:
         """Return whether a dollar sign delimits mathematics, and is no currency."""
-        count = len(re.findall(r"(?<!\\)\$", self.text))
-        return not (count % 2 and re.match(r"\$\s*-?[\d.]", self.text[at : at + 4]))
+        return not (self._odd_dollars and re.match(r"\$\s*-?[\d.]", self.text[at : at + 4]))
 
     def _compatible(self, at: int) -> int:
         """Read a compatibility character such as `㎡` or `℃` as its usual characters; others are letters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cursor import Cursor
 from .lexicon import SCALES
 from .tokens import Token
-from .tree import Node, ParseError, integer, nodes
+from .tree import Node, ParseError, integer
 from .units import Unit, product, unit_of
 from .words import base as base_of
 from .words import ordinal
@@ -19,6 +19,9 @@ _MONEY = {"dollar": "dollar", "euro": "euro", "pound_sterling": "pound_sterling"
 
 class UnitParser(Cursor):
     """A position in a list of tokens, and the units that can be at it."""
+
+    _asked: tuple[Node | None, bool] = (None, False)
+    """The last node of `_has_name`, and the answer."""
 
     def currency(self) -> Unit | None:
         """Read a sign of money before a number."""
@@ -61,12 +64,25 @@ class UnitParser(Cursor):
         start = self.at
         if token.text == "of" and self.ahead().text in ("a", "an"):
             self.at += 2  # `three quarters of an hour`
-        constant = not any(part.kind == "name" for part in nodes(node))
-        unit = self._unit(bare=self.units and constant and self.depth == 0)
+        unit = self._unit(bare=self.units and self.depth == 0 and not self._has_name(node))
         if unit is None or not unit or not self._ends_unit():
             self.at = start
             return None
         return unit
+
+    def _has_name(self, node: Node) -> bool:
+        """Return whether a tree has a name. A product grows by factors: what was asked last is its first part."""
+        last, answer = self._asked
+        stack, found = [node], False
+        while stack and not found:
+            part = stack.pop()
+            if part is last:
+                found = answer
+            else:
+                found = part.kind == "name"
+                stack += part.parts
+        self._asked = node, found
+        return found
 
     def _ends_unit(self) -> bool:
         token = self.token
