@@ -20,7 +20,7 @@ _MONEY = {"dollar": "dollar", "euro": "euro", "pound_sterling": "pound_sterling"
 class UnitParser(Cursor):
     """A position in a list of tokens, and the units that can be at it."""
 
-    _asked: tuple[Node | None, bool] = (None, False)
+    _last_name_check: tuple[Node | None, bool] = (None, False)
     """The last node of `_has_name`, and the answer."""
 
     def currency(self) -> Unit | None:
@@ -71,18 +71,18 @@ class UnitParser(Cursor):
         return unit
 
     def _has_name(self, node: Node) -> bool:
-        """Return whether a tree has a name. A product grows by factors: what was asked last is its first part."""
-        last, answer = self._asked
-        stack, found = [node], False
-        while stack and not found:
+        """Return whether a tree has a name. The last checked node is the first part of a product that grows."""
+        last, answer = self._last_name_check
+        stack, has_name = [node], False
+        while stack and not has_name:
             part = stack.pop()
             if part is last:
-                found = answer
+                has_name = answer
             else:
-                found = part.kind == "name"
+                has_name = part.kind == "name"
                 stack += part.parts
-        self._asked = node, found
-        return found
+        self._last_name_check = node, has_name
+        return has_name
 
     def _ends_unit(self) -> bool:
         token = self.token
