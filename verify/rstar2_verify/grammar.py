@@ -28,8 +28,6 @@ from .words import integer_family, is_number_word, phrased, spoken_number
 _SEPARATORS = (",", ";", "and", "or", "\\quad", "\\\\")
 _DECLARING = frozenset(["where", "for", "with", "if", "when"])
 
-MAX_RELATION = 200
-"""Tokens up to which a text may be a relation with a heading."""
 MAX_NODE_DEPTH = 150
 """Deepest tree that is compared: each level takes some frames of Python's stack."""
 
@@ -149,10 +147,10 @@ class Parser(ExpressionParser):
         r"""Skip the name of a hypothesis or a curve before its relation: `H_0: \mu = 50`, `\ell: y = 2x`."""
         end = next((at for at in range(self.at, min(self.at + 7, len(self.tokens))) if self.tokens[at].text == ":"), 0)
         named = self.token.kind == "letter" or self.token.text == "ell"
-        if not end or not named or len(self.tokens) - end > MAX_RELATION:
+        if not end or not named or any(self.tokens[at].text == ":" for at in range(end + 1, len(self.tokens))):
             return
         rest = [token.text for token in self.tokens[end + 1 :] if token.kind != "number"]
-        if ":" in rest or not set(rest) & {"=", "!=", "<", ">", "<=", ">="}:
+        if not set(rest) & {"=", "!=", "<", ">", "<=", ">="}:
             return
         heading = [token.text for token in self.tokens[self.at : end] if token.text not in ("{", "}", "_")]
         if (len(heading) == 1 and {"x", "y"} <= {*rest}) or (len(heading) == 2 and heading[1].isalnum()):
