@@ -25,7 +25,7 @@ from rich.table import Table
 
 from bench.judge_idle import measure_idle
 from bench.judge_soak import soak
-from bench.provenance import describe_commit
+from bench.provenance import describe_command, describe_commit
 from rstar2_train.judge.loadgen import SNIPPETS, LoadResult, measure_load
 from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
 from rstar2_train.rewards.verify import numbered_check
@@ -156,9 +156,8 @@ def idle_figures(seconds: float) -> dict[str, Any]:
 
 def provenance() -> dict[str, str]:
     """Return the command and the commit of this run."""
-    short = "QUICK=1 " if os.environ.get("QUICK") == "1" and "--quick" not in sys.argv else ""
-    command = " ".join([short + "python -m bench.judge", *sys.argv[1:]])
-    return {"command": command, "commit": describe_commit(), "loadAverage": f"{os.getloadavg()[1]:.1f}"}
+    load = f"{os.getloadavg()[1]:.1f}"
+    return {"command": describe_command("bench.judge"), "commit": describe_commit(), "loadAverage": load}
 
 
 def print_table(title: str, results: dict[str, Any]) -> None:

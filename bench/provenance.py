@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import subprocess
@@ -21,10 +22,11 @@ def describe_commit() -> str:
 
 def describe_command(module: str) -> str:
     """Return the command of this process; the folder of its jobs, `--state`, is a path of one machine."""
-    arguments = sys.argv[1:]
-    if "--state" in arguments:
-        at = arguments.index("--state")
-        del arguments[at : at + 2]
+    arguments = [
+        argument
+        for before, argument in itertools.pairwise(sys.argv)
+        if "--state" not in (before, argument) and not argument.startswith("--state=")
+    ]
     return " ".join([*(["QUICK=1"] if os.environ.get("QUICK") else []), f"python -m {module}", *arguments])
 
 

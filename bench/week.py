@@ -32,7 +32,7 @@ from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 from kubernetes.aio.client.exceptions import ApiException
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_command, describe_commit
 from bench.week_clock import Delivery, FakeClock, Times, WeekClient, keep_connected, settle, unavailable
 from bench.week_cluster import KINDS, WeekCluster
 from bench.week_faults import HOUR, Faults
@@ -274,7 +274,7 @@ def main() -> None:
     result = week.result() | {
         "seed": options.seed,
         "seconds": round(time.monotonic() - started),
-        "command": " ".join(["python -m bench.week", *sys.argv[1:]]) if sys.argv[1:] else "make bench-week",
+        "command": describe_command("bench.week") if sys.argv[1:] else "make bench-week",
         "commit": describe_commit(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
