@@ -7,7 +7,7 @@
 - `main`: assembles the parser and calls the subcommand.
 - `common`: what all subcommands share: parsers, error messages, tables.
 - `evaluation_options`: options and exit codes of `eval` and `filter`.
-- `run_view`: the output of `run`, `eval` and `filter`; `terminal_view`: its progress, as a panel or as lines.
+- `run_view`: the output of `run`, `eval` and `filter`; `terminal_view`: the progress in it, as a panel or as lines.
 - `report_tables`, `evaluation_tables`, `data_tables`, `check_view`: the output of `report`, `eval`, `filter`, `data`
   and `env check`; `tables`: tables that fit any terminal.
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rstar2_train.cli.common import add_base_option, fail
-from rstar2_train.cli.run_view import TerminalRunView
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.options import ACCELERATORS, count
 
 if TYPE_CHECKING:
+    from rstar2_train.cli.run_view import TerminalRunView
     from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
 
 SETTINGS = ("samples", "temperature", "top_p", "max_response_tokens", "max_turns", "seed")
@@ -73,6 +73,7 @@ def run_command(
     a stage's settings.
     """
     from rstar2_train.api.contracts import ExitCode
+    from rstar2_train.cli.run_view import TerminalRunView
     from rstar2_train.launch.evaluation.measure import MeasurementFailed
     from rstar2_train.launch.evaluation.one_stage_job import EvalRequest
     from rstar2_train.launch.local.preflight import PreflightError

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
-from rstar2_train.cli.run_view import TerminalRunView
 
 NAME = "run"
 DESCRIPTION = """Run the curriculum of a manifest on this machine: judge, engines, trainer and tracking as child
@@ -32,6 +31,7 @@ def main(args: argparse.Namespace) -> int:
 
 def run_manifest(file: Path, *, state_root: Path, name: str) -> int:
     """Run a manifest; return the exit code. `name`: the subcommand, for errors."""
+    from rstar2_train.cli.run_view import TerminalRunView
     from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path, run
 

@@ -1,18 +1,22 @@
-"""The output of `rstar2 run`, `eval` and `filter`: their messages, the progress (terminal_view.py) and the report."""
+"""The output of `rstar2 run`, `eval` and `filter` in a terminal or a log: messages, progress and report."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.live import Live
 
-if TYPE_CHECKING:
-    from rstar2_train.api.state_dir import JobState
-    from rstar2_train.evaluation.records import JobReport
-    from rstar2_train.launch.local.run_view import Tone
+from rstar2_train.api.contracts import Progress
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.cli.report_tables import ReportTables
+from rstar2_train.cli.terminal_view import clock, lines, read_view, render
+from rstar2_train.evaluation.records import JobReport
+from rstar2_train.launch.local.run_view import Tone
+from rstar2_train.utils.terminal import hidden_control_characters
 
 STYLES: dict[Tone, str] = {
     "plain": "",
@@ -21,6 +25,7 @@ STYLES: dict[Tone, str] = {
     "warning": "yellow",
     "failure": "red",
 }
+REFRESH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,6 @@ class TerminalRunView:
 
     def print_report(self, report: JobReport) -> None:
         """Print the tables after an empty line."""
-        from rstar2_train.cli.report_tables import ReportTables
-
         self.console.print()
         self.console.print(ReportTables(report))
 
@@ -49,7 +52,51 @@ class TerminalRunView:
         health: Callable[[], Mapping[str, str]],
         stop: asyncio.Event,
     ) -> None:
-        """Display the panel in a terminal, else a line per step."""
-        from rstar2_train.cli.terminal_view import watch
+        """Display the panel in a terminal, else a line per step. `health`: called at every refresh."""
+        rewards = _Rewards()
+        if self.console.is_terminal:
+            with hidden_control_characters(), Live(console=self.console, refresh_per_second=4, transient=False) as live:
+                while True:
+                    last = stop.is_set()
+                    view = read_view(state, started=started, health=health(), history=rewards.values, title=title)
+                    if view is not None:
+                        rewards.add(view.progress)
+                        live.update(render(view))
+                    if last:
+                        return
+                    await _pause(stop)
+        printed = {""}
+        while True:
+            last = stop.is_set()
+            view = read_view(state, started=started, health=health())
+            if view is not None:
+                for key, text in lines(view):
+                    if key not in printed and text:
+                        self.print_line(f"[{clock(view.elapsed)}] {text}")
+                        printed.add(key)
+            if last:
+                return
+            await _pause(stop)
 
-        await watch(state, stop=stop, health=health, title=title, console=self.console, started=started)
+
+class _Rewards:
+    """The rewards of the last steps of the running stage."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self._last = ("", -1)
+
+    def add(self, progress: Progress | None) -> None:
+        if progress is None or "reward" not in progress.metrics or (progress.stage, progress.step) == self._last:
+            return
+        if progress.stage != self._last[0]:
+            self.values.clear()
+        self._last = (progress.stage, progress.step)
+        self.values.append(progress.metrics["reward"])
+        del self.values[:-40]
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REFRESH_SECONDS):
+            await stop.wait()

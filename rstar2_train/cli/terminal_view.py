@@ -1,22 +1,19 @@
-"""The terminal view of `rstar2 run`, `eval` and `filter`: stages, progress, metrics, states of the child processes.
+"""The progress of `rstar2 run`, `eval` and `filter`: stages, metrics, states of the child processes.
 
-    files in the state folder -> read_view -> View -> render (live panel) or line (one line per step)
+    files in the state folder -> read_view -> View -> render (live panel) or lines (one line per step)
 
-`watch` is the loop around them. `render` and `line` are pure.
+`run_view.py` has the loop around them. `render` and `lines` are pure.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -25,9 +22,7 @@ from rich.text import Text
 from rstar2_train.api.contracts import Outcome, Progress
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState, StageState
-from rstar2_train.utils.terminal import hidden_control_characters
 
-_REFRESH_SECONDS = 0.5
 _LINE_SECONDS = 30.0
 """Interval of the lines of a stage without steps, if there is no terminal."""
 _BAR = 24
@@ -159,53 +154,16 @@ def outcome_line(stage: StageView) -> str:
     return f"{stage.name}: {_outcome_text(stage.outcome)}{score}"
 
 
-async def watch(
-    state: JobState,
-    *,
-    stop: asyncio.Event,
-    health: Callable[[], Mapping[str, str]],
-    title: str,
-    console: Console,
-    started: float,
-) -> None:
-    """Display the job until `stop` is set, then once more. `health`: called at every refresh."""
-    rewards = _Rewards()
-    if console.is_terminal:
-        with hidden_control_characters(), Live(console=console, refresh_per_second=4, transient=False) as live:
-            while True:
-                last = stop.is_set()
-                view = read_view(state, started=started, health=health(), history=rewards.values, title=title)
-                if view is not None:
-                    rewards.add(view.progress)
-                    live.update(render(view))
-                if last:
-                    return
-                await _pause(stop)
-    printed = {""}
-    while True:
-        last = stop.is_set()
-        view = read_view(state, started=started, health=health())
-        if view is not None:
-            for key, text in _lines(view):
-                if key not in printed and text:
-                    line_text = f"[{clock(view.elapsed)}] {text}"
-                    console.print(line_text, markup=False, emoji=False, highlight=False, soft_wrap=True)
-                    printed.add(key)
-        if last:
-            return
-        await _pause(stop)
-
-
-def _lines(view: View) -> list[tuple[str, str]]:
+def lines(view: View) -> list[tuple[str, str]]:
     """Return the current lines, each with a key; a line with a new key has not been printed."""
-    lines = [(outcome_line(stage), outcome_line(stage)) for stage in view.stages]
+    rows = [(outcome_line(stage), outcome_line(stage)) for stage in view.stages]
     progress = view.progress
     if progress is not None:
         key = f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}"
         if progress.total_steps is None and progress.rollouts_done:
             key += f" {view.elapsed // _LINE_SECONDS}"
-        lines.append((key, line(view)))
-    return lines
+        rows.append((key, line(view)))
+    return rows
 
 
 def clock(seconds: float) -> str:
@@ -213,23 +171,6 @@ def clock(seconds: float) -> str:
     whole = max(0, int(seconds))
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
-
-
-class _Rewards:
-    """The rewards of the last steps of the running stage."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self._last = ("", -1)
-
-    def add(self, progress: Progress | None) -> None:
-        if progress is None or "reward" not in progress.metrics or (progress.stage, progress.step) == self._last:
-            return
-        if progress.stage != self._last[0]:
-            self.values.clear()
-        self._last = (progress.stage, progress.step)
-        self.values.append(progress.metrics["reward"])
-        del self.values[:-40]
 
 
 def _stages(view: View) -> Table:
@@ -337,9 +278,3 @@ def _remaining(progress: Progress, now: float) -> float | None:
     if progress.estimated_remaining_seconds is None:
         return None
     return max(0.0, progress.estimated_remaining_seconds - (now - progress.updated_at))
-
-
-async def _pause(stop: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_REFRESH_SECONDS):
-            await stop.wait()

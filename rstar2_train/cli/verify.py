@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, unknown_job
 
 if TYPE_CHECKING:
+    from rstar2_train.api.state_dir import JobState
     from rstar2_train.rollout.trajectory import Trajectory
 
 NAME = "verify"
@@ -59,25 +61,33 @@ def explain(known: str, answer: str, *, indent: str = "") -> int:
 
 def _stored(root: Path, problem: str, sample: int | None) -> int:
     from rstar2_train.api.state_dir import JobState
-    from rstar2_train.rollout import trajectory_store
+    from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 
     state = JobState(root)
     if not state.job_file.exists():
         return unknown_job(NAME, root)
     code, count = 1, 0
     try:
-        for stage in state.job().spec.stages:
-            for step, file in trajectory_store.step_files(state.stage(stage.name).trajectories):
-                for row in trajectory_store.read(file):
-                    if row.prompt_id == problem and sample in (None, row.sample):
-                        print(f"stage {stage.name}, file {step}, sample {row.sample}: {_recorded(row)}")
-                        code, count = _repeated(row), count + 1
-    except trajectory_store.TrajectoryStoreError as error:
+        for file, row in _rollouts(state):
+            if row.prompt_id == problem and sample in (None, row.sample):
+                print(f"{file}, sample {row.sample}: {_recorded(row)}")
+                code, count = _repeated(row), count + 1
+    except TrajectoryStoreError as error:
         return fail(NAME, str(error))
     if not count:
         which = f" with sample {sample}" if sample is not None else ""
         return fail(NAME, f"{root}: no stored rollout of problem {problem!r}{which}")
     return code
+
+
+def _rollouts(state: JobState) -> Iterator[tuple[str, Trajectory]]:
+    """Yield the stored rollouts of a job, each with the name of its file. Raises TrajectoryStoreError."""
+    from rstar2_train.rollout import trajectory_store
+
+    for stage in state.job().spec.stages:
+        for step, file in trajectory_store.step_files(state.stage(stage.name).trajectories):
+            for row in trajectory_store.read(file):
+                yield f"stage {stage.name}, file {step}", row
 
 
 def _recorded(row: Trajectory) -> str:

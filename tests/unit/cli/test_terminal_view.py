@@ -12,7 +12,8 @@ from rich.console import Console
 from rstar2_train.api.contracts import AttemptRecord, CheckpointRef, Outcome, Progress, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.cli.terminal_view import StageView, View, clock, line, read_view, render, sparkline, watch
+from rstar2_train.cli.run_view import TerminalRunView
+from rstar2_train.cli.terminal_view import StageView, View, clock, line, read_view, render, sparkline
 from rstar2_train.utils.files import write_atomically
 
 
@@ -142,7 +143,7 @@ def test_watch_without_terminal_prints_lines(state: JobState) -> None:
         stop = asyncio.Event()
         console = Console(file=output, width=80)
         watching = asyncio.create_task(
-            watch(state, stop=stop, health=dict, title="t", console=console, started=time.time())
+            TerminalRunView(console).follow(state, title="t", started=time.time(), health=dict, stop=stop)
         )
 
         async def until(text: str) -> None:
@@ -173,7 +174,7 @@ def test_watch_terminal_displays_the_panel(state: JobState) -> None:
     stop = asyncio.Event()
     stop.set()
     console = Console(file=output, force_terminal=True, width=110)
-    asyncio.run(watch(state, stop=stop, health=dict, title="t", console=console, started=time.time()))
+    asyncio.run(TerminalRunView(console).follow(state, title="t", started=time.time(), health=dict, stop=stop))
     assert "rl-1" in output.getvalue() and "step 10/40" in output.getvalue()
 
 
