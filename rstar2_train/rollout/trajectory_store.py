@@ -143,7 +143,7 @@ def _open(path: Path, *, complete: bool = False) -> Iterator[pq.ParquetFile]:
                 raise TrajectoryStoreError(
                     f"{path} does not contain trajectories of format {FORMAT.decode()} (its format: {version!r})"
                 )
-            if complete and (unknown := _names(file.schema_arrow) - _names(SCHEMA)):
+            if complete and (unknown := _names(file.schema_arrow) - _KNOWN_NAMES):
                 names = ", ".join(sorted(unknown))
                 raise TrajectoryStoreError(
                     f"another version wrote {path}; this one has no columns of these names: {names}"
@@ -186,7 +186,7 @@ def to_bytes(trajectory: Trajectory) -> bytes:
 def has_known_columns(data: bytes) -> bool:
     """Return whether `from_bytes` reads the data of this or another version."""
     with pa.ipc.open_stream(data) as reader:
-        return _names(reader.schema) <= _names(SCHEMA)
+        return _names(reader.schema) <= _KNOWN_NAMES
 
 
 def from_bytes(data: bytes) -> Trajectory:
@@ -261,3 +261,4 @@ def _struct(record: type[Segment] | type[ToolCall]) -> pa.DataType:
 
 SCHEMA = _schema()
 """The columns of a trajectory file."""
+_KNOWN_NAMES = _names(SCHEMA)
