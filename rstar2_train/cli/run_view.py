@@ -13,7 +13,7 @@ from rich.live import Live
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.cli.report_tables import ReportTables
-from rstar2_train.cli.terminal_view import clock, lines, read_view, render
+from rstar2_train.cli.terminal_view import View, clock, lines, read_view, render
 from rstar2_train.evaluation.records import JobReport
 from rstar2_train.launch.local.run_view import Tone
 from rstar2_train.utils.terminal import hidden_control_characters
@@ -53,30 +53,33 @@ class TerminalRunView:
         stop: asyncio.Event,
     ) -> None:
         """Display the panel in a terminal, else a line per step. `health`: called at every refresh."""
-        rewards = _Rewards()
-        if self.console.is_terminal:
-            with hidden_control_characters(), Live(console=self.console, refresh_per_second=4, transient=False) as live:
-                while True:
-                    last = stop.is_set()
-                    view = read_view(state, started=started, health=health(), history=rewards.values, title=title)
-                    if view is not None:
-                        rewards.add(view.progress)
-                        live.update(render(view))
-                    if last:
-                        return
-                    await _pause(stop)
+        rewards, show = _Rewards(), self._new_lines()
+        with contextlib.ExitStack() as terminal:
+            if self.console.is_terminal:
+                terminal.enter_context(hidden_control_characters())
+                live = terminal.enter_context(Live(console=self.console, refresh_per_second=4, transient=False))
+                show = lambda view: live.update(render(view))  # noqa: E731
+            while True:
+                last = stop.is_set()
+                view = read_view(state, started=started, health=health(), history=rewards.values, title=title)
+                if view is not None:
+                    rewards.add(view.progress)
+                    show(view)
+                if last:
+                    return
+                await _pause(stop)
+
+    def _new_lines(self) -> Callable[[View], None]:
+        """Return a function that prints those lines of a view that it has not printed."""
         printed = {""}
-        while True:
-            last = stop.is_set()
-            view = read_view(state, started=started, health=health())
-            if view is not None:
-                for key, text in lines(view):
-                    if key not in printed and text:
-                        self.print_line(f"[{clock(view.elapsed)}] {text}")
-                        printed.add(key)
-            if last:
-                return
-            await _pause(stop)
+
+        def show(view: View) -> None:
+            for key, text in lines(view):
+                if key not in printed and text:
+                    self.print_line(f"[{clock(view.elapsed)}] {text}")
+                    printed.add(key)
+
+        return show
 
 
 class _Rewards:
