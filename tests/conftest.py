@@ -6,12 +6,15 @@
 - With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
 - The names of failed tests are appended to the file of RSTAR2_FAILURES, which tests/parts.py prints last.
 - The time of each folder of tests is printed at the end.
+- The garbage collector does not scan the objects of the test runner during a test: that takes a quarter of a second,
+  and would hold the event loop of a service that runs in the test. Services do the same (utils/event_loop.py).
 - SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started. SIGINT has its default too: a
   shell starts commands in the background with SIGINT ignored, and tests of Ctrl-C would not end.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -85,6 +88,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         config.hook.pytest_deselected(items=gpu)
         items[:] = [item for item in items if item not in gpu]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Keep the objects that exist before a test from the garbage collector until its end."""
+    gc.freeze()
+    try:
+        return (yield)
+    finally:
+        gc.unfreeze()
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
