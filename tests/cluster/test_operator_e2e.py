@@ -16,7 +16,6 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +28,7 @@ from rstar2_operator.status_writer import HOLD_SECONDS
 from rstar2_train.api.state_dir import JobState
 from scripts.setup import VENV
 from tests.cluster import jobs, mlflow_server, operator_release
+from tests.cluster.flows import allowed
 from tests.kube_node.cluster import Cluster
 from tests.support.state_assertions import assert_complete, steps_done_twice
 
@@ -42,7 +42,6 @@ COLUMNS = (
     " {.metadata.labels.batch\\.kubernetes\\.io/job-name}"
     ' {.metadata.labels.batch\\.kubernetes\\.io/job-completion-index}{"\\n"}'
 )
-REACH = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('connected')"
 KILL_RANK = """
 import os, pathlib, signal
 ranks = [file.parent.name for file in pathlib.Path("/proc").glob("[0-9]*/cmdline") if b"ray::Rank" in file.read_bytes()]
@@ -127,7 +126,7 @@ class JobRun:
     def kill_rank(self, index: int) -> None:
         """Kill the process of the trainer rank in a trainer pod, as the kernel does when its memory is exhausted."""
         name = self.pods("trainer")[index]["metadata"]["name"]
-        self.cluster.exec(self.namespace, name, "python3", "-c", KILL_RANK)
+        self.cluster.kubectl("exec", name, "-n", self.namespace, "--", "python3", "-c", KILL_RANK)
 
     def until_ready(self, role: str, count: int) -> None:
         """Wait until a role has exactly `count` pods, and all of them are ready."""
@@ -149,12 +148,6 @@ class JobRun:
     def kill_operator(self) -> None:
         operator_release.kill_operator(self.cluster)
 
-    def reaches(self, pod: str, host: str, port: int) -> bool:
-        done = self.cluster.exec(self.namespace, pod, "python3", "-c", REACH, host, str(port), check=False)
-        # The output of the program, because the exit code of kubectl depends on its connection as well.
-        assert ("connected" in done.stdout) != ("Error" in done.stderr), done
-        return "connected" in done.stdout
-
 
 def assert_flows(run: JobRun) -> None:
     """Check that the network allows the flow that the job needs and denies the others."""
@@ -168,9 +161,7 @@ def assert_flows(run: JobRun) -> None:
         (executor, addresses["redis"], 6379): False,
         (executor, addresses["rollout"], 8000): False,
     }
-    with ThreadPoolExecutor(len(flows)) as threads:  # a denied flow takes its whole timeout
-        reached = dict(zip(flows, threads.map(lambda flow: run.reaches(*flow), flows), strict=True))
-    assert reached == flows
+    assert dict(zip(flows, allowed(run.cluster, run.namespace, flows), strict=True)) == flows
 
 
 def assert_gvisor(run: JobRun) -> None:

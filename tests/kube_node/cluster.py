@@ -20,6 +20,11 @@ from tests.kube_node.layout import CLUSTERS, Layout, default_name
 from tests.kube_node.requirements import ClusterUnavailable, root_environment
 
 Object = dict[str, Any]
+EXEC_TRIES = 5
+EXIT_CODE = "\nexit code "
+WITH_EXIT_CODE = """"$@"
+printf '\\nexit code %d' $?"""
+"""Script that runs its arguments as a command and prints the exit code of it."""
 
 
 class CommandFailed(AssertionError):
@@ -72,8 +77,22 @@ class Cluster:
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", *arguments, stdin=objects)
 
     def exec(self, namespace: str, pod: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command in a pod."""
-        return self.run("kubectl", "exec", "-n", namespace, pod, "--", *command, check=check)
+        """Run a command in a pod, and again if the connection to the pod broke: the pod prints the exit code.
+
+        kubectl itself can then exit with code 0 and without an output, as on a very busy machine.
+
+        Raises:
+            CommandFailed: with `check`, if it exits with another code than 0; also if the connection broke each time.
+        """
+        script = ("sh", "-c", WITH_EXIT_CODE, "sh", *command)
+        for _ in range(EXEC_TRIES):
+            done = self.run("kubectl", "exec", "-n", namespace, pod, "--", *script, check=False)
+            output, ended, code = done.stdout.rpartition(EXIT_CODE)
+            if ended and (code == "0" or not check):
+                return subprocess.CompletedProcess(command, int(code), output, done.stderr)
+            if ended:
+                break
+        raise CommandFailed(f"`{' '.join(command)}` in pod {pod} failed: {done}")
 
     def wait(self, namespace: str, resource: str, condition: str, seconds: float = 400) -> None:
         """Run `kubectl wait`; a failure lists the pods and events of the namespace."""
