@@ -24,6 +24,8 @@ CONTRACT_VERSION: Final = 1
 """Version that this code writes, and the newest that it reads. It changes only with the meaning of a field."""
 MESSAGE_LENGTH: Final = 2048
 """Maximum characters of an outcome's message."""
+ENGINE_START_SECONDS: Final = 600.0
+"""Longest start of an engine on one machine, also after a kill: a large model is loaded and compiled."""
 PROGRESS_KEY: Final = "progress.json"
 PREPARE_KEY: Final = "prepare.json"
 OUTCOME_PREFIX: Final = "outcome-"

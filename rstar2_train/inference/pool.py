@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.api.contracts import ENGINE_START_SECONDS
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.admission import AdmissionQueue
 from rstar2_train.inference.client import EngineClient
@@ -41,10 +42,10 @@ Find = Callable[[], Awaitable[frozenset[str] | None]]
 class PoolTimes:
     """Timeouts and intervals, in seconds."""
 
-    patience: float = 180.0
-    """Longest time without a serving engine. A local supervisor restarts an engine sooner."""
+    patience: float = ENGINE_START_SECONDS
+    """Longest time without a serving engine: one that was killed may start again."""
     discovery_patience: float = 1800.0
-    """The same for discovered engines: a pod may pull its image, and a large model needs minutes to load."""
+    """The same for discovered engines: a pod may also pull its image."""
     load: float = 600.0
     """Longest time in which one engine loads weights."""
     straggler: float = 30.0

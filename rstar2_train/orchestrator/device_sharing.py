@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.contracts import ENGINE_START_SECONDS, StageFailed
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
@@ -25,15 +25,18 @@ log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 300.0
 """Longest time of a change of one engine."""
-PATIENCE_SECONDS = 180.0
-"""Longest wait for an engine that does not answer; the launcher restarts it sooner."""
 
 
 class DeviceSharing:
     """The device of one attempt. Without engines every method has no effect: each has devices of its own."""
 
-    def __init__(self, engines: Sequence[str], *, token: str, lock: Path, patience: float = PATIENCE_SECONDS) -> None:
-        """`engines`: base URLs of those on the trainer's device; `lock`: file of the lock that keeps them stopped."""
+    def __init__(
+        self, engines: Sequence[str], *, token: str, lock: Path, patience: float = ENGINE_START_SECONDS
+    ) -> None:
+        """`engines`: base URLs of those on the trainer's device; `lock`: file of the lock that keeps them stopped.
+
+        `patience`: longest wait for an engine that does not answer, in seconds; it may start again.
+        """
         self._engines = tuple(engines)
         self._token = token
         self._patience = patience

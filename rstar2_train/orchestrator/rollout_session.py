@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from rstar2_train.api.contracts import Reason, StageFailed
+from rstar2_train.api.contracts import ENGINE_START_SECONDS, Reason, StageFailed
 from rstar2_train.api.stages import Sampling
 from rstar2_train.capacity.adapter_slots import adapter_slots
 from rstar2_train.capacity.rollout_processes import most_concurrent, process_count
@@ -53,6 +53,8 @@ from rstar2_train.utils.loop_lag import LoopLag
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+PATIENCE_SECONDS = 180.0
+"""Longest time without an answer of the judge, or of an engine of another project."""
 
 
 class SampleSink(Protocol):
@@ -88,7 +90,9 @@ class RolloutSession:
             find=partial(_find_engines, service) if service else None,
             admission=spec.rollout.admission,
             connect=self._connect,
-            times=PoolTimes(load=spec.rollout.weight_timeout_seconds),
+            times=PoolTimes(
+                patience=PATIENCE_SECONDS if served else ENGINE_START_SECONDS, load=spec.rollout.weight_timeout_seconds
+            ),
         )
         try:
             self._rewards = TaskRewards(spec.rewards)
@@ -106,7 +110,7 @@ class RolloutSession:
         self._judge = JudgeClient(
             ctx.endpoints.judge,
             token=read_secret(JUDGE_TOKEN),
-            patience_seconds=self._pool.times.patience,
+            patience_seconds=PATIENCE_SECONDS,
         )
         self._judge_watch = None
         if spec.needs_judge:
@@ -153,7 +157,7 @@ class RolloutSession:
             engine_token=read_secret(ENGINE_TOKEN) or "",
             judge_url=self._ctx.endpoints.judge,
             judge_token=read_secret(JUDGE_TOKEN),
-            judge_patience=self._pool.times.patience,
+            judge_patience=PATIENCE_SECONDS,
             connect=self._connect,
         )
         return RolloutWorkers(count, self._pool, setup)

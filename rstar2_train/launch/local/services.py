@@ -17,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
+from rstar2_train.api.contracts import ENGINE_START_SECONDS
 from rstar2_train.api.roles import ExecutorSpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
@@ -29,7 +30,6 @@ from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret, secr
 from rstar2_train.utils.ports import LOOPBACK, free_ports
 from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel
 
-ENGINE_READY_SECONDS = 600.0
 ENVIRONMENT_READY_SECONDS = 300.0
 ORCHESTRATOR_STOP_SECONDS = 120.0
 """Grace period of an orchestrator, which writes a checkpoint before it exits."""
@@ -153,7 +153,7 @@ class Services:
             argv,
             env={**env, **self.devices.engine_environment(index), **secret_env(ENGINE_TOKEN, self.engine_token)},
             ready=_http_probe(f"{self.engine_urls[index]}/health"),
-            ready_seconds=ENGINE_READY_SECONDS,
+            ready_seconds=ENGINE_START_SECONDS,
             advice=advice,
         )
 
