@@ -52,6 +52,14 @@ def _operator() -> SteppedOperator:
     return operator
 
 
+@functools.lru_cache(maxsize=2048)
+def _round(state: bytes) -> list[bytes]:
+    """Return the state after a round of the operator, and those in which a kill after 1, 2, ... writes leaves it."""
+    cluster = ExploredCluster.restored(state)
+    SimulatedCluster.run_operator(cluster)
+    return [cluster.snapshot(), *cluster.partial[1:]]
+
+
 class ExploredCluster(SimulatedCluster):
     """A job whose every event is an action by name.
 
@@ -62,6 +70,10 @@ class ExploredCluster(SimulatedCluster):
         super().__init__(job)
         self.faults = faults
         self.unlimited_kills = unlimited_kills
+        self.kills = 1 if unlimited_kills else WRITES if "kill" in faults else 0
+        """Number of writes of a round after each of which the operator may be killed."""
+        self.partial: list[bytes] = []
+        """In a round: the states before its writes."""
         self.is_innocent = INNOCENT.issuperset(faults)
         self.is_harmless = set(faults) == {"gate"}
         self.silent: set[str] = set()
@@ -89,7 +101,7 @@ class ExploredCluster(SimulatedCluster):
         if self.unlimited_kills:
             yield "kill 1"  # several of them: any number of writes
         elif "kill" in self.faults:
-            yield from (f"kill {writes}" for writes in range(1, WRITES + 1))
+            yield from (f"kill {writes}" for writes in range(1, self.kills + 1))
         yield "settle"
         yield "tick"
         if any(kind == "Workload" and waits(child) for (kind, _), child in self.children.items()):
@@ -113,6 +125,20 @@ class ExploredCluster(SimulatedCluster):
             for fault in ("toggle", "delete", "secret", "status", "unschedulable", "unstarted")
             if fault in self.faults
         )
+
+    def run_operator(self, *, dies_after: int = 0) -> None:
+        """Run one round, which is computed once for equal states; `dies_after`: writes before a kill."""
+        faults, self.faults = self.faults, ()
+        states = _round(self.snapshot())
+        self.__dict__ = pickle.loads(states[dies_after if dies_after < len(states) else 0])
+        self.faults = faults
+
+    def _write(self, kind: str) -> None:
+        """Keep the state in which a kill before this write leaves the cluster."""
+        state = self.snapshot() if self.kills and len(self.partial) <= self.kills else None
+        super()._write(kind)
+        if state is not None:
+            self.partial.append(state)
 
     def act(self, action: str) -> None:
         """Carry out one action."""
@@ -321,7 +347,7 @@ class ExploredCluster(SimulatedCluster):
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        return pickle.dumps(self.__dict__, protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps({**self.__dict__, "partial": []}, protocol=pickle.HIGHEST_PROTOCOL)
 
     @classmethod
     def restored(cls, snapshot: bytes) -> ExploredCluster:
