@@ -17,7 +17,7 @@ import random
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ def draw_outputs(item: dict[str, Any], rng: random.Random) -> Iterator[Calls]:
     """Yield calls for an item: wanted ones in several forms, and calls with one fault each."""
     functions = [function["name"].replace(".", "_") for function in item["function"]]
     if item["truth"] is None:
-        yield from ([], [(functions[0] if functions else "f", {})])
+        yield []
+        yield [(functions[0] if functions else "f", {})]
         return
     for first in (True, False, False):
         yield [draw_call(call, rng, first=first) for call in item["truth"]]
@@ -96,7 +97,7 @@ def draw_language_outputs(item: dict[str, Any], rng: random.Random) -> Iterator[
             ]
 
 
-CHANGES = (
+CHANGES: tuple[Callable[[Any], Any], ...] = (
     lambda value: f" {value}.".upper() if isinstance(value, str) else value,
     lambda value: f"{value}x" if isinstance(value, str) else str(value),
     lambda value: int(value) if isinstance(value, float) else value + 1 if type(value) is int else value,

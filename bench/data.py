@@ -35,8 +35,8 @@ SIZES = (25_000, 50_000, 100_000)
 BENCHMARK_PROBLEMS = 600
 """About the size of MATH-500 with three years of AIME and HMMT."""
 VOCABULARY = 4000
-OPENINGS = (["find", "the", "number", "of"], ["let", "x", "be"], ["determine", "all"], [])
-ENDINGS = (["find", "m", "plus", "n"], ["what", "is", "the", "remainder"], [])
+OPENINGS: tuple[list[str], ...] = (["find", "the", "number", "of"], ["let", "x", "be"], ["determine", "all"], [])
+ENDINGS: tuple[list[str], ...] = (["find", "m", "plus", "n"], ["what", "is", "the", "remainder"], [])
 """At most four words, so that a phrase with a few random matches does not have eight shared words."""
 EDGE = "thus"
 """Word around a sequence of a benchmark; not in the vocabulary, so that the shared sequence is not longer by chance."""

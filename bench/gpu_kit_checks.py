@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -121,7 +121,8 @@ def attention_check(compute: ComputeDevice) -> dict[str, Any]:
         wanted = [expected, *torch.autograd.grad((expected * slope).sum(), wide)]
         packing = attention.packing_of(lengths, compute.device, kernel=obstacle is None)
         for name, function in (("eager", layer), ("compiled", compiled)):
-            output = function(*inputs, packing, limit)
+            q, k, v = inputs
+            output = function(q, k, v, packing, limit)
             actual = [output, *torch.autograd.grad((output.float() * slope).sum(), inputs)]
             worst = max(_relative(each, right) for each, right in zip(actual, wanted, strict=True))
             errors[name] = max(errors.get(name, 0.0), worst)
@@ -298,7 +299,8 @@ def _batches(shape: ModelShape, tokens: int, count: int) -> list[Any]:
 
 def _rows(shape: ModelShape, tokens: int, longest: int) -> list[BatchRow]:
     """Return rollouts whose lengths vary as real ones do; about `tokens` tokens in all."""
-    draw, rows, total = random.Random(0), [], 0
+    draw, total = random.Random(0), 0
+    rows: list[BatchRow] = []
     while total < tokens:
         length = min(longest, max(8, int(draw.lognormvariate(0, 0.7) * longest * 0.35)))
         ids = np.array([draw.randrange(shape.vocabulary) for _ in range(length)], dtype=np.int32)
@@ -351,10 +353,10 @@ def main() -> None:
     """Run the check of the first argument as a rank of torchrun, or alone."""
     figures: dict[str, Any]
     try:
-        vendor = "None" if DRY else "AMD" if torch.version.hip else "NVIDIA"
+        vendor: Literal["AMD", "NVIDIA", "None"] = "None" if DRY else "AMD" if torch.version.hip else "NVIDIA"
         compute = select_device(vendor, dtype="Float32" if vendor == "None" else "BFloat16", index=RANK)
         store = None if "WORLD_SIZE" in os.environ else dist.HashStore()
-        alone = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
+        alone: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
         dist.init_process_group(compute.backend, **alone)
         result = CHECKS[sys.argv[1]](compute)
         verdict = "skipped" if "skipped" in result else "pass" if result.pop("ok") else "fail"

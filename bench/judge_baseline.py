@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Consumer, QueueKeys, connect, ensure_group
-from rstar2_train.judge.types import CallResult, QueuedCall
+from rstar2_train.judge.types import CallResult, QueuedCall, Status
 from rstar2_train.rewards import equality_program
 
 WORKERS = 8
@@ -49,9 +49,9 @@ def run(call: QueuedCall) -> CallResult:
         completed = subprocess.run(
             command, input=call.stdin, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT, check=False
         )
-    status = "ok" if completed.returncode == 0 else "error"
-    seconds = time.perf_counter() - start_time
-    return CallResult(status, completed.stdout, completed.stderr, completed.returncode, 0.0, seconds)
+    status: Status = "ok" if completed.returncode == 0 else "error"
+    elapsed = time.perf_counter() - start_time
+    return CallResult(status, completed.stdout, completed.stderr, completed.returncode, 0.0, elapsed)
 
 
 async def work(url: str) -> None:

@@ -124,8 +124,9 @@ def code_judge(folder: Path) -> Iterator[int]:
         finally:
             for process in reversed(processes):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    for member in (*psutil.Process(process.pid).children(recursive=True), process):
+                    for member in psutil.Process(process.pid).children(recursive=True):
                         member.kill()
+                    process.kill()
                 process.wait()
 
 
@@ -139,7 +140,7 @@ async def texts(client: Any, port: int) -> dict[str, str]:
     results = {}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
         for name, (tool, code, history, stdin) in PROGRAMS.items():
-            call = {"name": tool, "arguments": {"code": code, "input": stdin}}
+            call: dict[str, Any] = {"name": tool, "arguments": {"code": code, "input": stdin}}
             call["history_tool_calls"] = [{"name": tool, "arguments": {"code": cell}} for cell in history]
             try:
                 (text,) = await client.run_tool_calls_on_server_async(

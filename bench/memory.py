@@ -104,10 +104,10 @@ def measure(name: str, case: dict[str, Any]) -> dict[str, Any]:
         for process in ranks:
             process.join()
     predicted = trainer_memory(shape, step).total
+    error = predicted / peaks[0] - 1
+    print(f"{name}: measured {peaks[0] / 2**20:.0f} MiB, error {error:+.1%}", file=sys.stderr, flush=True)
     row = {"name": name, "shape": dataclasses.asdict(shape), "step": dataclasses.asdict(step)}
-    row |= {"measured_bytes": peaks[0], "predicted_bytes": round(predicted), "error": predicted / peaks[0] - 1}
-    print(f"{name}: measured {peaks[0] / 2**20:.0f} MiB, error {row['error']:+.1%}", file=sys.stderr, flush=True)
-    return row
+    return row | {"measured_bytes": peaks[0], "predicted_bytes": round(predicted), "error": error}
 
 
 def _write_model(folder: Path, sizes: dict[str, Any]) -> None:

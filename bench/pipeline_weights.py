@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from bench.pipeline_runs import runs_folder
+from bench.rollout_engines import engine_client
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import GRPOSettings
@@ -188,7 +189,7 @@ async def _measure(
                 await asyncio.to_thread(train, group, TRANSPORTS.index(name) * steps + step)
                 expected = await _expected(group, folder / "export")
                 for url in urls:
-                    await pool.client(url)._call_workers("rstar2_clear_hashes", seconds=120)
+                    await engine_client(pool, url)._call_workers("rstar2_clear_hashes", seconds=120)
                 row = await _update(group, pool, transport, f"{name}-{step}")
                 row["equal"] = await _is_equal(expected, pool, urls)
                 print(name, json.dumps(row), file=sys.stderr, flush=True)
@@ -258,7 +259,7 @@ async def _probe_difference(group: TrainerGroup, pool: EnginePool, urls: list[st
     """Return the largest mean difference of an engine's log-probabilities to the trainer's, in nats."""
     probe = await ProbeWriter().probe(group)
     assert probe.expected is not None
-    scores = [await pool.client(url).score(probe.rows) for url in urls]
+    scores = [await engine_client(pool, url).score(probe.rows) for url in urls]
     return round(max(mean_difference(row, probe.expected) for row in scores), 5)
 
 
@@ -271,7 +272,7 @@ async def _expected(group: TrainerGroup, export: Path) -> dict[str, str]:
 async def _is_equal(expected: dict[str, str], pool: EnginePool, urls: list[str]) -> bool:
     """Return whether every parameter of every engine has the hash of the trainer's export."""
     for url in urls:
-        (hashes,) = await pool.client(url)._call_workers("rstar2_hashes", seconds=120)
+        (hashes,) = await engine_client(pool, url)._call_workers("rstar2_hashes", seconds=120)
         if any(hashes.get(name) != value for name, value in expected.items()):
             return False
     return True

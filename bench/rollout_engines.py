@@ -20,6 +20,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.data.tiny.policy import HEAD, KEY_VALUE_HEADS, LAYERS, VOCABULARY, write_policy
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_statistics import EngineStatistics
+from rstar2_train.inference.pool import EnginePool
 from rstar2_train.simulation.hardware import Hardware, fit_decode
 from tests.support.engine import Engine
 
@@ -111,6 +112,13 @@ def _recomputed_file(folder: Path) -> Path:
 def random_tokens(source: random.Random, count: int) -> list[int]:
     """Return random token ids; no prefix of two prompts is the same."""
     return [source.randrange(VOCABULARY // 2) for _ in range(count)]
+
+
+def engine_client(pool: EnginePool, url: str) -> EngineClient:
+    """Return the client of an engine, with the methods that the pool does not use."""
+    client = pool.client(url)
+    assert isinstance(client, EngineClient)
+    return client
 
 
 async def fit_hardware(clients: Sequence[EngineClient]) -> Hardware:

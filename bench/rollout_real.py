@@ -24,6 +24,7 @@ from bench.rollout_engines import (
     ENGINES,
     PROMPT_TOKENS,
     RESPONSE_TOKENS,
+    engine_client,
     engines,
     fit_hardware,
     random_tokens,
@@ -72,7 +73,7 @@ async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seed
     urls, token = [engine.url for engine in started], started[0].token
     async with EnginePool(urls, token=token, times=TIMES) as pool:
         await pool.update_weights(model, "fit")
-        hardware = await fit_hardware([pool.client(url) for url in urls])
+        hardware = await fit_hardware([engine_client(pool, url) for url in urls])
 
     async def run(policy: PolicyName, limit: int, steps: Sequence[Sequence[SimulatedTrajectory]]) -> dict[str, float]:
         admission = AdmissionSpec(policy=policy, max_in_flight=limit)

@@ -116,7 +116,7 @@ def write_task(folder: Path, *, seed: int, sizes: Sizes | None = None) -> None:
     seen: set[str] = set()
     for name, count in (("report", sizes.held_out), ("rl", sizes.problems)):
         write_rows(folder / f"{name}.jsonl", draw_rows(rng, name, count, databases=opened, seen=seen))
-    demonstrations = []
+    demonstrations: list[dict[str, Any]] = []
     while len(demonstrations) < sizes.demonstrations:
         question = draw_question(rng, conditional=rng.random() < 2 / 3)
         if question.text not in seen:

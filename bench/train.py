@@ -85,8 +85,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of the updates of one shape."""
     config, tokens = SHAPES[options.shape]
     accelerated, ranks = torch.cuda.is_available(), dist.get_world_size()
-    vendor, dtype = ("NVIDIA", "BFloat16") if accelerated else ("None", "Float32")
-    compute = select_device(vendor, dtype=dtype, index=int(os.environ.get("LOCAL_RANK", "0")))
+    index = int(os.environ.get("LOCAL_RANK", "0"))
+    if accelerated:
+        compute = select_device("NVIDIA", dtype="BFloat16", index=index)
+    else:
+        compute = select_device("None", dtype="Float32", index=index)
     shape = shape_of(config, name=options.shape)
     free = torch.cuda.mem_get_info()[0] if accelerated else 8 * 2**30
     # Only forward and backward pass are measured: the moments of the optimiser are not in memory.

@@ -43,7 +43,7 @@ def mathruler() -> Compare:
 def verl_math() -> Compare:
     """verl's scorer of MATH: the texts without their notation."""
     stub_verl()
-    return importlib.import_module("verl.utils.reward_score.math_reward").is_equiv  # type: ignore[no-any-return]
+    return importlib.import_module("verl.utils.reward_score.math_reward").is_equiv
 
 
 def verl_prime() -> Compare:

@@ -246,7 +246,7 @@ class Week:
 
 async def _play(server: KubeApiserver, clock: FakeClock, *, jobs: int, hours: float, seed: int, limit: float) -> Week:
     configuration = aio.Configuration()
-    await aio_config.load_kube_config(str(server.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+    await aio_config.load_kube_config(str(server.kubeconfig), client_configuration=configuration)
     async with connection(configuration) as first, connection(configuration) as second:
         week = Week(server, clock, (first, second), jobs=jobs, hours=hours, seed=seed, limit=limit)
         await week.run()

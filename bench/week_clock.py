@@ -215,7 +215,8 @@ async def keep_connected(api: aio.ApiClient) -> None:
     await KubeClient(api).find("Node", "", "none")  # the first request creates the pool of connections
     client_module.SILENCE_SECONDS = float(ENDLESS)
     client_module.WATCH_SECONDS = 86_400
-    api.rest_client.pool_manager.connector._keepalive_timeout = float(ENDLESS)  # type: ignore[attr-defined]
+    connections: Any = api.rest_client.pool_manager
+    connections.connector._keepalive_timeout = float(ENDLESS)
 
 
 def unavailable() -> ApiException:
@@ -241,7 +242,6 @@ async def settle(clock: FakeClock, is_busy: Callable[[], bool]) -> None:
 
 async def _breathe() -> None:
     """Wait for input from the API server, 1 ms of real time at most."""
-    future = asyncio.get_running_loop().create_future()
-    handle = asyncio.get_running_loop().call_later(0.001, lambda: future.done() or future.set_result(None))
-    await future
-    handle.cancel()
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.001, over.set)
+    await over.wait()

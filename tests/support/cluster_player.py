@@ -173,7 +173,7 @@ class ClusterPlayer:
     def trains(self, name: str) -> bool:
         """Whether an AgenticRLJob runs its stage."""
         statuses = self.conditions.get(name)
-        return bool(statuses) and statuses[-1][1].get("phase") == "Running"
+        return statuses is not None and statuses[-1][1].get("phase") == "Running"
 
     def failed_at(self, name: str, since: float) -> float | None:
         """Return when the failure of an attempt was in the conditions of its job; None if it is not yet."""

@@ -295,13 +295,13 @@ async def _garble_progress(scene: Scene) -> None:
 
 # --- The table
 
-_PULL = {"waiting": "ImagePullBackOff", "message": "Back-off pulling image"}
+_UNPULLED = _pending(waiting="ImagePullBackOff", message="Back-off pulling image")
 _ROLES = ("rollout", "judge", "executor", "redis")
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 
 MODES: tuple[FailureMode, ...] = (
     *(
-        _starts(role, "its image cannot be pulled", "ImagePullBackOff", _pending(**_PULL), "the image is pulled")
+        _starts(role, "its image cannot be pulled", "ImagePullBackOff", _UNPULLED, "the image is pulled")
         for role in ("prepare", "trainer", *_ROLES)
     ),
     *(

@@ -63,7 +63,7 @@ class KubeApiserver:
     async def client(self) -> AsyncIterator[KubeClient]:
         """Provide the operator's client of this server."""
         configuration = aio.Configuration()
-        await aio_config.load_kube_config(str(self.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        await aio_config.load_kube_config(str(self.kubeconfig), client_configuration=configuration)
         async with connection(configuration) as api:
             yield KubeClient(api)
 
