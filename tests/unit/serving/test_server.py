@@ -45,7 +45,7 @@ async def test_large_bodies_hold_no_loop(
             running = asyncio.ensure_future(server.serve([bound]))
             url = await ready
             for name, body in {**BODIES, **OWN}.items():
-                # Twice: on a busy machine, garbage collection and a cold cache can add to one of the two.
+                # Twice: on a busy machine, a cold cache can add to one of the two.
                 reports = await held_by(url, body) and await held_by(url, body)
                 assert not reports, f"{name}: the event loop was held:\n{reports}"
             server.should_exit = True
