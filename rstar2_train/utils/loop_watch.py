@@ -22,7 +22,7 @@ from types import FrameType
 VARIABLE = "RSTAR2_LOOP_WATCH"
 LIMIT_SECONDS = 0.05
 HIDDEN_SECONDS = 0.1
-"""The same for a time without a sample: on a busy machine it may hold many short callbacks of one pass of the loop."""
+"""The same for a time without a sample in a callback: on a busy machine, one pass of the loop has many short ones."""
 SAMPLE_SECONDS = 0.01
 _LOOP_FILES = ("asyncio/events.py", "asyncio/runners.py", "uvicorn/server.py", "uvicorn/_compat.py")
 """Files of the functions that call a callback, or that run a loop in C."""
@@ -88,7 +88,7 @@ class _LoopWatch:
             has_held_gil = self._report_hidden(frame)
             if current != held:
                 held, start, reported = current, now, has_held_gil
-            if frame is not None and not reported and now - start > LIMIT_SECONDS:
+            if frame is not None and not reported and now - start > _limit(frame):
                 reported = True
                 self._report(now - start, frame)
 
@@ -111,6 +111,11 @@ class _LoopWatch:
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"pid": os.getpid(), "seconds": round(seconds, 3), "stack": stack}) + "\n")
+
+
+def _limit(frame: FrameType) -> float:
+    """Return the limit of a sample. In the code of the loop itself, such as uvloop's, no callback was seen."""
+    return HIDDEN_SECONDS if frame.f_code.co_filename.endswith(_LOOP_FILES) else LIMIT_SECONDS
 
 
 def _callback(frame: FrameType) -> object:
