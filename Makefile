@@ -60,8 +60,8 @@ explore: setup ## Visit every state that faults can lead the operator's policy t
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 # The longest first. Most parts wait more than they compute, so several run at a time: as many as keep two cores busy.
 # The others compute: they run next to them at a low priority, one by one. The numbers are gigabytes.
-JOBS ?= 2
-test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=2 parts at a time)
+JOBS ?= 3
+test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails (JOBS=3 parts at a time)
 	@$(BIN)/python tests/parts.py --jobs $(JOBS) $(E2E_PARTS) integration-launch:4 $(E2E_LAST) integration-services:3 \
 	  integration-rollout:3 integration-trainer:3 --background check:2 explore chart docs
 
