@@ -114,8 +114,10 @@ class _LoopWatch:
 
 
 def _limit(frame: FrameType) -> float:
-    """Return the limit of a sample. In the code of the loop itself, such as uvloop's, no callback was seen."""
-    return HIDDEN_SECONDS if frame.f_code.co_filename.endswith(_LOOP_FILES) else LIMIT_SECONDS
+    """Return the limit of a sample. In a loop of C itself, such as uvloop, no callback was seen."""
+    is_handle = frame.f_code is asyncio.Handle._run.__code__  # it runs a callback of C
+    in_loop = frame.f_code.co_filename.endswith(_LOOP_FILES) and not is_handle
+    return HIDDEN_SECONDS if in_loop else LIMIT_SECONDS
 
 
 def _callback(frame: FrameType) -> object:

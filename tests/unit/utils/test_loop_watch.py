@@ -1,6 +1,7 @@
 """The watch of an event loop."""
 
 import asyncio
+import hashlib
 import time
 from pathlib import Path
 
@@ -42,6 +43,19 @@ async def test_loop_held_by_one_call_is_reported(monkeypatch: pytest.MonkeyPatch
             sum(range(10_000_000))
             await asyncio.sleep(0.05)
     assert (tmp_path / "lag").read_text().count('"seconds": 0.') == 3
+
+
+async def test_loop_held_by_callback_of_c_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A function of C that frees the GIL: the samples see the loop's own line, and a callback runs."""
+    start = time.thread_time()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000)
+    rounds = round(10_000 * 1.5 * LIMIT_SECONDS / (time.thread_time() - start))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "lag"))
+    with watch_loop():
+        await asyncio.sleep(0.05)
+        asyncio.get_running_loop().call_soon(hashlib.pbkdf2_hmac, "sha256", b"", b"", rounds)
+        await asyncio.sleep(0.05)
+    assert (tmp_path / "lag").exists()
 
 
 async def test_loop_with_short_callbacks_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
