@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from rstar2_train.trainer.optimizer import make_optimizer, update
 from rstar2_train.trainer.shard_writer import ShardWriter
 from rstar2_train.trainer.sleeping_memory import SleepingMemory
 from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
+
+if TYPE_CHECKING:  # pydantic is not needed here
+    from rstar2_train.api.roles import Vendor
 
 DRY = "--dry" in sys.argv
 RANK, RANKS = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -120,8 +123,8 @@ def attention_check(compute: ComputeDevice) -> dict[str, Any]:
         expected = torch.cat([_plain_attention(q * 1.5, k, v, limit) * 2 for q, k, v in parts], 2).transpose(1, 2)
         wanted = [expected, *torch.autograd.grad((expected * slope).sum(), wide)]
         packing = attention.packing_of(lengths, compute.device, kernel=obstacle is None)
+        q, k, v = inputs
         for name, function in (("eager", layer), ("compiled", compiled)):
-            q, k, v = inputs
             output = function(q, k, v, packing, limit)
             actual = [output, *torch.autograd.grad((output.float() * slope).sum(), inputs)]
             worst = max(_relative(each, right) for each, right in zip(actual, wanted, strict=True))
@@ -353,7 +356,7 @@ def main() -> None:
     """Run the check of the first argument as a rank of torchrun, or alone."""
     figures: dict[str, Any]
     try:
-        vendor: Literal["AMD", "NVIDIA", "None"] = "None" if DRY else "AMD" if torch.version.hip else "NVIDIA"
+        vendor: Vendor = "None" if DRY else "AMD" if torch.version.hip else "NVIDIA"
         compute = select_device(vendor, dtype="Float32" if vendor == "None" else "BFloat16", index=RANK)
         store = None if "WORLD_SIZE" in os.environ else dist.HashStore()
         alone: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
