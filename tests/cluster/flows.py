@@ -15,12 +15,14 @@ try:
 except TimeoutError:
     print("denied")
 """
+Flow = tuple[str, str, int]
+"""Pod, host and port."""
 
 
-def allowed(cluster: Cluster, namespace: str, flows: Iterable[tuple[str, str, int]]) -> list[bool]:
-    """Return for each flow (pod, host, port) whether the pod can connect; an error other than a timeout raises."""
+def allowed(cluster: Cluster, namespace: str, flows: Iterable[Flow]) -> dict[Flow, bool]:
+    """Return for each flow whether the pod can connect; an error other than a timeout raises."""
 
-    def is_allowed(flow: tuple[str, str, int]) -> bool:
+    def is_allowed(flow: Flow) -> bool:
         source, host, port = flow
         output = cluster.exec(namespace, source, "python3", "-c", CONNECT, host, str(port)).stdout
         assert output.strip() in ("allowed", "denied"), output
@@ -28,4 +30,4 @@ def allowed(cluster: Cluster, namespace: str, flows: Iterable[tuple[str, str, in
 
     flows = list(flows)
     with ThreadPoolExecutor(len(flows)) as threads:  # a denied flow takes its whole timeout
-        return list(threads.map(is_allowed, flows))
+        return dict(zip(flows, threads.map(is_allowed, flows), strict=True))

@@ -126,6 +126,7 @@ class JobRun:
     def kill_rank(self, index: int) -> None:
         """Kill the process of the trainer rank in a trainer pod, as the kernel does when its memory is exhausted."""
         name = self.pods("trainer")[index]["metadata"]["name"]
+        # Not Cluster.exec, which may run a command again: the next rank would be killed too.
         self.cluster.kubectl("exec", name, "-n", self.namespace, "--", "python3", "-c", KILL_RANK)
 
     def until_ready(self, role: str, count: int) -> None:
@@ -161,7 +162,7 @@ def assert_flows(run: JobRun) -> None:
         (executor, addresses["redis"], 6379): False,
         (executor, addresses["rollout"], 8000): False,
     }
-    assert dict(zip(flows, allowed(run.cluster, run.namespace, flows), strict=True)) == flows
+    assert allowed(run.cluster, run.namespace, flows) == flows
 
 
 def assert_gvisor(run: JobRun) -> None:
