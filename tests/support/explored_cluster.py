@@ -126,11 +126,11 @@ class ExploredCluster(SimulatedCluster):
             if fault in self.faults
         )
 
-    def run_operator(self, *, dies_after: int = 0) -> None:
+    def run_operator(self, *, dies_after: int | None = None) -> None:
         """Run one round, which is computed once for equal states; `dies_after`: writes before a kill."""
         faults, self.faults = self.faults, ()
         states = _round(self.snapshot())
-        self.__dict__ = pickle.loads(states[dies_after if dies_after < len(states) else 0])
+        self.__dict__ = pickle.loads(states[dies_after] if dies_after and dies_after < len(states) else states[0])
         self.faults = faults
 
     def _write(self, kind: str) -> None:
