@@ -6,9 +6,10 @@
 
 - NAME: {uniform: {pass_at_1: [..], tool_errors: [..], step_seconds: [..], tokens: [..], reward: [[..], ..]}, roc: ..}:
   one value per seed; `tokens` are sampled tokens of the stage, `reward` the mean reward of each step.
-- `distillation`: {score, tokens, grpo_score, grpo_tokens, sft_score}: pass@1 and sampled tokens of a stage of
-  Distillation with a third of the steps. Its teacher is the model that GRPO (uniform) trained from the same SFT model,
-  whose pass@1 is `sft_score`. The tokens that trained the teacher are not counted.
+- `distillation`: {score, tokens, grpo_score, grpo_tokens, sft_score, teacher_score}: pass@1 and sampled tokens of a
+  stage of Distillation, next to those of GRPO (uniform) from the same SFT model, whose pass@1 is `sft_score`. The
+  teacher is the model after stage rl-2 of examples/tiny.yaml, which stands for the stage at 12K tokens. The tokens that
+  trained it are not counted.
 - `seeds` and `runs` of each of these: the seeds, and the commits and load averages of the machine during the runs.
 - `run`: the command of the last call, and the machine.
 
@@ -34,6 +35,7 @@ from bench.learning import error_curve, run, runs_of
 from bench.provenance import ROOT, describe_command, describe_machine
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
+from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
 
 RESULTS = ROOT / "bench" / "results" / "objectives.json"
@@ -41,6 +43,8 @@ PICTURE = ROOT / "docs" / "pictures" / "objectives.svg"
 NAMES = [name for name in OBJECTIVES if name not in ("Custom", "Distillation")]
 QUICK_NAMES = ["GRPO", "GSPO"]
 MODES = {"uniform": "Uniform", "roc": "Paper"}
+DISTILLED = {"steps": 30, "rolloutsPerPrompt": 5, "keepPerPrompt": 5, "updatesPerStep": 4}
+"""Settings of the stage with a teacher: each rollout is trained on, so a group has no more than a third of GRPO's 16."""
 LAST_STEPS = 8
 """Steps at the end of a stage whose rollouts give the tool errors."""
 
@@ -53,35 +57,49 @@ def write_manifest(name: str, mode: str, seed: int, folder: Path, *, quick: bool
     objective: dict[str, Any] = {"type": name}
     if teacher is not None:
         objective |= {"teacher": {"source": str(teacher)}}
-        rl["grpo"]["steps"] = max(1, rl["grpo"]["steps"] // 3)
+        rl["grpo"] |= {**DISTILLED, "steps": 1} if quick else DISTILLED
     spec["stages"] = [sft, rl | {"name": "rl"}]
-    spec["seed"] = seed
     spec["grpo"] |= {"objective": objective, "resample": {"mode": MODES[mode]}}
+    return _write(data, f"{name.lower()}-{mode}", seed, folder, quick=quick)
+
+
+def write_teacher_manifest(seed: int, folder: Path, *, quick: bool) -> Path:
+    """Write the manifest that trains the teacher, SFT and the first two RL stages of a curriculum; return its path."""
+    data = read_manifest(ROOT / "examples" / ("smoke.yaml" if quick else "tiny.yaml"))
+    data["spec"]["stages"] = [stage for stage in data["spec"]["stages"] if stage["name"] in ("sft", "rl-1", "rl-2")]
+    return _write(data, "teacher", seed, folder, quick=quick)
+
+
+def _write(data: dict[str, Any], name: str, seed: int, folder: Path, *, quick: bool) -> Path:
+    data["spec"]["seed"] = seed
     if not quick:
-        spec["validation"] |= {"samples": 4, "maxProblems": None}
-    data["metadata"]["name"] = f"{'quick' if quick else 'objective'}-{name.lower()}-{mode}-{seed}"
+        data["spec"]["validation"] |= {"samples": 4, "maxProblems": None}
+    data["metadata"]["name"] = f"{'quick' if quick else 'objective'}-{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{data['metadata']['name']}.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return path
 
 
-def measure(path: Path, state: Path) -> dict[str, Any]:
-    """Run one objective, or read its complete run, and return its figures."""
+def run_job(path: Path, state: Path) -> JobState:
+    """Run a manifest, or read its complete run. It starts from an SFT model of this seed if there is one."""
     kind, seed = path.stem.partition("-")[0], path.stem.rpartition("-")[2]
     trained = [folder for folder in state.glob(f"{kind}-*-{seed}/stages/sft") if (folder / "outcome.json").exists()]
     if trained and not (state / path.stem).exists():
         shutil.copytree(trained[0], state / path.stem / "stages" / "sft")
-    job = run(path, state)
-    report = json.loads(job.report_file.read_text(encoding="utf-8"))
-    stage = next(each for each in report["stages"] if each["name"] == "rl")
+    return run(path, state)
+
+
+def measure(path: Path, state: Path) -> dict[str, Any]:
+    """Run one objective, or read its complete run, and return its figures."""
+    job = run_job(path, state)
     curve = error_curve(job)
     errors = [point["tool_error_ratio_correct"] for point in curve[-LAST_STEPS:]]
     measured = [value for value in errors if value == value]  # a step without a correct rollout has none
     folder = job.stage("rl").trajectories
     return {
-        "sft_score": next(each for each in report["stages"] if each["name"] == "sft")["pass_at_1"],
-        "pass_at_1": stage["pass_at_1"],
+        "sft_score": _report(job, "sft")["pass_at_1"],
+        "pass_at_1": _report(job, "rl")["pass_at_1"],
         "tool_errors": sum(measured) / len(measured) if measured else None,
         "step_seconds": _step_seconds(folder),
         "tokens": _sampled_tokens(folder),
@@ -90,18 +108,25 @@ def measure(path: Path, state: Path) -> dict[str, Any]:
 
 
 def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[str, Any]:
-    """Distil the model of GRPO (uniform) of each seed into its SFT model, in a third of the steps."""
+    """Distil the teacher of each seed into its SFT model, and measure GRPO (uniform) from the same SFT model."""
     rows, paths = [], []
     for seed in seeds:
-        taught = write_manifest("GRPO", "uniform", seed, state, quick=quick)
-        grpo = measure(taught, state)
-        teacher = state / taught.stem / "stages" / "rl" / "model"
-        path = write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=teacher)
+        alone = write_manifest("GRPO", "uniform", seed, state, quick=quick)
+        taught = write_teacher_manifest(seed, state, quick=quick)
+        grpo, teacher = measure(alone, state), run_job(taught, state)
+        model = teacher.stage("rl-2").model
+        path = write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=model)
         own = measure(path, state)
         figures = {"score": own["pass_at_1"], "tokens": own["tokens"], "sft_score": own["sft_score"]}
-        rows.append(figures | {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]})
-        paths += [taught, path]
+        figures |= {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]}
+        rows.append(figures | {"teacher_score": _report(teacher, "rl-2")["pass_at_1"]})
+        paths += [alone, taught, path]
     return _by_name(rows) | {"seeds": seeds, "runs": runs_of(paths)}
+
+
+def _report(job: JobState, stage: str) -> dict[str, Any]:
+    stages: list[dict[str, Any]] = json.loads(job.report_file.read_text(encoding="utf-8"))["stages"]
+    return next(each for each in stages if each["name"] == stage)
 
 
 def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
