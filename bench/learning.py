@@ -29,6 +29,8 @@ from rstar2_train.rollout import trajectory_store
 RESULTS = ROOT / "bench" / "results" / "learning.json"
 SEEDS = (0, 1, 2)
 SAMPLES = 4
+LAST_STEPS = 8
+"""Steps at the end of a stage whose rollouts give its tool errors."""
 
 
 def write_manifest(example: str, *, name: str, seed: int, folder: Path, resample: str | None = None) -> Path:
@@ -64,6 +66,15 @@ def run(path: Path, state: Path) -> JobState:
     if not is_complete:
         _record(path)
     return job
+
+
+def run_from_sft(path: Path, state: Path) -> JobState:
+    """Run a manifest KIND-NAME-SEED from the SFT model of another job of its kind and seed, if there is one."""
+    kind, seed = path.stem.partition("-")[0], path.stem.rpartition("-")[2]
+    trained = [folder for folder in state.glob(f"{kind}-*-{seed}/stages/sft") if (folder / "outcome.json").exists()]
+    if trained and not (state / path.stem).exists():
+        shutil.copytree(trained[0], state / path.stem / "stages" / "sft")
+    return run(path, state)
 
 
 def runs_of(paths: Iterable[Path]) -> dict[str, Any]:
@@ -107,6 +118,25 @@ def run_comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
         shutil.copytree(sft, state / name / "stages" / "sft")
     job = run(path, state)
     return _result(job, "tiny-roc", seed=seed, mode=mode) | {"curve": error_curve(job)}
+
+
+def last_tool_errors(curve: list[dict[str, float]]) -> float | None:
+    """Return the mean tool-error ratio of correct rollouts, over the last LAST_STEPS steps that have any."""
+    errors = [point["tool_error_ratio_correct"] for point in curve[-LAST_STEPS:]]
+    measured = [value for value in errors if value == value]
+    return sum(measured) / len(measured) if measured else None
+
+
+def step_seconds(folder: Path) -> float:
+    """Return the mean seconds between the ends of the rollouts of two steps, of a folder of trajectories."""
+    times = [file.stat().st_mtime for file in sorted(folder.glob("step-*.parquet"))]
+    return (times[-1] - times[0]) / max(1, len(times) - 1)
+
+
+def stage_report(job: JobState, stage: str) -> dict[str, Any]:
+    """Return the figures of a stage in the report of a job."""
+    stages: list[dict[str, Any]] = json.loads(job.report_file.read_text(encoding="utf-8"))["stages"]
+    return next(each for each in stages if each["name"] == stage)
 
 
 def error_curve(job: JobState) -> list[dict[str, float]]:

@@ -27,7 +27,6 @@ import asyncio
 import json
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -42,13 +41,12 @@ from typing import Any
 import yaml
 
 from bench import memory
-from bench.learning import run, runs_of
+from bench.learning import run_from_sft, runs_of, stage_report
 from bench.pipeline_weights import ENGINE_JOB, start_engine, train, wait_for, write_model
 from bench.provenance import ROOT, Load, describe_command, describe_commit, describe_machine
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.lora import LoRASpec
-from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.inference.weight_update import FolderUpdate
@@ -101,20 +99,10 @@ def write_stage(name: str, rank: int | None, seed: int, folder: Path, *, quick: 
     return path
 
 
-def run_stage(path: Path, seed: int, state: Path) -> JobState:
-    """Run a manifest, or return its complete run; its SFT model is that of an earlier run of the seed."""
-    kind = path.stem.partition("-")[0]
-    trained = [folder for folder in state.glob(f"{kind}-*-{seed}/stages/sft") if (folder / "outcome.json").exists()]
-    if trained and not (state / path.stem).exists():
-        shutil.copytree(trained[0], state / path.stem / "stages" / "sft")
-    return run(path, state)
-
-
 def pass_at_1(variant: str, seed: int, state: Path, *, quick: bool) -> float:
     """Return the held-out pass@1 of a variant after its GRPO stage."""
-    job = run_stage(write_stage(variant, VARIANTS[variant], seed, state, quick=quick), seed, state)
-    report = json.loads(job.report_file.read_text(encoding="utf-8"))
-    return float(next(stage for stage in report["stages"] if stage["name"] == "rl")["pass_at_1"])
+    job = run_from_sft(write_stage(variant, VARIANTS[variant], seed, state, quick=quick), state)
+    return float(stage_report(job, "rl")["pass_at_1"])
 
 
 def learning(seeds: list[int], state: Path, *, quick: bool) -> dict[str, Any]:
@@ -128,7 +116,7 @@ def learning(seeds: list[int], state: Path, *, quick: bool) -> dict[str, Any]:
 def gaps(state: Path, *, quick: bool) -> dict[str, list[float]]:
     """Return `engine_error` and `importance_ratio` of the updates of a stage with staleness."""
     path = write_stage("ratio", 32, 0, state, quick=quick, staleness=STALENESS)
-    job = run_stage(path, 0, state)
+    job = run_from_sft(path, state)
     updates: dict[int, dict[str, float]] = {}
     for event, _ in read_entries(journal_file(job.root)):
         if event is not None and event["kind"] == "metrics" and "trainer/correction_mean" in event["values"]:

@@ -24,18 +24,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import yaml
 
-from bench.learning import error_curve, run, runs_of
+from bench.learning import error_curve, last_tool_errors, run_from_sft, runs_of, stage_report, step_seconds
 from bench.provenance import ROOT, describe_command, describe_machine
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
-from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
 
 RESULTS = ROOT / "bench" / "results" / "objectives.json"
@@ -44,9 +42,7 @@ NAMES = [name for name in OBJECTIVES if name not in ("Custom", "Distillation")]
 QUICK_NAMES = ["GRPO", "GSPO"]
 MODES = {"uniform": "Uniform", "roc": "Paper"}
 DISTILLED = {"steps": 30, "rolloutsPerPrompt": 5, "keepPerPrompt": 5, "updatesPerStep": 4}
-"""Settings of the stage with a teacher: each rollout is trained on, so a group has no more than a third of GRPO's 16."""
-LAST_STEPS = 8
-"""Steps at the end of a stage whose rollouts give the tool errors."""
+"""Settings of the stage with a teacher. It trains on each rollout, so a group needs no third of the 16 of GRPO."""
 
 
 def write_manifest(name: str, mode: str, seed: int, folder: Path, *, quick: bool, teacher: Path | None = None) -> Path:
@@ -81,27 +77,16 @@ def _write(data: dict[str, Any], name: str, seed: int, folder: Path, *, quick: b
     return path
 
 
-def run_job(path: Path, state: Path) -> JobState:
-    """Run a manifest, or read its complete run. It starts from an SFT model of this seed if there is one."""
-    kind, seed = path.stem.partition("-")[0], path.stem.rpartition("-")[2]
-    trained = [folder for folder in state.glob(f"{kind}-*-{seed}/stages/sft") if (folder / "outcome.json").exists()]
-    if trained and not (state / path.stem).exists():
-        shutil.copytree(trained[0], state / path.stem / "stages" / "sft")
-    return run(path, state)
-
-
 def measure(path: Path, state: Path) -> dict[str, Any]:
     """Run one objective, or read its complete run, and return its figures."""
-    job = run_job(path, state)
+    job = run_from_sft(path, state)
     curve = error_curve(job)
-    errors = [point["tool_error_ratio_correct"] for point in curve[-LAST_STEPS:]]
-    measured = [value for value in errors if value == value]  # a step without a correct rollout has none
     folder = job.stage("rl").trajectories
     return {
-        "sft_score": _report(job, "sft")["pass_at_1"],
-        "pass_at_1": _report(job, "rl")["pass_at_1"],
-        "tool_errors": sum(measured) / len(measured) if measured else None,
-        "step_seconds": _step_seconds(folder),
+        "sft_score": stage_report(job, "sft")["pass_at_1"],
+        "pass_at_1": stage_report(job, "rl")["pass_at_1"],
+        "tool_errors": last_tool_errors(curve),
+        "step_seconds": step_seconds(folder),
         "tokens": _sampled_tokens(folder),
         "reward": [round(point["reward"], 4) for point in curve],
     }
@@ -113,30 +98,19 @@ def measure_distillation(seeds: list[int], state: Path, *, quick: bool) -> dict[
     for seed in seeds:
         alone = write_manifest("GRPO", "uniform", seed, state, quick=quick)
         taught = write_teacher_manifest(seed, state, quick=quick)
-        grpo, teacher = measure(alone, state), run_job(taught, state)
+        grpo, teacher = measure(alone, state), run_from_sft(taught, state)
         model = teacher.stage("rl-2").model
         path = write_manifest("Distillation", "uniform", seed, state, quick=quick, teacher=model)
         own = measure(path, state)
         figures = {"score": own["pass_at_1"], "tokens": own["tokens"], "sft_score": own["sft_score"]}
         figures |= {"grpo_score": grpo["pass_at_1"], "grpo_tokens": grpo["tokens"]}
-        rows.append(figures | {"teacher_score": _report(teacher, "rl-2")["pass_at_1"]})
+        rows.append(figures | {"teacher_score": stage_report(teacher, "rl-2")["pass_at_1"]})
         paths += [alone, taught, path]
     return _by_name(rows) | {"seeds": seeds, "runs": runs_of(paths)}
 
 
-def _report(job: JobState, stage: str) -> dict[str, Any]:
-    stages: list[dict[str, Any]] = json.loads(job.report_file.read_text(encoding="utf-8"))["stages"]
-    return next(each for each in stages if each["name"] == stage)
-
-
 def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {key: [row[key] for row in rows] for key in rows[0]}
-
-
-def _step_seconds(folder: Path) -> float:
-    """Return the mean seconds between the ends of the rollouts of two steps."""
-    times = [file.stat().st_mtime for file in sorted(folder.glob("step-*.parquet"))]
-    return (times[-1] - times[0]) / max(1, len(times) - 1)
 
 
 def _sampled_tokens(folder: Path) -> int:
