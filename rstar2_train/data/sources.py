@@ -27,7 +27,7 @@ from rstar2_train.api.sources import (
 )
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
-from rstar2_train.data import tiny
+from rstar2_train.data import tiny, word_problems
 from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.rewards.task_rewards import TaskRewards
@@ -42,6 +42,7 @@ VERSION_FILE = "version"
 GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {
     "tiny": (tiny.VERSION, tiny.write_tiny),
     "tiny-smoke": (tiny.VERSION, partial(tiny.write_tiny, recipe=tiny.SMOKE)),
+    "word-problems": (word_problems.VERSION, word_problems.write_word_problems),
 }
 """Name -> (version of the data, function that writes it: `generate(directory, *, seed)`)."""
 
