@@ -6,7 +6,7 @@ A manifest names the files as `generated://word-problems/...`:
   solve a problem: half of them compute something else with the numbers of the text.
 - `rl.jsonl`: problems of these five families and of seven others.
 - `report.jsonl`: problems of all sixteen families; four of them are in no other file. The slice of a problem is its
-  group, `seen`, `rl-only` or `held-out`, and its id begins with its family.
+  group, `seen`, `rl-only` or `held-out`, and its id starts with its family.
 
 No problem text is in two files.
 """
@@ -39,8 +39,8 @@ def write_word_problems(directory: Path, *, seed: int) -> None:
     write_rows(directory / "report.jsonl", _rows(FAMILIES, REPORT_PROBLEMS, rng, seen))
     trained = [family for family in FAMILIES if family.group != "held-out"]
     write_rows(directory / "rl.jsonl", _rows(trained, RL_PROBLEMS, rng, seen))
-    shown = [family for family in FAMILIES if family.group == "seen"]
-    problems = _draw(shown, DEMONSTRATIONS, rng, seen)
+    demonstrated = [family for family in FAMILIES if family.group == "seen"]
+    problems = _draw(demonstrated, DEMONSTRATIONS, rng, seen)
     write_rows(directory / "sft.jsonl", ({"messages": _demonstrate(problem, rng)} for problem in problems))
 
 

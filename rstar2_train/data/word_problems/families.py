@@ -12,7 +12,7 @@ from typing import Literal
 
 Group = Literal["seen", "rl-only", "held-out"]
 NAMES = ("Raj", "Maria", "Tom", "Aisha", "Liam", "Chen", "Nora", "Omar", "Eva", "Paul", "Ines", "Yuki")
-THINGS = ("apples", "pencils", "books", "stamps", "shirts", "tickets", "cups", "marbles", "cards", "lamps")
+GOODS = ("apples", "pencils", "books", "stamps", "shirts", "tickets", "cups", "marbles", "cards", "lamps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def draw_problem(family: Family, rng: random.Random) -> WordProblem:
     """Draw numbers, names and things for a family."""
     numbers = family.draw(rng)
     first, second = rng.sample(NAMES, 2)
-    text = rng.choice(family.texts).format(**numbers, name=first, other=second, things=rng.choice(THINGS))
+    text = rng.choice(family.texts).format(**numbers, name=first, other=second, things=rng.choice(GOODS))
     return WordProblem(family, text, tuple(numbers.values()), family.expression.format(**numbers))
 
 

@@ -41,8 +41,8 @@ def test_same_seed_writes_same_bytes(folder: Path, tmp_path: Path) -> None:
 def test_files_share_no_problem_and_hold_families_out(folder: Path) -> None:
     """No text is in two files. SFT sees five families, RL twelve; the report has all sixteen, equally often."""
     report, rl = (list(read_problems(folder / f"{name}.jsonl")) for name in ("report", "rl"))
-    shown = [row.messages[1]["content"] for row in read_demonstrations(folder / "sft.jsonl")]
-    texts = [problem.problem for problem in (*report, *rl)] + shown
+    demonstrated = [row.messages[1]["content"] for row in read_demonstrations(folder / "sft.jsonl")]
+    texts = [problem.problem for problem in (*report, *rl)] + demonstrated
     assert [text for text, count in Counter(texts).items() if count > 1] == []
     assert Counter(problem.slice for problem in report) == {"seen": 60, "rl-only": 84, "held-out": 48}
     assert {problem.slice for problem in rl} == {"seen", "rl-only"}
