@@ -2,8 +2,8 @@
 
 A manifest names the files as `generated://word-problems/...`:
 
-- `sft.jsonl`: demonstrations of five families. They teach the form of a call and of an answer, not which operations
-  solve a problem: half of them compute something else with the numbers of the text.
+- `sft.jsonl`: demonstrations of five families. They teach the form of a call and of an answer. A quarter of them
+  have a wrong operation, so that the policy keeps several ways to try.
 - `rl.jsonl`: problems of these five families and of seven others.
 - `report.jsonl`: problems of all sixteen families; four of them are in no other file. The slice of a problem is its
   group, `seen`, `rl-only` or `held-out`, and its id starts with its family.
@@ -14,6 +14,7 @@ No problem text is in two files.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ VERSION = 1
 SYSTEM_PROMPT = f"Tool: {TOOL_NAME}"
 """`spec.model.systemPrompt` of the manifest: as short as in examples/tiny.yaml."""
 DEMONSTRATIONS, RL_PROBLEMS, REPORT_PROBLEMS = 240, 480, 192
-CORRECT = 0.5
-"""Share of the demonstrations whose program solves the problem."""
+CORRECT = 0.75
+"""Share of the demonstrations whose program solves the problem. The others have another operation in one place."""
 
 
 def write_word_problems(directory: Path, *, seed: int) -> None:
@@ -64,7 +65,7 @@ def _rows(families: Sequence[Family], count: int, rng: random.Random, seen: set[
 
 def _demonstrate(problem: WordProblem, rng: random.Random) -> list[dict[str, Any]]:
     """Return a conversation: one call with one of several forms of program, and the answer that it prints."""
-    expression = problem.expression if rng.random() < CORRECT else _other_expression(problem, rng)
+    expression = problem.expression if rng.random() < CORRECT else _with_slip(problem.expression, rng)
     call = call_text(TOOL_NAME, {"code": _program(expression, rng), "input": ""})
     value = evaluate(expression)
     return [
@@ -76,17 +77,12 @@ def _demonstrate(problem: WordProblem, rng: random.Random) -> list[dict[str, Any
     ]
 
 
-def _other_expression(problem: WordProblem, rng: random.Random) -> str:
-    """Return an expression of two or three numbers of the text, joined by drawn operations."""
-    first, second, *rest = rng.sample(problem.numbers, min(len(problem.numbers), rng.randint(2, 3)))
-    text = f"{first}{_operation(rng)}{second}"
-    if not rest:
-        return text
-    return f"{f'({text})' if rng.random() < 0.5 else text}{_operation(rng)}{rest[0]}"
-
-
-def _operation(rng: random.Random) -> str:
-    return rng.choice(("+", "-", "*", "//"))
+def _with_slip(expression: str, rng: random.Random) -> str:
+    """Return an expression with another operation in one place, which is wrong."""
+    places = list(re.finditer(r"//|[-+*%]", expression))
+    place = rng.choice(places)
+    other = rng.choice([operation for operation in ("+", "-", "*", "//") if operation != place[0]])
+    return f"{expression[: place.start()]}{other}{expression[place.end() :]}"
 
 
 def _program(expression: str, rng: random.Random) -> str:
