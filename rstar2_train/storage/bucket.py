@@ -37,10 +37,16 @@ from rstar2_train.storage.store import (
 PARALLEL_PARTS = 8
 CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
 """Timeouts of a request: to connect, in all."""
+_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
+"""Starts of the names of variables that obstore reads."""
 METADATA = "169.254.169.254"
 """Server of the identity of a machine in a cloud, which the client asks if the environment has no credentials."""
 ALLOWED_ENDPOINT = "an address such as https://s3.example.org:9000, without user, path and query"
-_REJECTED = re.compile(r"status code: 4(?!08|09|29)\d\d|certificate|URL scheme is not allowed")
+_REJECTED = re.compile(
+    r"status code: (4(?!08|09|29)\d\d|30\d|501|505)|redirect|builder error|without TLS|certificate"
+    r"|URL scheme is not allowed"
+)
+"""A server that redirects has the bucket in another region."""
 _STATUS = re.compile(r"status code: (\d\d\d)")
 _DAMAGED = re.compile(r"XAmzContentSHA256Mismatch|BadDigest|IncompleteBody|RequestTimeout|InvalidDigest")
 """Codes of S3 for a request whose body was damaged on the line: a retry can succeed."""
@@ -68,11 +74,24 @@ class Endpoint:
 
 def check_endpoint(url: str) -> str:
     """Return a valid address of an endpoint. Raises ValueError with the allowed form."""
-    parts = urlsplit(url)
-    valid = parts.scheme in ("http", "https") and parts.hostname and not (parts.username or parts.password)
-    if not valid or parts.path.strip("/") or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets, or a port above 65535
+        valid = False
+    if not valid or parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError(f"must be {ALLOWED_ENDPOINT}")
     return url.rstrip("/")
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Raise StorageRejected for a variable of credentials that no server takes, such as a key with a line break."""
+    for name, value in environ.items():
+        if name.startswith(_VARIABLES) and (value != value.strip() or not value.isprintable()):
+            raise StorageRejected(
+                f"the variable {name} has a line break, a space at an end or a control character: write it again "
+                "without, for example by `printf %s` in place of `echo`"
+            )
 
 
 class Bucket:
@@ -94,12 +113,23 @@ class Bucket:
         endpoint = endpoint or Endpoint()
         self.address = "/".join(filter(None, (f"{scheme}://{bucket}", prefix)))
         self._retries, self._part_bytes = endpoint.retries, endpoint.part_bytes
-        self.is_plain = _address(scheme, endpoint, environ).startswith("http://")
+        self.server = _address(scheme, endpoint, environ)
+        """Address of the server; empty: the vendor's own."""
+        self.is_plain = self.server.startswith("http://")
         """Whether requests travel without TLS, which would detect damaged bytes."""
+        check_environment(environ)
+        try:
+            if self.server:
+                check_endpoint(self.server)
+        except ValueError as error:
+            field = "endpointUrl" if endpoint.url else "the variable AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
+            raise StorageRejected(f"{self.address}: {field} {error}") from error
         try:
             self._store = _open(scheme, bucket, prefix, endpoint, is_plain=self.is_plain)
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise StorageRejected(f"{self.address}: {_message(error)}") from error
+        except BaseException as error:
+            raise _panic(self.address, error) from error
 
     def stat(self, name: str) -> StoredObject:
         """Return size and version. Raises ObjectMissing."""
@@ -113,17 +143,22 @@ class Bucket:
             options["range"] = (start, end)
         elif start:
             options["range"] = {"offset": start}
-        return self._run(name, partial(self._get, name, options, limit))
+        return self._run(name, partial(self._get, name, options, etag, limit))
 
-    def _get(self, name: str, options: Any, limit: int) -> Content:
+    def _get(self, name: str, options: Any, wanted: str, limit: int) -> Content:
         answer = obstore.get(self._store, check_name(name), options=options)
         first, last = answer.range
+        etag = answer.meta["e_tag"] or ""
+        if not etag:
+            raise StorageRejected(f"{self.address}/{name}: the answer has no ETag, so the server is none of objects")
+        if wanted and etag != wanted:  # a server that ignores If-Match
+            raise ObjectChanged(f"{self.address}/{name}: the object was replaced")
         if limit and last - first > limit:
             raise CorruptObject(f"{self.address}/{name} has {last - first:,} bytes; allowed: {limit:,}")
         body = bytes(answer.bytes())
         if len(body) != last - first:
             raise StorageUnavailable(f"{self.address}/{name}: {len(body)} bytes arrived of {last - first}")
-        return Content(body, answer.meta["e_tag"] or "", answer.meta["size"])
+        return Content(body, etag, answer.meta["size"])
 
     def put_if_absent(self, name: str, body: bytes) -> str:
         """Create an object; return its ETag. Raises ObjectExists (store.ObjectStore)."""
@@ -207,6 +242,8 @@ class Bucket:
                 return operation()
             except (exceptions.BaseError, FileNotFoundError, FileExistsError, PermissionError, ValueError) as error:
                 raise _error(f"{self.address}/{name}".rstrip("/"), error) from error
+            except BaseException as error:
+                raise _panic(f"{self.address}/{name}".rstrip("/"), error) from error
 
         return self._retries.run(attempt)
 
@@ -260,6 +297,13 @@ def _with_bucket(url: str, bucket: str) -> str:
     return f"{scheme}://{bucket}.{host}"
 
 
+def _panic(name: str, error: BaseException) -> BaseException:
+    """Return the error for a defect of obstore, whose class is no Exception; another error is returned unchanged."""
+    if type(error).__name__ != "PanicException":
+        return error
+    return StorageRejected(f"{name}: obstore failed ({error}): check the address and the credentials")
+
+
 def _error(name: str, error: Exception) -> Exception:
     """Return the error of this package for one of obstore."""
     text = f"{name}: {_message(error)}"
@@ -289,6 +333,8 @@ def _message(error: Exception) -> str:
     causes = re.findall(r'(?:error: |message: |[(]\s*)"([^"]{3,})"', debug)
     if certificate := re.search(r"InvalidCertificate[(]\s*(\w+)", debug):
         causes.append(f"the certificate of the server is not trusted ({certificate[1]})")
+    if "InvalidContentType" in debug:
+        causes.append("the server is one without TLS: use http://, or another port")
     text = " ".join(text.split())
     return "; ".join(
         [text[:600], *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text and "<" not in cause)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,15 +34,19 @@ class LocalFolder:
 
     def __init__(self, root: Path) -> None:
         """Open a folder, which is created with the first object."""
-        self.address = str(root)
+        self.address, self.server = str(root), ""
         self._root = root
 
     def stat(self, name: str) -> StoredObject:
         """Return size and version. Raises ObjectMissing."""
+        missing = ObjectMissing(f"{self.address}/{name}: no such object")
         try:
-            return StoredObject(name, (status := self._path(name).stat()).st_size, _etag(status))
+            status = self._path(name).stat()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise ObjectMissing(f"{self.address}/{name}: no such object") from error
+            raise missing from error
+        if not stat.S_ISREG(status.st_mode):
+            raise missing
+        return StoredObject(name, status.st_size, _etag(status))
 
     def read(self, name: str, *, start: int = 0, end: int | None = None, etag: str = "", limit: int = 0) -> Content:
         """Return the bytes from `start` to before `end` (store.ObjectStore)."""
@@ -104,12 +109,13 @@ class LocalFolder:
         self._path(name).unlink(missing_ok=True)
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        """Yield the objects below a prefix, sorted by name."""
+        """Yield the objects below a prefix, sorted by name; also files of others, whose names are no valid ones."""
         folder = self._root / prefix
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
             name = path.relative_to(self._root)
             if path.is_file() and name.parts[0] != HIDDEN:
-                yield self.stat(name.as_posix())
+                status = path.stat()
+                yield StoredObject(name.as_posix(), status.st_size, _etag(status))
 
     def _path(self, name: str) -> Path:
         if check_name(name).split("/")[0] == HIDDEN:

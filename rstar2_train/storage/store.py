@@ -69,11 +69,17 @@ class Content:
     """Bytes of the whole object."""
 
 
+SOURCE_RECORD = ".rstar2-source-"
+"""Start of the name of a file of this machine with the digests of a download (source.py)."""
+
+
 class ObjectStore(Protocol):
     """Objects under one prefix."""
 
     address: str
     """URL or path, for messages."""
+    server: str
+    """Address of the server; empty: the vendor's own, or none."""
 
     def stat(self, name: str) -> StoredObject:
         """Return size and version. Raises ObjectMissing."""

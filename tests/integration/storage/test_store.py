@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from cryptography import x509
@@ -181,3 +187,87 @@ def certify(folder: Path) -> tuple[Path, Path]:
     )
     (folder / "tls.key").write_bytes(encoded)
     return folder / "tls.crt", folder / "tls.key"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:0"])
+def test_bucket_impossible_address_is_rejected(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting and a variable with an impossible address are named; the client would panic."""
+    with pytest.raises(StorageRejected, match="endpointUrl must be an address such as"):
+        Bucket("s3", "bucket", endpoint=Endpoint(url=url), environ={})
+    for value in (url, "127.0.0.1:9000"):
+        with pytest.raises(StorageRejected, match="AWS_ENDPOINT_URL must be an address such as"):
+            Bucket("s3", "bucket", environ={"AWS_ENDPOINT_URL": value})
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY"])
+@pytest.mark.parametrize("value", ["key\n", " key", "k\x00y"])
+def test_bucket_key_with_line_break_is_rejected(name: str, value: str) -> None:
+    """A key with the line break of `echo` is named; its value is not printed."""
+    with pytest.raises(StorageRejected, match=f"variable {name} has a line break") as caught:
+        Bucket("s3", "bucket", environ={name: value})
+    assert value not in str(caught.value)
+
+
+def test_bucket_panic_of_the_client_is_an_error(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of the client, whose class is no Exception, ends no process."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key\n")  # not in the variables that the bucket is given
+    with pytest.raises(StorageRejected, match="obstore failed"):
+        opened(server.url, bucket).read("a")
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """A server that gives each request the same answer."""
+
+    status = 200
+    headers_sent: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        for name, value in {"Content-Length": "5", **self.headers_sent}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"login")
+
+    do_PUT = do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def _answering(status: int, **headers: str) -> Iterator[str]:
+    handler = type("Answers", (_Answers,), {"status": status, "headers_sent": headers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{running.server_port}"
+        finally:
+            running.shutdown()
+
+
+def test_bucket_server_without_versions_is_rejected() -> None:
+    """A web server, which sends no ETag, is none of objects; one that ignores If-Match never gives another version."""
+    date = formatdate(usegmt=True)
+    with (
+        _answering(200, **{"Last-Modified": date}) as url,
+        pytest.raises(StorageRejected, match="the answer has no ETag"),
+    ):
+        opened(url, "bucket").read("a")
+    with _answering(200, ETag='"2"', **{"Last-Modified": date}) as url:
+        store = opened(url, "bucket")
+        assert store.read("a").etag == '"2"'
+        with pytest.raises(ObjectChanged, match="the object was replaced"):
+            store.read("a", etag='"1"')
+
+
+@pytest.mark.parametrize("status", [301, 501])
+def test_bucket_permanent_error_is_rejected(status: int) -> None:
+    """An error that no repetition can change is not an outage."""
+    with _answering(status) as url, pytest.raises(StorageRejected):
+        opened(url, "bucket", patience=3).read("a")
+
+
+def test_bucket_tls_to_a_server_without_is_rejected(server: S3Server) -> None:
+    """https in the address of a server without TLS is not an outage."""
+    with pytest.raises(StorageRejected, match="the server is one without TLS: use http://"):
+        opened(server.url.replace("http://", "https://"), "bucket", patience=3).read("a")
