@@ -24,6 +24,7 @@ from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.manifest import BLOCK_BYTES, MAX_OBJECTS, ObjectRecord, blocks
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import (
+    SOURCE_RECORD,
     AccessDenied,
     CorruptObject,
     ObjectMissing,
@@ -111,9 +112,10 @@ def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) 
 
     `is_plain`: whether the requests travel without TLS. Raises StorageError, OSError.
     """
-    record_file = folder / f".rstar2-source-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    record_file = folder / f"{SOURCE_RECORD}{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     recorded = _recorded(record_file)
     if recorded is not None and all(has_content(folder / record.name, record) for record in recorded):
+        _remove_others(folder, key)
         return
     objects = find_objects(store, key)
     sums = _read_sums(store, key, objects, is_plain=is_plain)
@@ -127,6 +129,16 @@ def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) 
             "content: write it back under this name, or create the job again with another name for the new content"
         )
     write_atomically(record_file, _RECORDS.dump_json(records).decode())
+    _remove_others(folder, key)
+
+
+def _remove_others(folder: Path, key: str) -> None:
+    """Delete files below a prefix that no complete download has: of an earlier, torn one, or of other origin."""
+    records = [record for file in folder.glob(f"{SOURCE_RECORD}*") for record in _recorded(file) or ()]
+    names = {record.name for record in records}
+    for path in sorted((folder / key).rglob("*")):
+        if not path.is_dir() and path.relative_to(folder).as_posix() not in names:
+            path.unlink()
 
 
 def _recorded(file: Path) -> list[ObjectRecord] | None:
@@ -152,6 +164,10 @@ def _read_sums(store: ObjectStore, key: str, objects: list[StoredObject], *, is_
         if match is None:
             raise CorruptObject(f"{store.address}/{name}:{number}: not a line of `sha256sum`: {line[:100]!r}")
         sums[check_name(f"{key}/{match['name']}")] = match["digest"]
+    if not sums:
+        raise CorruptObject(
+            f"{store.address}/{name} names no file: write the output of `sha256sum` into it, or delete it"
+        )
     if missing := sorted(sums.keys() - {item.name for item in objects}):
         raise ObjectMissing(f"{store.address}/{missing[0]}: no such object, but {SUMS} names it")
     return sums

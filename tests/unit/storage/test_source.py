@@ -9,7 +9,7 @@ import pytest
 
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.source import fetch_source
-from rstar2_train.storage.store import StorageRejected
+from rstar2_train.storage.store import CorruptObject, StorageRejected
 
 
 def test_source_changed_object_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -33,3 +33,27 @@ def test_source_changed_object_is_refused_with_the_remedy(tmp_path: Path) -> Non
         late("third")
     store.put_if_unchanged("sft/v1.jsonl", b"first", etag)
     assert (late("fourth") / "sft/v1.jsonl").read_bytes() == b"first"
+
+
+def test_source_folder_has_the_files_of_the_bucket_alone(tmp_path: Path) -> None:
+    """A file of a torn download or of other origin leaves the folder; one of another source below it stays."""
+    store = LocalFolder(tmp_path / "bucket")
+    for name in ("m/config.json", "m/part/a", "other"):
+        store.put_if_absent(name, b"1")
+    cache = tmp_path / "cache"
+    (cache / "m").mkdir(parents=True)
+    (cache / "m" / "adapter_config.json").write_text("torn")
+    for _ in range(2):
+        for key in ("m/part", "m", "other"):
+            fetch_source(store, key, cache, is_plain=False)
+        assert sorted(path.name for path in (cache / "m").rglob("*")) == ["a", "config.json", "part"]
+        (cache / "m" / "adapter_config.json").write_text("of other origin")
+
+
+def test_source_sums_without_a_file_are_refused(tmp_path: Path) -> None:
+    """An empty SHA256SUMS is no list of files: a folder without them would count as complete."""
+    store = LocalFolder(tmp_path / "bucket")
+    store.put_if_absent("m/config.json", b"1")
+    store.put_if_absent("m/SHA256SUMS", b"")
+    with pytest.raises(CorruptObject, match="m/SHA256SUMS names no file"):
+        fetch_source(store, "m", tmp_path / "cache", is_plain=False)
