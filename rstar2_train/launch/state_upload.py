@@ -20,6 +20,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.job_state import BucketState, Wanted
 from rstar2_train.storage.manifest import PodStart
+from rstar2_train.storage.probe import require_conditions
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.retries import PATIENCE_SECONDS, Outage
 from rstar2_train.storage.source import open_store
@@ -62,7 +63,9 @@ def open_upload(
     `start`: the pod of a cluster; `wanted`: whether it needs a file; default: all files; `advice`: what a person can do
     about a state that was not uploaded. Raises StorageError, OSError.
     """
-    bucket = BucketState(open_store(job.spec.storage, job.metadata.name, patience=times.request), state)
+    store = open_store(job.spec.storage, job.metadata.name, patience=times.request)
+    require_conditions(store)
+    bucket = BucketState(store, state)
     if bucket.open(start, wanted=wanted):
         warn(f"The state of the job was restored from {bucket.address}.")
     return StateUpload(bucket, job, state, warn=warn, advice=advice, times=times)
@@ -154,10 +157,12 @@ class StateUpload:
         except Fenced as error:
             self.fenced = f"{error}: the job was started again, here or on another machine. This run publishes nothing"
             return False
-        except (StorageError, OSError) as error:
+        except Exception as error:  # also a defect: training continues, and a person must know of it
+            is_known = isinstance(error, StorageError | OSError)
+            reason = str(error) if is_known else f"{type(error).__name__}: {error}"
             if not self.unavailable:
-                self._warn(f"StorageUnavailable: {error}. Training continues; the state is in {self._state.root}.")
-            self.unavailable = str(error)
+                self._warn(f"StorageUnavailable: {reason}. Training continues; the state is in {self._state.root}.")
+            self.unavailable = reason
             return False
         if self.unavailable:
             self._warn(f"{self._bucket.address} works again and has the state of the job.")

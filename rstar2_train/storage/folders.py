@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2_train.storage.manifest import IndexEntry, PodStart, PublicationIndex
-from rstar2_train.storage.publication import Fenced, PublicationWriter
+from rstar2_train.storage.publication import Fenced, PublicationWriter, last_number
 from rstar2_train.storage.store import ObjectStore, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
 from rstar2_train.utils.files import FileVersion, file_versions
@@ -95,7 +95,7 @@ class FolderPublisher:
             index, _ = read_index(self._store)
             writer = PublicationWriter(self._store, index.attempt + 1)
             index = writer.claim(self._claimed)
-            self._number = max((int(entry.name.rpartition("-")[2]) for entry in index.publications), default=0)
+            self._number = last_number(index)
             writer.sweep()
             self._writer = writer
         return self._writer

@@ -26,11 +26,11 @@ from rstar2_train.storage.manifest import (
     PublicationManifest,
     PublishedObject,
 )
-from rstar2_train.storage.publication import Fenced, PublicationWriter, record
+from rstar2_train.storage.publication import Fenced, PublicationWriter, last_number, record
 from rstar2_train.storage.retries import Result
 from rstar2_train.storage.state_files import MACHINE_FILES, is_checkpoint, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
-from rstar2_train.storage.verified_read import fetch, read_index, read_manifest, read_range
+from rstar2_train.storage.verified_read import fetch, has_content, read_index, read_manifest, read_range
 from rstar2_train.utils.files import write_atomically
 
 KEPT = 2
@@ -42,8 +42,8 @@ _KEPT_HERE = frozenset({"lock", "logs", "children.json"})
 """Files of the machine that a restore keeps."""
 _READER = "reader"
 """Writer of a folder that only readers have used."""
-_READS = 3
-"""Reads of the newest publication, which retention may withdraw meanwhile."""
+_READS = 20
+"""Reads of the newest publication, which retention may withdraw meanwhile. Each continues the one before."""
 
 
 Wanted = Callable[[str], bool]
@@ -57,10 +57,20 @@ class Origin(BaseModel):
 
     address: str
     """Address of the job's objects."""
+    server: str | None = None
+    """Address of the server; empty: the vendor's own; None: an older version did not write it."""
     writer: str = ""
     """The process that used the folder last; empty: files are missing, because a restore was interrupted or partial."""
     publication: str = ""
     """SHA-256 of the manifest that the folder had when that process started; empty: none."""
+
+    def __str__(self) -> str:
+        """Return address and server."""
+        return f"{self.address} at {self.server}" if self.server else self.address
+
+    def is_of(self, store: ObjectStore) -> bool:
+        """Return whether the files come from these objects of this server."""
+        return self.address == store.address and self.server in (None, store.server)
 
 
 class StageDone(StorageError):
@@ -101,9 +111,14 @@ class BucketState:
             restore(self._store, _without(manifest, self._unrestored), self._state)
         if not self._unrestored:  # else the next process restores the folder again
             digest = newest.sha256 if newest else ""
-            _write_origin(self._state, Origin(address=self.address, writer=writer.writer, publication=digest))
+            _write_origin(self._state, self._store, writer=writer.writer, publication=digest)
         writer.sweep()
-        self._number = _number(newest) if newest else 0
+        if lost := sorted(stored.key for stored in self._unrestored if stored.key in writer.lost):
+            raise ObjectMissing(
+                f"{self.address}: the newest state misses {len(lost)} objects, such as {lost[0]}: restore "
+                "them from the bucket's older versions, and remove the rule that expires objects"
+            )
+        self._number = last_number(index)
         self._writer = writer
         return behind
 
@@ -162,8 +177,8 @@ def check_folder(store: ObjectStore, state: JobState, newest: IndexEntry | None,
         )
     if newest is None or not state.job_file.exists():
         return
-    if origin is None or origin.address != store.address:
-        other = f"of {origin.address}" if origin else "of runs without spec.storage.url"
+    if origin is None or not origin.is_of(store):
+        other = f"of {origin}" if origin else "of runs without spec.storage.url"
         raise StorageRejected(
             f"{store.address} has a state of this job, and {state.root} has one {other}: delete one of them, or pass "
             "another folder with --state"
@@ -190,14 +205,17 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
     def bring(newest: IndexEntry) -> bool:
         origin = read_origin(state)
         check_folder(store, state, newest, origin)
-        if _is_ahead(origin, newest):
+        is_copy = origin is not None and origin.writer == _READER  # verified again below: a person may have changed it
+        if _is_ahead(origin, newest) and not is_copy:
             return False
         manifest = read_manifest(store, newest)
+        if is_copy and _is_ahead(origin, newest) and _is_intact(manifest, state):
+            return False
         if not checkpoints:
             manifest = _without(manifest, [stored for stored in manifest.objects if is_checkpoint(stored.name)])
         restore(store, manifest, state)
         if checkpoints:
-            _write_origin(state, Origin(address=store.address, publication=newest.sha256, writer=_READER))
+            _write_origin(state, store, publication=newest.sha256, writer=_READER)
         return True
 
     return _with_newest(store, bring)
@@ -236,8 +254,16 @@ def _outcome(store: ObjectStore, entry: IndexEntry, state: JobState, stage: str)
     name = state.stage(stage).outcome_file.relative_to(state.root).as_posix()
     for stored in read_manifest(store, entry).objects:
         if stored.name == name:
-            return Outcome.model_validate_json(read_range(store, stored, 0, stored.size))
+            try:
+                return Outcome.model_validate_json(read_range(store, stored, 0, stored.size))
+            except ValidationError as error:
+                raise CorruptObject(f"{store.address}: {name} of {entry.name} is no outcome of a stage") from error
     return None
+
+
+def _is_intact(manifest: PublicationManifest, state: JobState) -> bool:
+    """Return whether a folder has each file of a publication, with its content."""
+    return all(has_content(state.root / stored.name, stored) for stored in manifest.objects)
 
 
 def _without(manifest: PublicationManifest, objects: Sequence[PublishedObject]) -> PublicationManifest:
@@ -254,9 +280,16 @@ def _with_newest(store: ObjectStore, read: Callable[[IndexEntry], Result]) -> Re
             raise ObjectMissing(f"{store.address}: no state of this job was ever published")
         try:
             return read(newest)
-        except ObjectMissing:
-            if number == _READS - 1 or not _is_withdrawn(store, newest):
-                raise
+        except ObjectMissing as error:
+            if not _is_withdrawn(store, newest):
+                raise ObjectMissing(
+                    f"{error}. The newest state needs it: a person or a rule that expires objects deleted it"
+                ) from error
+            if number == _READS - 1:
+                raise ObjectMissing(
+                    f"{error}. Newer states replaced {_READS} states while they were read: read faster, or when the "
+                    "job has ended"
+                ) from error
     raise AssertionError
 
 
@@ -268,7 +301,7 @@ def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) 
     for stored in manifest.objects:
         if not is_published(stored.name):
             raise CorruptObject(f"{store.address}: the manifest names {stored.name}, which is not a file of a state")
-    _write_origin(state, Origin(address=store.address))
+    _write_origin(state, store)
     names = {stored.name for stored in manifest.objects}
     for name in list(state_files(state.root)):
         if name not in names:
@@ -299,9 +332,6 @@ def _is_withdrawn(store: ObjectStore, entry: IndexEntry) -> bool:
     return entry not in index.publications
 
 
-def _number(entry: IndexEntry) -> int:
-    return int(entry.name.rpartition("-")[2])
-
-
-def _write_origin(state: JobState, origin: Origin) -> None:
+def _write_origin(state: JobState, store: ObjectStore, *, writer: str = "", publication: str = "") -> None:
+    origin = Origin(address=store.address, server=store.server, writer=writer, publication=publication)
     write_atomically(state.root / ORIGIN_FILE, origin.model_dump_json())

@@ -12,6 +12,7 @@ digests, so that publications share it, also one of an earlier attempt.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -36,8 +37,11 @@ _SEAL = b"\nsha256:"
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Writer = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
-Attempt = Annotated[int, Field(ge=0, le=2**53)]
-Home = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,16}-[0-9a-f]{8,64}$")]
+MAX_ATTEMPT = 2**53
+Attempt = Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
+_HOME = r"[0-9]{1,16}-[0-9a-f]{8,64}"
+Home = Annotated[str, StringConstraints(pattern=f"^{_HOME}$")]
+_OWN_NAME = re.compile(rf"{ATTEMPTS}/{_HOME}/(objects|manifests)/[^/]+")
 
 
 class _Document(BaseModel):
@@ -161,6 +165,11 @@ Document = TypeVar("Document", PublicationManifest, PublicationIndex)
 def home(attempt: int, writer: str) -> str:
     """Return the name of the folder of everything that a process of an attempt uploads."""
     return f"{attempt}-{writer}"
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether a writer of publications can have given this name to an object."""
+    return _OWN_NAME.fullmatch(name) is not None
 
 
 def seal(document: PublicationManifest | PublicationIndex) -> bytes:

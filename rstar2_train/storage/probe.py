@@ -7,35 +7,60 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from rstar2_train.storage.store import ObjectChanged, ObjectExists, ObjectStore, StorageError
+from rstar2_train.storage.store import ObjectChanged, ObjectExists, ObjectStore, StorageError, StorageRejected
 
 PROBE_PREFIX = "rstar2-probe"
 LARGE_BYTES = 17 * 2**20
 """Larger than one part of an upload."""
 
 
+def require_conditions(store: ObjectStore) -> None:
+    """Raise StorageRejected for a server that ignores conditions: there a fenced process could publish."""
+    name = f"{_new_prefix()}/small"
+    etag, error = _create(store, name)
+    error = error or _replace(store, name, etag)
+    store.delete(name)
+    if error:
+        raise StorageRejected(f"{store.address}: {error}: use a server with conditional writes")
+
+
+def _new_prefix() -> str:
+    return f"{PROBE_PREFIX}/{uuid.uuid4().hex}"
+
+
+def _create(store: ObjectStore, name: str) -> tuple[str, str]:
+    """Create an object; return its ETag, and the fault of a second creation, an empty text if there is none."""
+    etag = store.put_if_absent(name, b"1")
+    try:
+        store.put_if_absent(name, b"2")
+    except ObjectExists:
+        return etag, ""
+    return etag, "the server ignores If-None-Match: two writers would replace each other's objects"
+
+
+def _replace(store: ObjectStore, name: str, etag: str) -> str:
+    """Replace an object; return the fault of a replacement of its older version; empty: none."""
+    store.put_if_unchanged(name, b"3", etag)
+    try:
+        store.put_if_unchanged(name, b"4", etag)
+    except ObjectChanged:
+        return ""
+    return "the server ignores If-Match: two writers would replace each other's objects"
+
+
 def probe(store: ObjectStore) -> list[tuple[str, str]]:
     """Return each operation and why it failed, an empty text if it works. After a failure the rest is not tried."""
-    prefix = f"{PROBE_PREFIX}/{uuid.uuid4().hex}"
+    prefix = _new_prefix()
     small, large = f"{prefix}/small", f"{prefix}/large"
     etag = ""
 
     def create() -> str:
         nonlocal etag
-        etag = store.put_if_absent(small, b"1")
-        try:
-            store.put_if_absent(small, b"2")
-        except ObjectExists:
-            return ""
-        return "the server ignores If-None-Match: two writers would replace each other's objects"
+        etag, error = _create(store, small)
+        return error
 
     def replace() -> str:
-        store.put_if_unchanged(small, b"3", etag)
-        try:
-            store.put_if_unchanged(small, b"4", etag)
-        except ObjectChanged:
-            return ""
-        return "the server ignores If-Match: two writers would replace each other's objects"
+        return _replace(store, small, etag)
 
     def upload() -> str:
         with tempfile.NamedTemporaryFile() as file:

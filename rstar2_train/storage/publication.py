@@ -18,6 +18,7 @@ from rstar2_train.storage.manifest import (
     ATTEMPTS,
     BLOCK_BYTES,
     INDEX,
+    MAX_ATTEMPT,
     MAX_OBJECTS,
     IndexEntry,
     ObjectRecord,
@@ -25,9 +26,11 @@ from rstar2_train.storage.manifest import (
     PublicationManifest,
     PublishedObject,
     home,
+    is_own_name,
     seal,
 )
 from rstar2_train.storage.store import (
+    CorruptObject,
     ObjectChanged,
     ObjectExists,
     ObjectStore,
@@ -63,6 +66,9 @@ class PublicationWriter:
         self._manifests: dict[IndexEntry, PublicationManifest] = {}
         self._uploaded: dict[Content, str] = {}
         """Home of the objects that this process has uploaded."""
+        self.lost: frozenset[str] = frozenset()
+        """Objects that visible publications name and the store does not have any more, as of the last sweep."""
+        self._has_claimed = False
         self._known: tuple[PublicationIndex, str] | None = None
         """The index after the last move of this process, and its ETag. Another process may have replaced it since."""
 
@@ -71,7 +77,9 @@ class PublicationWriter:
 
         `change`: returns the claimed index; an exception of it prevents the claim.
         """
-        return self._move(change, claims=True)
+        index = self._move(change, claims=True)
+        self._has_claimed = True
+        return index
 
     def publish(
         self,
@@ -150,8 +158,9 @@ class PublicationWriter:
     def sweep(self) -> int:
         """Delete what fenced processes have left and no publication names; return the number of objects.
 
-        The listing only finds objects to delete. A fenced process can make none of them visible any more. Raises
-        Fenced, also without a claim.
+        The listing only finds objects to delete, of which a fenced process can make none visible any more, and
+        objects that were deleted by others: their content is uploaded again. Names that no writer gives are other
+        people's. Raises Fenced, also without a claim.
         """
         listed = list(self._store.list(ATTEMPTS))  # before the check: a later process uploads only after its claim
         index, _ = read_index(self._store)
@@ -159,7 +168,8 @@ class PublicationWriter:
             raise self._fenced(index)
         named = self._names(index.publications)
         own = f"{ATTEMPTS}/{self._home}/"
-        unused = [item.name for item in listed if item.name not in named]
+        self.lost = frozenset(named.difference(item.name for item in listed))
+        unused = [item.name for item in listed if item.name not in named and is_own_name(item.name)]
         unused = [name for name in unused if not name.startswith(own)]
         for name in unused:
             self._store.delete(name)
@@ -180,6 +190,7 @@ class PublicationWriter:
             (stored.size, tuple(stored.sha256)): stored.home
             for entry in index.publications
             for stored in self._manifest(entry).objects
+            if stored.key not in self.lost
         }
 
     def _names(self, entries: Collection[IndexEntry]) -> set[str]:
@@ -201,7 +212,11 @@ class PublicationWriter:
             self._known = None  # unless this move succeeds
             if etag:
                 self._check(index, claims=claims)
+            elif self._has_claimed:
+                raise Fenced(f"{self._store.address}/{INDEX} was deleted: it named the owner of the publications")
             moved = change(index).model_copy(update={"attempt": self.attempt, "writer": self.writer})
+            if moved.attempt > MAX_ATTEMPT:
+                raise CorruptObject(f"{self._store.address}/{INDEX}: attempt {moved.attempt} is above {MAX_ATTEMPT}")
             if etag and moved == index:
                 self._known = index, etag
                 return index
@@ -227,6 +242,12 @@ class PublicationWriter:
             f"{self._store.address}: attempt {index.attempt} has claimed the publications; this process is of attempt "
             f"{self.attempt}"
         )
+
+
+def last_number(index: PublicationIndex) -> int:
+    """Return the highest number of a publication TEXT-NUMBER; 0 if there is none. A name without a number has none."""
+    numbers = (entry.name.rpartition("-")[2] for entry in index.publications)
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def record(name: str, path: Path) -> ObjectRecord:

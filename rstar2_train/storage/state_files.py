@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rstar2_train.storage.store import StorageRejected
+from rstar2_train.storage.store import SOURCE_RECORD, StorageRejected
 
 MACHINE_FILES = frozenset(
     {
@@ -22,8 +22,6 @@ MACHINE_FILES = frozenset(
     }
 )
 """Files and folders of a state folder that are not published."""
-SOURCE_RECORD = ".rstar2-source-"
-"""Start of the name of a file with the digests of a download (source.py)."""
 _MARK = ".rstar2-"
 """Start of the names of hidden files that are published: such records, and the marks of complete downloads."""
 _CHECKPOINT_INDEX = ".metadata"
@@ -104,7 +102,8 @@ def _copy(root: Path, name: str, target: Path) -> Path:
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = Path(name).parts
-    if parts[0] in _WHOLE or (parts[0] == "stages" and parts[2] in _WHOLE_OF_STAGE) or name.endswith(".parquet"):
+    is_whole = parts[0] in _WHOLE or (parts[0] == "stages" and len(parts) > 2 and parts[2] in _WHOLE_OF_STAGE)
+    if is_whole or name.endswith(".parquet"):
         os.link(root / name, path)
     else:
         shutil.copyfile(root / name, path)

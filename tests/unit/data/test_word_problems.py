@@ -1,4 +1,4 @@
-"""The word problems: reproducible by seed, answers as computed, four families held out, programs that print the output."""
+"""The word problems: reproducible by seed, exact answers, four families held out, programs that print their output."""
 
 from __future__ import annotations
 

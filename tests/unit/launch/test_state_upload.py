@@ -100,6 +100,22 @@ def test_upload_follows_checkpoints_through_an_outage(state: JobState, tmp_path:
     assert upload.health() == {"bucket": "ready"}
 
 
+def test_upload_defect_is_reported(state: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of no known kind ends neither the uploads nor the run in silence."""
+    store, lines = SwitchedStore(tmp_path / "bucket"), list[str]()
+    upload = upload_to(store, state, lines)
+    upload.check()
+
+    def fail(*_: object) -> None:
+        raise IndexError("no such part")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BucketState, "publish", fail)
+        assert "IndexError: no such part" in upload.finish()
+    assert "StorageUnavailable: IndexError: no such part. Training continues" in lines[0]
+    assert upload.finish() == ""
+
+
 def test_upload_outage_at_the_end_keeps_the_folder(state: JobState, tmp_path: Path) -> None:
     """The end of a run waits for the bucket for a bounded time; the same command publishes the state later."""
     store, lines = SwitchedStore(tmp_path / "bucket"), list[str]()

@@ -13,6 +13,8 @@ import pytest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origin
+from rstar2_train.storage.manifest import MAX_ATTEMPT, PodStart
+from rstar2_train.storage.probe import require_conditions
 from rstar2_train.storage.publication import Fenced, PublicationWriter
 from rstar2_train.storage.state_files import is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, StorageRejected, StorageUnavailable
@@ -336,3 +338,151 @@ def test_snapshot_is_a_state_of_one_moment(tmp_path: Path) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+def test_file_next_to_the_stages_is_published(store: CountingStore, tmp_path: Path) -> None:
+    """A file that a person puts into the folder of the stages is published and restored."""
+    bucket = opened(store, write(tmp_path / "here", {"job.json": "{}", "stages/notes.txt": "mine"}))
+    bucket.publish()
+    other = JobState(tmp_path / "there")
+    opened(store, other)
+    assert read(other.root) == {"job.json": "{}", "stages/notes.txt": "mine"}
+
+
+def test_lost_objects_are_uploaded_again(store: CountingStore, tmp_path: Path) -> None:
+    """Objects that a rule of the bucket deleted are uploaded by the first publication after the next start."""
+    state = write(tmp_path / "here", PUBLISHED)
+    opened(store, state).publish()
+    for item in list(store.list("attempts")):
+        if "/objects/" in item.name:
+            store.delete(item.name)
+    other = JobState(tmp_path / "there")
+    other.root.mkdir()
+    with pytest.raises(ObjectMissing, match="a person or a rule that expires objects deleted it"):
+        fetch_newest(store, other)
+    opened(store, state).publish()
+    assert fetch_newest(store, other)
+    assert read(other.root) == PUBLISHED
+
+
+def test_lost_objects_of_unneeded_files_are_refused(store: CountingStore, tmp_path: Path) -> None:
+    """A pod that restores some files does not publish a state whose other files are lost."""
+    opened(store, write(tmp_path / "here", PUBLISHED)).publish()
+    for item in list(store.list("attempts")):
+        if "/objects/" in item.name:
+            store.delete(item.name)
+    other = JobState(tmp_path / "there")
+    other.root.mkdir()
+    with pytest.raises(ObjectMissing, match="the newest state misses 7 objects, such as"):
+        BucketState(store, other).open(wanted=lambda _: False)
+
+
+def test_folder_of_another_server_is_refused(store: CountingStore, tmp_path: Path) -> None:
+    """The same address on another server is another state: the start fails and changes nothing."""
+    state = write(tmp_path / "here", PUBLISHED)
+    store.server = "http://first:9000"
+    opened(store, state).publish()
+    other = CountingStore(tmp_path / "second" / "job")
+    other.address, other.server = store.address, "http://second:9000"
+    opened(other, write(tmp_path / "there", {"job.json": "other"})).publish()
+    with pytest.raises(StorageRejected, match=r"at http://first:9000: delete one of them"):
+        opened(other, state)
+    assert read(state.root) == PUBLISHED
+
+
+def test_deleted_index_ends_its_writer(store: CountingStore, tmp_path: Path) -> None:
+    """A process whose index was deleted can't know its owner: it publishes nothing."""
+    state = write(tmp_path / "here", {"job.json": "1"})
+    first = opened(store, state)
+    first.publish()
+    store.delete("index.json")
+    with pytest.raises(Fenced, match=r"index\.json was deleted"):
+        first.publish()
+    assert read_index(store)[1] == ""
+
+
+def test_objects_of_others_stay(tmp_path: Path) -> None:
+    """A start deletes no object that no publication can have: of a job below this one, or of a person."""
+    root = tmp_path / "bucket"
+    nested = LocalFolder(root / "job" / "attempts")
+    opened(nested, write(tmp_path / "nested", {"job.json": "nested"})).publish()
+    (root / "job" / "attempts" / "my notes.txt").write_text("mine")
+    store = LocalFolder(root / "job")
+    for content in "12":
+        opened(store, write(tmp_path / "here", {"job.json": content})).publish()
+    opened(store, JobState(tmp_path / "here"))
+    assert (root / "job" / "attempts" / "my notes.txt").exists()
+    copy = JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    assert fetch_newest(nested, copy) and read(copy.root) == {"job.json": "nested"}
+
+
+def test_fetch_repairs_a_changed_copy(store: CountingStore, tmp_path: Path) -> None:
+    """A copy with a changed, a missing and an additional file is brought back to the newest state."""
+    opened(store, write(tmp_path / "here", PUBLISHED)).publish()
+    copy = JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    assert fetch_newest(store, copy)
+    assert not fetch_newest(store, copy)
+    (copy.root / "job.json").write_text("[]")
+    (copy.root / "stages/sft/attempt.json").unlink()
+    assert fetch_newest(store, copy)
+    assert read(copy.root) == PUBLISHED
+
+
+def test_damaged_outcome_is_named(store: CountingStore, tmp_path: Path) -> None:
+    """An outcome that is none ends the start of a pod with its name, before the claim."""
+    opened(store, write(tmp_path / "here", {"job.json": "{}", "stages/sft/outcome.json": '{"x": 1}'})).publish()
+    before = read_index(store)[0]
+    start = PodStart(uid="u", namespace="team", program="launch", stage="sft", attempt=1)
+    other = JobState(tmp_path / "there")
+    other.root.mkdir()
+    with pytest.raises(CorruptObject, match=r"stages/sft/outcome\.json of state-000001 is no outcome of a stage"):
+        BucketState(store, other).open(start)
+    assert read_index(store)[0] == before
+
+
+def test_largest_attempt_is_refused(store: CountingStore) -> None:
+    """A claim never writes an index that no process can read."""
+    PublicationWriter(store, MAX_ATTEMPT).claim()
+    with pytest.raises(CorruptObject, match="is above"):
+        PublicationWriter(store, MAX_ATTEMPT + 1).claim()
+    assert read_index(store)[0].attempt == MAX_ATTEMPT
+
+
+def test_name_without_number_is_no_obstacle(store: CountingStore, tmp_path: Path) -> None:
+    """A publication whose name has no number, by another program, is restored and followed by the next number."""
+    (file := tmp_path / "job.json").write_text("{}")
+    writer = PublicationWriter(store, 1)
+    writer.claim()
+    writer.publish("hello", {"job.json": file})
+    state = JobState(tmp_path / "here")
+    opened(store, state).publish()
+    assert [entry.name for entry in read_index(store)[0].publications] == ["hello", "state-000001"]
+
+
+class UnconditionalStore(LocalFolder):
+    """A server that ignores conditions of writes."""
+
+    ignored = ""
+
+    def put_if_absent(self, name: str, body: bytes) -> str:
+        if self.ignored == "absent":
+            self.delete(name)
+        return super().put_if_absent(name, body)
+
+    def put_if_unchanged(self, name: str, body: bytes, etag: str) -> str:
+        if self.ignored == "unchanged":
+            etag = self.stat(name).etag
+        return super().put_if_unchanged(name, body, etag)
+
+
+@pytest.mark.parametrize(("ignored", "header"), [("absent", "If-None-Match"), ("unchanged", "If-Match")])
+def test_server_that_ignores_conditions_is_refused(tmp_path: Path, ignored: str, header: str) -> None:
+    """A start refuses it by name and leaves no object."""
+    store = UnconditionalStore(tmp_path / "bucket")
+    require_conditions(store)
+    store.ignored = ignored
+    with pytest.raises(StorageRejected, match=f"the server ignores {header}: .*: use a server with conditional"):
+        require_conditions(store)
+    assert list(store.list()) == []
