@@ -6,6 +6,7 @@ loads this module only for a cell with such a line. Standard library only.
 
 from __future__ import annotations
 
+import _ast
 import os
 import re
 import sys
@@ -74,7 +75,7 @@ def run(name: str, text: str, cell: str | None = None) -> object:
     elif name == "pwd":
         return os.getcwd()  # noqa: PTH109
     elif name == "cd":
-        os.chdir(text.strip() or os.environ["HOME"])
+        os.chdir(os.path.expanduser(text.strip() or "~"))  # noqa: PTH111
         print(os.getcwd())  # noqa: PTH109
     elif name == "writefile":
         _write_file(text.strip(), (cell or "").lstrip("\n"))
@@ -93,13 +94,11 @@ def _write_file(text: str, content: str) -> None:
 
 
 def _evaluate(source: str, namespace: dict[str, Any]) -> object:
-    """Run a program; return its value if it is one expression, else None."""
-    try:
-        code = compile(source.strip(), "<snippet>", "eval", 0, True)
-    except SyntaxError:
-        exec(compile(source, "<snippet>", "exec", 0, True), namespace)
-        return None
-    return eval(code, namespace)
+    """Run a program; return the value of its last statement if that is an expression, else None."""
+    tree: Any = compile(source.strip(), "<snippet>", "exec", _ast.PyCF_ONLY_AST, True)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
+    exec(compile(tree, "<snippet>", "exec", 0, True), namespace)
+    return None if last is None else eval(compile(_ast.Expression(last.value), "<snippet>", "eval", 0, True), namespace)
 
 
 def _time(source: str, namespace: dict[str, Any]) -> object:
@@ -123,6 +122,8 @@ def _timeit(text: str, cell: str | None, namespace: dict[str, Any]) -> None:
     statement, setup = (text.strip(), "pass") if cell is None else (cell.strip("\n"), text.strip() or "pass")
     timer = timeit.Timer(statement, setup, globals=namespace)
     number, runs = options.get("n", 0), options.get("r", 7)
+    if not runs:
+        raise UsageError("%timeit -r needs at least one run.")
     if not number:
         number = 1
         while timer.timeit(number) < RUN_SECONDS:

@@ -238,7 +238,7 @@ def report_exception() -> int:
     if isinstance(error, SystemExit):
         code = error.code
         if code is None or isinstance(code, int):
-            return (code or 0) & 0xFF
+            return (code or 0) & 0xFF if -(2**63) <= (code or 0) < 2**63 else 0xFF
         print(code, file=sys.stderr)
         return 1
     while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
@@ -260,7 +260,7 @@ def end_by_memory_signal() -> None:
 def fresh_main() -> dict[str, object]:
     """Return the namespace of a new `__main__`."""
     module = type(sys)("__main__")
-    module.__dict__["__builtins__"] = builtins
+    module.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = module
     return module.__dict__
 
@@ -282,9 +282,10 @@ def run_call(source: str, *, to_the_end: bool, run: RunCode | None = None) -> in
     status = flush_streams(status)
     if to_the_end:  # delete its objects, in the order of an interpreter's end: this writes its open files
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-        del sys.modules["__main__"]
+        sys.modules.pop("__main__", None)
         gc.collect()
-        status = flush_streams(status)
+        for stream in (sys.stdout, sys.stderr):  # a failure here changes no status, as in an interpreter
+            _flush(stream)
     return status
 
 
@@ -298,19 +299,35 @@ def run_code(source: str, namespace: dict[str, object], run: RunCode) -> int:
 
 
 def flush_streams(status: int) -> int:
-    """Write the last output, also that of a stream that the program replaced. Return the exit status after that."""
-    streams = {id(stream): stream for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__)}
+    """Write the last output, also that of a stream that the program replaced. Return the exit status after that.
+
+    A failure counts for the present streams alone: a replaced one may be detached from its file.
+    """
+    present = [getattr(sys, "stdout", None), getattr(sys, "stderr", None)]
+    streams = {id(stream): stream for stream in (*present, sys.__stdout__, sys.__stderr__)}
     for stream in streams.values():
-        try:
-            if stream is not None and not getattr(stream, "closed", False):
-                stream.flush()
-        except BaseException as error:
+        error = _flush(stream)
+        if error is not None and any(stream is counted for counted in present):
             status = FLUSH_FAILED if status >= 0 else status
             try:  # noqa: SIM105  (no import of contextlib: each page of memory costs time)
                 print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr)
             except BaseException:  # stderr is the stream that failed
                 pass
     return status
+
+
+def _flush(stream: Any) -> BaseException | None:
+    """Write the last output of a stream; return its error."""
+    try:
+        is_closed = stream is None or stream.closed
+    except BaseException:  # a stream without the attribute, or a detached one
+        is_closed = False
+    try:
+        if not is_closed:
+            stream.flush()
+    except BaseException as error:
+        return error
+    return None
 
 
 def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
