@@ -30,7 +30,7 @@ _LIKE_CODE = re.compile(
 _SESSION = re.compile(r"\s*>>>")
 """Start of a session at a prompt, which is no program."""
 _END = re.compile(r"[ \t]*+(?:`{3,}|~{3,})[ \t]*+")
-_STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}]*\(")
+_STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}(]+\(")
 """Start of code after the language of a fence, which is no option of the fence."""
 _QUOTED_PROGRAM = re.compile(
     r"\s*(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n(?P<code>.*?)(?P=marks)\s*", re.DOTALL | re.IGNORECASE

@@ -36,6 +36,8 @@ from rstar2_train.tools.sandbox_program import function_input, function_program,
 
 CHECKER_FUNCTION = "score"
 """Name of the function in a checker's file."""
+INLINE_TEXT = 8192
+"""Characters above which a thread looks for the program of an answer."""
 LONG_TEXT = 1 << 18
 """Characters above which a thread compares the output of a program."""
 _WORD = re.compile(r"\S+")
@@ -107,11 +109,11 @@ class TaskRewards:
             return await grade(response.model_text, response.last_turn, response.gold, judge=judge)
         if rule.type == "Program":
             return await self._run_checker(rule, response, judge)
+        if rule.type == "Tests":
+            return await _run_tests(rule, response, judge)
         answer = _final_answer(response.model_text)
         if answer is None:
-            return Grade(verdict="no_answer", answer=None, score=0.0, correct_from=rule.correct_from)
-        if rule.type == "Tests":
-            return await _run_tests(rule, answer, response, judge)
+            return _no_answer(rule)
         correct = _COMPARISONS[rule.type](rule, answer, response.gold)
         return _graded(rule, answer, float(correct), "")
 
@@ -136,6 +138,10 @@ class TaskRewards:
 def _graded(rule: RewardSpec, answer: str | None, score: float, reason: str) -> Grade:
     verdict: Verdict = "correct" if score >= rule.correct_from else "no_answer" if answer is None else "wrong"
     return Grade(verdict=verdict, answer=answer, score=score, correct_from=rule.correct_from, reason=reason)
+
+
+def _no_answer(rule: RewardSpec) -> Grade:
+    return Grade(verdict="no_answer", answer=None, score=0.0, correct_from=rule.correct_from)
 
 
 def _final_answer(model_text: str) -> str | None:
@@ -179,13 +185,16 @@ def _gold_quantity(rule: RewardSpec, gold: str) -> Quantity:
 _COMPARISONS = {"Exact": _is_exact, "Choice": _is_choice, "Numeric": _is_close}
 
 
-async def _run_tests(rule: RewardSpec, answer: str, response: Response, judge: SnippetRunner) -> Grade:
+async def _run_tests(rule: RewardSpec, response: Response, judge: SnippetRunner) -> Grade:
     """Run the answer, a program, as a script on each test of the row. The score is the share of passed tests.
 
     The outputs are compared here: the program cannot write its own result. `data` of the row is `{tests: [{input,
     output}]}`.
     """
-    code = _program(response.model_text) or answer
+    text = response.model_text
+    code = _program(text) if len(text) <= INLINE_TEXT else await asyncio.to_thread(_program, text)
+    if not code:
+        return _no_answer(rule)
     tests = response.row["data"]["tests"]
     failed = []
     for number, test in enumerate(tests, start=1):
@@ -196,14 +205,21 @@ async def _run_tests(rule: RewardSpec, answer: str, response: Response, judge: S
             failed.append(f"test {number}: {result.status}")
         elif not await _has_same_words(result.stdout, test["output"]):
             failed.append(f"test {number}: wrong output")
+    answer = _final_answer(text) or code
     return _graded(rule, answer, 1 - len(failed) / len(tests), "; ".join(failed[:4]))
 
 
 def _program(model_text: str) -> str | None:
-    """Return the program of the answer; None for a box without a code block. White space at its start has a meaning."""
+    """Return the program of the answer; None without an answer. White space at its start has a meaning.
+
+    A brace in the program may have ended the box too early, or left it open: then the block has the whole program.
+    """
     boxed, block = extract_answer(model_text), last_answer(model_text) or ""
-    code = (answer_program(boxed) if boxed else None) or answer_program(block)
-    return code if code or boxed else textwrap.dedent(block).strip()
+    in_block, in_box = answer_program(block), answer_program(boxed) if boxed else None
+    if in_box and not (in_block or "").startswith(in_box.rstrip("\n")):
+        return in_box
+    whole = textwrap.dedent(block).strip() if "\\boxed" not in block else None
+    return in_block or boxed or whole
 
 
 def _check_tests(rule: RewardSpec, data: str) -> None:

@@ -60,6 +60,8 @@ PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
         f"```\npython\n{PROGRAM}```",
         f"```python\npython\n{PROGRAM}```",
         f"````python\n{PROGRAM}```",
+        f"```python (Python 3)\n{PROGRAM}```",
+        f"```python (solution)\n{PROGRAM}```",
         f"```python\n{PROGRAM}~~~",
         "```python\n" + "".join(f"    {line}\n" for line in PROGRAM.splitlines()) + "    ```",
         f"**```python**\n{PROGRAM}```",

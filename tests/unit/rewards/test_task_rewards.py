@@ -211,6 +211,30 @@ async def test_grade_tests_runs_the_program_as_a_script(answer: str) -> None:
     assert judge.codes[0].startswith("a, b = map(int, input().split())\nprint(")
 
 
+@pytest.mark.parametrize("brace", ["}", "{"])
+async def test_grade_tests_runs_a_boxed_program_with_a_brace(brace: str) -> None:
+    """A brace in a text of the program, which ends the box too early or not at all, does not cut the program."""
+    judge = FakeJudge(CallResult("ok", stdout="0\n"))
+    code = f"s = input()\nprint(s.count('{brace}'))\n"
+    graded = await grade(
+        RewardSpec(name="code", type="Tests", correct_from=1.0),
+        f"<answer>\\boxed{{\n```python\n{code}```\n}}</answer>",
+        judge,
+        data={"tests": [{"input": "x", "output": "0"}]},
+    )
+    assert judge.codes == [code] and graded.verdict == "correct"
+
+
+@pytest.mark.parametrize("text", ["", "<answer></answer>", "<answer>\\boxed{print('{')}</answer>"])
+async def test_grade_tests_without_a_program_has_no_answer(text: str) -> None:
+    """A response without a program has no answer, and nothing runs."""
+    judge = FakeJudge(CallResult("ok", stdout="7\n"))
+    graded = await grade(
+        RewardSpec(name="code", type="Tests"), text, judge, data={"tests": [{"input": "", "output": "7"}]}
+    )
+    assert (graded.verdict, judge.codes) == ("no_answer", [])
+
+
 @pytest.mark.parametrize(
     "answer", ["\n    if 1:\n        print(7)\n    ", " if 1:\n     print(7)", " x = 1\nprint(7)", "print(7)\n"]
 )
