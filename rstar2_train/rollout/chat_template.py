@@ -109,6 +109,15 @@ class ChatTemplate:
         return (f"<{match.group(1)}>", match.group(2)) if match else ("", "")
 
     @cached_property
+    def _header(self) -> str:
+        """The text with special tokens that the template writes between the start of a turn and its content."""
+        question = [{"role": "user", "content": USER_MARK}]
+        prompt = self.render(question)
+        turn = self._apply([*question, {"role": "assistant", "content": MODEL_MARK}], start=False)
+        header = turn.partition(MODEL_MARK)[0].removeprefix(prompt) if turn.startswith(prompt) else ""
+        return header if any(token in header for token in self._tokenizer.all_special_tokens) else ""
+
+    @cached_property
     def _has_closed_reasoning(self) -> bool:
         """Whether the start of a generation is an empty reasoning."""
         return self.render([{"role": "user", "content": USER_MARK}]).rstrip().endswith(_THINK_END)
@@ -140,8 +149,13 @@ class ChatTemplate:
     def model_turn(self, message: Mapping[str, Any]) -> str:
         """Return the text of an assistant turn as the model would sample it: without its start and its end.
 
-        A tag that the start of a generation opens, such as `<think>`, is not repeated.
+        A tag that the start of a generation opens, such as `<think>`, is not repeated. Raises ChatFormatError.
         """
+        if self._header:
+            raise ChatFormatError(
+                f"the chat template writes {self._header!r} between the start of a turn and its content, which no "
+                "rollout does: set spec.model.chatTemplate to a template without"
+            )
         content = str(message["content"])
         if message.get("tool_calls") or message.get("reasoning_content"):
             content = self._written_fields(message)
@@ -152,10 +166,13 @@ class ChatTemplate:
 
     def check_reasoning(self, turn: str) -> None:
         """Raise ChatFormatError for a turn whose reasoning does not fit the start of a generation."""
-        if self._opened[0] == _THINK and (turn.count(_THINK_END) != 1 or _THINK in turn):
+        opened = self._opened[0]
+        closed = opened.replace("<", "</")
+        if opened and (turn.count(closed) != 1 or opened in turn):
+            remedy = "set reasoning_content, or start" if opened == _THINK else "start"
             raise ChatFormatError(
-                f"the chat template opens {_THINK}, so an assistant message must close it exactly once: set "
-                f"reasoning_content, or start the content with {_THINK}...{_THINK_END}"
+                f"the chat template opens {opened}, so an assistant message must close it exactly once: {remedy} the "
+                f"content with {opened}...{closed}"
             )
         if self._has_closed_reasoning and (tag := next((tag for tag in (_THINK, _THINK_END) if tag in turn), "")):
             raise ChatFormatError(
@@ -211,8 +228,6 @@ class ChatTemplate:
         return text
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], *, start: bool) -> str:
-        from jinja2 import TemplateError
-
         given = [dict(message) for message in messages]
         if not self._has_system:
             given = _without_system(given)
@@ -221,7 +236,7 @@ class ChatTemplate:
             rendered = self._tokenizer.apply_chat_template(
                 given, tokenize=False, add_generation_prompt=start, chat_template=self._template, **options
             )
-        except (TemplateError, TypeError) as error:
+        except Exception as error:  # a template calls methods of texts and lists, which raise errors of any kind
             roles = [message["role"] for message in messages]
             raise ChatFormatError(
                 f"the chat template cannot render a conversation of roles {roles}: {error}"

@@ -13,9 +13,22 @@ from rstar2_train.cli.main import main
 from tests.support.chat_templates import QWEN35
 
 USER = {"role": "user", "content": "q"}
+CALL = {"name": "f", "arguments": {}}
 PLAIN = {"messages": [USER, {"role": "assistant", "content": "a"}]}
 REASONING = {"messages": [USER, {"role": "assistant", "content": "a", "reasoning_content": "r"}]}
-CALLING = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {}}]}]}
+CALLING = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]}
+OPEN = {"messages": [USER, {"role": "assistant", "content": "<think> no end", "tool_calls": [CALL]}]}
+CUTS = (
+    "{% for m in messages %}{% set c = m.content %}{% if m.role == 'assistant' and '<think>' in c %}"
+    "{% set c = c[c.index('</think>') + 8:] %}{% endif %}<|im_start|>{{ m.role }}\n{{ c }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that raises ValueError for a text without `</think>`."""
+CHANNEL = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<|endoftext|>{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that writes a token of its own before the content, as those with channels do."""
 THINKING = {"messages": [USER, {"role": "assistant", "content": "<think>r</think>a"}]}
 
 
@@ -45,6 +58,9 @@ def _validate(folder: Path, model: Path | str, rows: list[dict[str, Any]], templ
         ([THINKING, PLAIN], QWEN35, "sft.jsonl:2: messages[1]: the chat template opens <think>"),
         ([PLAIN, {"messages": []}], "", "sft.jsonl:2: messages must be a non-empty list"),
         ([PLAIN], "{{ messages }}", "not a special token"),
+        ([PLAIN, OPEN], CUTS, "sft.jsonl:2: messages[1]: the chat template cannot render"),
+        ([PLAIN], CHANNEL, "messages[1]: the chat template writes '<|endoftext|>' between the start of a turn"),
+        ([PLAIN], QWEN35.replace("think>", "reflect>"), "messages[1]: the chat template opens <reflect>"),
     ],
 )
 def test_validate_reads_demonstrations_with_the_template(
