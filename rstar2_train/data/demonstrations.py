@@ -44,6 +44,7 @@ _REMEDIES: Mapping[str, str] = {
     "training": "write weight: 0 for a message that is not trained",
     "loss": "write weight: 0 for a message that is not trained",
 }
+_WEIGHTS = "write weight: 0 for each message that is not trained"
 _OTHER = "remove it, or write it in the content"
 ROW_FIELDS: Mapping[str, str] = {
     "functions": "rename it to tools",
@@ -58,12 +59,20 @@ ROW_FIELDS: Mapping[str, str] = {
     "tool_calls": "write them in their assistant message",
     "custom_tools": "rename it to tools",
     "available_tools": "rename it to tools",
-    "loss_mask": "write weight: 0 for each message that is not trained",
-    "train_mask": "write weight: 0 for each message that is not trained",
+    "loss_mask": _WEIGHTS,
+    "train_mask": _WEIGHTS,
     "chosen": "preferences are not trained on: write the conversation as messages",
     "rejected": "preferences are not trained on: write the conversation as messages",
+    "rejected_messages": "preferences are not trained on: write the conversation as messages",
     "documents": "write them in the content of a message",
     "weight": "write weight: 0 for each message that is not trained, or remove the row",
+    "sample_weight": "write weight: 0 for each message that is not trained, or remove the row",
+    "chat_template": "set spec.model.chatTemplate, which is that of all rows",
+    "system_instruction": "write it as the first message, with role system",
+    "developer": "write it as the first message, with role system",
+    "tool_definitions": "rename it to tools",
+    "function_definitions": "rename it to tools",
+    **dict.fromkeys(("mask", "assistant_masks", "weights", "train_on_inputs"), _WEIGHTS),
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models are trained on text only"),
 }
 """Fields of a row that would change the conversation, or what is trained -> remedy."""
@@ -262,9 +271,12 @@ def _call(call: Any, field: str) -> dict[str, Any]:
     if function is not call and (doubled := sorted({"name", "arguments"}.intersection(_set_keys(call)))):
         raise DataError(f"{field}.{doubled[0]} is set outside of function too: remove one of them")
     given = {key: value for key, value in {**call, **function}.items() if value is not None}
-    unknown = sorted(set(given) - {"id", "index", "type", "function", "name", "arguments"})
+    inner = {"name", "arguments"}
+    unknown = [f"{field}.{name}" for name in sorted(_set_keys(call) - inner - {"id", "index", "type", "function"})]
+    if function is not call:
+        unknown += [f"{field}.function.{name}" for name in sorted(_set_keys(function) - inner)]
     if unknown:
-        raise DataError(f"{field}.{unknown[0]} is not trained on: remove it")
+        raise DataError(f"{unknown[0]} is not trained on: remove it")
     if given.get("type", "function") != "function":
         raise DataError(f"{field}.type is {short_repr(given['type'])}; only calls of type function can be trained on")
     name, arguments = given.get("name"), given.get("arguments", {})

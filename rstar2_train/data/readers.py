@@ -42,6 +42,8 @@ _CONTROL = re.compile(
 """Control characters that no answer has: all but tab and line breaks, and those if they start a LaTeX command."""
 _AFTER_SOLUTION = re.compile(r"(?:[^#]*[^#\w])?####(?!#)(?P<value>[^#]*[^#\s][^#]*)")
 """Last line of an answer of GSM8K; the comment of a program has other marks before or after."""
+_TORN_SOLUTION = re.compile(r"^####[ \t]*(?:[-+$(\d.].*)?$", re.MULTILINE)
+"""A line with the mark of GSM8K that is not the last one, or has no value, or two."""
 _LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
 """Control characters that no text to train on has: JSON reads the starts of `\\boxed`, `\\frac` and `\\vec` as such."""
 
@@ -162,6 +164,11 @@ def known_answer(answer: str, field: str) -> str:
     _reject_control(_CONTROL, answer, field)
     *_, last = answer.rstrip().rpartition("\n")
     match = _AFTER_SOLUTION.fullmatch(last)
+    if match is None and (torn := _TORN_SOLUTION.search(answer)):
+        raise DataError(
+            f"{field} has {short_repr(torn[0].strip())}: after a solution, write `#### ` and the value once, in the "
+            "last line"
+        )
     return answer if match is None else match["value"].strip()
 
 
@@ -226,13 +233,13 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the elements of one JSON array, or the lines of a file that starts with an object."""
     decoder = json_decoder()
     with path.open(encoding="utf-8-sig") as file:
-        text = _skip_to_value(path, file, "", skip="")
+        text = _skip_to_value(path, file, "")
         if text.startswith("{"):
             yield from _jsonl_rows(path)
             return
         if not text.startswith("["):
             raise DataError(f"{path}: a .json file must contain an array of objects, or one object per line")
-        text = _skip_to_value(path, file, text[1:], skip="")
+        text = _skip_to_value(path, file, text[1:])
         for number in itertools.count(1):
             if text.startswith("]"):
                 while not (rest := text[1:].strip()) and (text := _read_chunk(path, file)):
@@ -257,12 +264,18 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 except RecursionError as error:
                     raise DataError(f"{path}:{number}: too many nested objects or arrays") from error
             yield number, row
-            text = _skip_to_value(path, file, text[end:], skip=",")
+            text = _skip_to_value(path, file, text[end:])
+            if not text.startswith("]"):
+                if not text.startswith(","):
+                    raise DataError(f"{path}:{number}: not valid JSON: no comma after this row")
+                text = _skip_to_value(path, file, text[1:])
+                if text.startswith("]"):
+                    raise DataError(f"{path}:{number}: not valid JSON: a comma after the last row")
 
 
-def _skip_to_value(path: Path, file: TextIO, text: str, *, skip: str) -> str:
-    """Return `text` from its first character after spaces and one `skip`. Reads more of the file as necessary."""
-    while not (rest := text.lstrip().removeprefix(skip).lstrip()):
+def _skip_to_value(path: Path, file: TextIO, text: str) -> str:
+    """Return `text` from its first character after spaces. Reads more of the file as necessary."""
+    while not (rest := text.lstrip()):
         more = _read_chunk(path, file)
         if not more:
             raise DataError(f"{path}: the array is not closed; the file is probably incomplete")

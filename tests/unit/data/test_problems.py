@@ -134,6 +134,13 @@ def test_read_problems_reads_answers_of_gsm8k(tmp_path: Path, answer: str, expec
     assert problem.answer == expected
 
 
+@pytest.mark.parametrize("answer", ["5+5=10\n#### 10\nDone", "#### 10 #### 11", "5+5=10\n####", "#### -3\nx"])
+def test_read_problems_torn_answer_of_gsm8k_raises(tmp_path: Path, answer: str) -> None:
+    """A solution whose value is not after its last mark has no known answer: no rollout would be equal to the whole."""
+    with pytest.raises(DataError, match=r":1: answer has '####.*: after a solution, write `#### ` and the value once"):
+        list(read_problems(_jsonl(tmp_path, {"problem": "x", "answer": answer})))
+
+
 def test_read_problems_of_csv_reads_flags(tmp_path: Path) -> None:
     """All fields of a CSV file are texts."""
     path = tmp_path / "data.csv"
