@@ -24,7 +24,7 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 def _as_list(stop: Any) -> Any:
     """Return a list for each form that OpenAI allows: one string, several, or null. An empty string stops nothing."""
-    return [] if stop in (None, "") else [stop] if isinstance(stop, str) else stop
+    return [] if stop in (None, "", [""]) else [stop] if isinstance(stop, str) else stop
 
 
 class ChatRequest(BaseModel):

@@ -69,6 +69,8 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
         {"response_format": {"type": "text"}, "stream": True, "stream_options": {"include_usage": True}},
         {"min_tokens": 0, "ignore_eos": False, "include_stop_str_in_output": False, "length_penalty": 1.0},
         {"add_generation_prompt": True, "continue_final_message": False, "echo": False, "chat_template_kwargs": {}},
+        {"suffix": "", "allowed_token_ids": [], "logits_processors": [], "vllm_xargs": {}, "detokenize": True},
+        {"stop": [""], "logit_bias": [], "response_format": {"type": "text", "json_schema": None}},
         {"stop_token_ids": [], "bad_words": [], "use_beam_search": False, "spaces_between_special_tokens": True},
     ],
     ids=lambda fields: " ".join(fields),
