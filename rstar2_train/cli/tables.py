@@ -38,7 +38,8 @@ class Column(NamedTuple):
     @property
     def width(self) -> int:
         """The characters of the longest line."""
-        lines = [*self.heading.split("\n"), *(line for cell in self.cells for line in str(cell).split("\n"))]
+        cells = [str(cell) if isinstance(cell, Text) else printable(cell) for cell in self.cells]
+        lines = [line for text in (self.heading, *cells) for line in text.split("\n")]
         return max(map(cell_len, lines))
 
 
