@@ -119,3 +119,20 @@ def test_verify_explains_a_verdict(answer: str, code: int, outcome: str, capsys:
     printed = capsys.readouterr().out
     assert printed.startswith(f"{outcome}: ") and "number 1, number 2" in printed
     assert main(["verify", "--known", "1"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bucket", "file:///runs"], "--bucket file:///runs: must be s3://BUCKET/PREFIX"),
+        (["--bucket", "s3://team/a b"], "--bucket s3://team/a b: must be s3://BUCKET/PREFIX"),
+        (["--bucket", "s3://team", "--endpoint-url", "s3.example"], "--endpoint-url s3.example: must be an address"),
+        (["--bucket", "s3://team", "--region", "eu west"], "--region eu west: must be a name such as eu-central-1"),
+    ],
+)
+def test_doctor_names_an_invalid_address(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An argument of the bucket that no job may have is an error message with the allowed form."""
+    assert main(["doctor", *arguments]) == 1
+    assert message in capsys.readouterr().err
