@@ -37,8 +37,9 @@ from rstar2_train.storage.store import (
 PARALLEL_PARTS = 8
 CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
 """Timeouts of a request: to connect, in all."""
-_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
-"""Starts of the names of variables that obstore reads."""
+_VARIABLES = ("AWS_", "AZURE_")
+"""Starts of the names of variables whose values are one line. A key of Google is a document of several lines."""
+_PANIC = "obstore failed, probably by an address or credentials that it cannot read"
 METADATA = "169.254.169.254"
 """Server of the identity of a machine in a cloud, which the client asks if the environment has no credentials."""
 ALLOWED_ENDPOINT = "an address such as https://s3.example.org:9000, without user, path and query"
@@ -129,7 +130,9 @@ class Bucket:
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise StorageRejected(f"{self.address}: {_message(error)}") from error
         except BaseException as error:
-            raise _panic(self.address, error) from error
+            if not _is_panic(error):
+                raise
+            raise StorageRejected(f"{self.address}: {_PANIC} ({error})") from error
 
     def stat(self, name: str) -> StoredObject:
         """Return size and version. Raises ObjectMissing."""
@@ -243,7 +246,9 @@ class Bucket:
             except (exceptions.BaseError, FileNotFoundError, FileExistsError, PermissionError, ValueError) as error:
                 raise _error(f"{self.address}/{name}".rstrip("/"), error) from error
             except BaseException as error:
-                raise _panic(f"{self.address}/{name}".rstrip("/"), error) from error
+                if not _is_panic(error):
+                    raise
+                raise StorageRejected(f"{self.address}/{name}: {_PANIC} ({error})") from error
 
         return self._retries.run(attempt)
 
@@ -297,11 +302,9 @@ def _with_bucket(url: str, bucket: str) -> str:
     return f"{scheme}://{bucket}.{host}"
 
 
-def _panic(name: str, error: BaseException) -> BaseException:
-    """Return the error for a defect of obstore, whose class is no Exception; another error is returned unchanged."""
-    if type(error).__name__ != "PanicException":
-        return error
-    return StorageRejected(f"{name}: obstore failed ({error}): check the address and the credentials")
+def _is_panic(error: BaseException) -> bool:
+    """Return whether an error is a defect of obstore: its class is no Exception, and no module has it."""
+    return type(error).__name__ == "PanicException"
 
 
 def _error(name: str, error: Exception) -> Exception:

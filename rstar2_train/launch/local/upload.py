@@ -10,6 +10,7 @@ from rstar2_train.launch import state_upload
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
 from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead, read_origin
+from rstar2_train.storage.probe import require_conditions
 from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
@@ -77,6 +78,7 @@ def publish_state(job: AgenticRLJob, state: JobState) -> str:
                 f"error: {store.address} has a state of this job that {state.root} does not continue: delete the "
                 "objects, or download them by `rstar2 fetch`"
             )
+        require_conditions(store)
         bucket = BucketState(store, state)
         bucket.open()
         bucket.publish()

@@ -206,6 +206,7 @@ def test_bucket_key_with_line_break_is_rejected(name: str, value: str) -> None:
     with pytest.raises(StorageRejected, match=f"variable {name} has a line break") as caught:
         Bucket("s3", "bucket", environ={name: value})
     assert value not in str(caught.value)
+    Bucket("s3", "bucket", environ={"GOOGLE_SERVICE_ACCOUNT_KEY": '{\n"type": "service_account"}\n'})
 
 
 def test_bucket_panic_of_the_client_is_an_error(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
