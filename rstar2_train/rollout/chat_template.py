@@ -110,12 +110,13 @@ class ChatTemplate:
 
     @cached_property
     def _header(self) -> str:
-        """The text with special tokens that the template writes between the start of a turn and its content."""
+        """The text with special tokens, except tags of reasoning, between the start of a turn and its content."""
         question = [{"role": "user", "content": USER_MARK}]
         prompt = self.render(question)
         turn = self._apply([*question, {"role": "assistant", "content": MODEL_MARK}], start=False)
         header = turn.partition(MODEL_MARK)[0].removeprefix(prompt) if turn.startswith(prompt) else ""
-        return header if any(token in header for token in self._tokenizer.all_special_tokens) else ""
+        tokens = set(self._tokenizer.all_special_tokens) - {_THINK, _THINK_END}
+        return header if any(token in header for token in tokens) else ""
 
     @cached_property
     def _has_closed_reasoning(self) -> bool:
