@@ -36,7 +36,6 @@ LAST_STEPS = 8
 def write_manifest(example: str, *, name: str, seed: int, folder: Path, resample: str | None = None) -> Path:
     """Write the manifest of one run into `folder`, from an example, and return its path."""
     data = read_manifest(ROOT / "examples" / example)
-    data["metadata"]["name"] = name
     spec = data["spec"]
     spec["seed"] = seed
     if resample is not None:  # the comparison uses the curve of the training steps, not the held-out set
@@ -46,6 +45,12 @@ def write_manifest(example: str, *, name: str, seed: int, folder: Path, resample
         for stage in spec["stages"]:
             if stage["type"] == "Evaluate":
                 stage["evaluate"]["samples"] = SAMPLES
+    return save_manifest(data, name, folder)
+
+
+def save_manifest(data: dict[str, Any], name: str, folder: Path) -> Path:
+    """Write the manifest of a job with this name into `folder`; return its path."""
+    data["metadata"]["name"] = name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")

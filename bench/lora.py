@@ -38,10 +38,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-import yaml
-
 from bench import memory
-from bench.learning import run_from_sft, runs_of, stage_report
+from bench.learning import run_from_sft, runs_of, save_manifest, stage_report
 from bench.pipeline_weights import ENGINE_JOB, start_engine, train, wait_for, write_model
 from bench.provenance import ROOT, Load, describe_command, describe_commit, describe_machine
 from rstar2_train.api.job import AgenticRLJob
@@ -92,11 +90,7 @@ def write_stage(name: str, rank: int | None, seed: int, folder: Path, *, quick: 
     elif not quick:
         spec["validation"] |= {"samples": 4, "maxProblems": None}
     spec["stages"] = [sft, rl]
-    data["metadata"]["name"] = f"{'quick' if quick else 'lora'}-{name}-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{data['metadata']['name']}.yaml"
-    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-    return path
+    return save_manifest(data, f"{'quick' if quick else 'lora'}-{name}-{seed}", folder)
 
 
 def pass_at_1(variant: str, seed: int, state: Path, *, quick: bool) -> float:

@@ -28,9 +28,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
-from bench.learning import error_curve, last_tool_errors, run_from_sft, runs_of, stage_report, step_seconds
+from bench.learning import (
+    error_curve,
+    last_tool_errors,
+    run_from_sft,
+    runs_of,
+    save_manifest,
+    stage_report,
+    step_seconds,
+)
 from bench.provenance import ROOT, describe_command, describe_machine
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.objectives import OBJECTIVES
@@ -42,7 +48,7 @@ NAMES = [name for name in OBJECTIVES if name not in ("Custom", "Distillation")]
 QUICK_NAMES = ["GRPO", "GSPO"]
 MODES = {"uniform": "Uniform", "roc": "Paper"}
 DISTILLED = {"steps": 30, "rolloutsPerPrompt": 5, "keepPerPrompt": 5, "updatesPerStep": 4}
-"""Settings of the stage with a teacher. It trains on each rollout, so a group needs no third of the 16 of GRPO."""
+"""Settings of the stage with a teacher. It trains on each rollout, so a group has 5 of them in place of 16."""
 
 
 def write_manifest(name: str, mode: str, seed: int, folder: Path, *, quick: bool, teacher: Path | None = None) -> Path:
@@ -70,11 +76,7 @@ def _write(data: dict[str, Any], name: str, seed: int, folder: Path, *, quick: b
     data["spec"]["seed"] = seed
     if not quick:
         data["spec"]["validation"] |= {"samples": 4, "maxProblems": None}
-    data["metadata"]["name"] = f"{'quick' if quick else 'objective'}-{name}-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{data['metadata']['name']}.yaml"
-    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-    return path
+    return save_manifest(data, f"{'quick' if quick else 'objective'}-{name}-{seed}", folder)
 
 
 def measure(path: Path, state: Path) -> dict[str, Any]:

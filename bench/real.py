@@ -21,9 +21,15 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bench.learning import error_curve, last_tool_errors, run_from_sft, runs_of, stage_report, step_seconds
+from bench.learning import (
+    error_curve,
+    last_tool_errors,
+    run_from_sft,
+    runs_of,
+    save_manifest,
+    stage_report,
+    step_seconds,
+)
 from bench.provenance import ROOT, describe_command, describe_machine
 from rstar2_train.api.loader import read_manifest
 from scripts import smollm2
@@ -46,11 +52,7 @@ def write_manifest(mode: str, seed: int, folder: Path, *, quick: bool) -> Path:
         spec["validation"]["maxProblems"] = 16
         spec["stages"][0]["sft"]["epochs"] = 0.067
         spec["stages"][1]["grpo"]["steps"] = 2
-    data["metadata"]["name"] = f"{'quickreal' if quick else 'real'}-{mode}-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{data['metadata']['name']}.yaml"
-    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-    return path
+    return save_manifest(data, f"{'quickreal' if quick else 'real'}-{mode}-{seed}", folder)
 
 
 def measure(path: Path, state: Path) -> dict[str, Any]:
