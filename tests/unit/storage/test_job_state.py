@@ -14,7 +14,6 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origin
 from rstar2_train.storage.manifest import MAX_ATTEMPT, PodStart
-from rstar2_train.storage.probe import require_conditions
 from rstar2_train.storage.publication import Fenced, PublicationWriter
 from rstar2_train.storage.state_files import is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, StorageRejected, StorageUnavailable
@@ -74,6 +73,13 @@ def opened(store: LocalFolder, state: JobState) -> BucketState:
     bucket = BucketState(store, state)
     bucket.open()
     return bucket
+
+
+def lose_objects(store: LocalFolder) -> None:
+    """Delete the contents of all files, as a rule of the bucket can."""
+    for item in list(store.list("attempts")):
+        if "/objects/" in item.name:
+            store.delete(item.name)
 
 
 @pytest.fixture
@@ -353,9 +359,7 @@ def test_lost_objects_are_uploaded_again(store: CountingStore, tmp_path: Path) -
     """Objects that a rule of the bucket deleted are uploaded by the first publication after the next start."""
     state = write(tmp_path / "here", PUBLISHED)
     opened(store, state).publish()
-    for item in list(store.list("attempts")):
-        if "/objects/" in item.name:
-            store.delete(item.name)
+    lose_objects(store)
     other = JobState(tmp_path / "there")
     other.root.mkdir()
     with pytest.raises(ObjectMissing, match="a person or a rule that expires objects deleted it"):
@@ -368,9 +372,7 @@ def test_lost_objects_are_uploaded_again(store: CountingStore, tmp_path: Path) -
 def test_lost_objects_of_unneeded_files_are_refused(store: CountingStore, tmp_path: Path) -> None:
     """A pod that restores some files does not publish a state whose other files are lost."""
     opened(store, write(tmp_path / "here", PUBLISHED)).publish()
-    for item in list(store.list("attempts")):
-        if "/objects/" in item.name:
-            store.delete(item.name)
+    lose_objects(store)
     other = JobState(tmp_path / "there")
     other.root.mkdir()
     with pytest.raises(ObjectMissing, match="the newest state misses 7 objects, such as"):
@@ -459,30 +461,3 @@ def test_name_without_number_is_no_obstacle(store: CountingStore, tmp_path: Path
     state = JobState(tmp_path / "here")
     opened(store, state).publish()
     assert [entry.name for entry in read_index(store)[0].publications] == ["hello", "state-000001"]
-
-
-class UnconditionalStore(LocalFolder):
-    """A server that ignores conditions of writes."""
-
-    ignored = ""
-
-    def put_if_absent(self, name: str, body: bytes) -> str:
-        if self.ignored == "absent":
-            self.delete(name)
-        return super().put_if_absent(name, body)
-
-    def put_if_unchanged(self, name: str, body: bytes, etag: str) -> str:
-        if self.ignored == "unchanged":
-            etag = self.stat(name).etag
-        return super().put_if_unchanged(name, body, etag)
-
-
-@pytest.mark.parametrize(("ignored", "header"), [("absent", "If-None-Match"), ("unchanged", "If-Match")])
-def test_server_that_ignores_conditions_is_refused(tmp_path: Path, ignored: str, header: str) -> None:
-    """A start refuses it by name and leaves no object."""
-    store = UnconditionalStore(tmp_path / "bucket")
-    require_conditions(store)
-    store.ignored = ignored
-    with pytest.raises(StorageRejected, match=f"the server ignores {header}: .*: use a server with conditional"):
-        require_conditions(store)
-    assert list(store.list()) == []
