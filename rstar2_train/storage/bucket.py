@@ -261,7 +261,7 @@ def _address(scheme: str, endpoint: Endpoint, environ: Mapping[str, str]) -> str
 
 
 def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, *, is_plain: bool) -> Any:
-    url = check_endpoint(endpoint.url) if endpoint.url else None
+    url = endpoint.url.rstrip("/") if endpoint.url else None
     client: dict[str, Any] = {
         "allow_http": is_plain,
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),

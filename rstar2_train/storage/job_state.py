@@ -205,11 +205,11 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
     def bring(newest: IndexEntry) -> bool:
         origin = read_origin(state)
         check_folder(store, state, newest, origin)
-        is_copy = origin is not None and origin.writer == _READER  # verified again below: a person may have changed it
-        if _is_ahead(origin, newest) and not is_copy:
+        ahead = _is_ahead(origin, newest)
+        if ahead and origin is not None and origin.writer != _READER:
             return False
         manifest = read_manifest(store, newest)
-        if is_copy and _is_ahead(origin, newest) and _is_intact(manifest, state):
+        if ahead and _is_intact(manifest, state):  # a copy, which a person may have changed
             return False
         if not checkpoints:
             manifest = _without(manifest, [stored for stored in manifest.objects if is_checkpoint(stored.name)])

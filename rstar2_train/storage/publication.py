@@ -169,8 +169,8 @@ class PublicationWriter:
         named = self._names(index.publications)
         own = f"{ATTEMPTS}/{self._home}/"
         self.lost = frozenset(named.difference(item.name for item in listed))
-        unused = [item.name for item in listed if item.name not in named and is_own_name(item.name)]
-        unused = [name for name in unused if not name.startswith(own)]
+        unused = [item.name for item in listed if is_own_name(item.name) and not item.name.startswith(own)]
+        unused = [name for name in unused if name not in named]
         for name in unused:
             self._store.delete(name)
         return len(unused)
