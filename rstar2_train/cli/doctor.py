@@ -88,18 +88,19 @@ def _machine(state: Path) -> list[Finding]:
 
 def _bucket(args: argparse.Namespace) -> list[Finding]:
     """Raise ValueError for an invalid URL or address."""
-    from rstar2_train.api.base import ENDPOINT, LABEL, STORE
-    from rstar2_train.api.sources import BUCKETS, split_store
+    from rstar2_train.api.base import ENDPOINT, LABEL
+    from rstar2_train.api.sources import split_bucket
     from rstar2_train.api.storage import StorageSpec
     from rstar2_train.launch.doctor.bucket import examine
 
-    if not args.bucket.startswith(BUCKETS) or not re.fullmatch(STORE, args.bucket):
-        raise ValueError(f"--bucket {args.bucket}: must be s3://BUCKET/PREFIX, gs:// or az://, as in spec.storage.url")
+    try:
+        source = split_bucket(args.bucket)
+    except ValueError as error:
+        raise ValueError(f"--bucket {args.bucket}: {error}") from error
     if args.endpoint_url is not None and not re.fullmatch(ENDPOINT, args.endpoint_url):
         raise ValueError(f"--endpoint-url {args.endpoint_url}: must be an address such as https://s3.example.org:9000")
     if args.region is not None and not re.fullmatch(LABEL, args.region):
         raise ValueError(f"--region {args.region}: must be a name such as eu-central-1")
-    source = split_store(args.bucket)
     settings = {"endpointUrl": args.endpoint_url, "region": args.region}
     settings["addressing"] = "VirtualHost" if args.virtual_host else "Path"
     return examine(source, StorageSpec.model_validate(settings))

@@ -124,10 +124,16 @@ def test_verify_explains_a_verdict(answer: str, code: int, outcome: str, capsys:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--bucket", "file:///runs"], "--bucket file:///runs: must be s3://BUCKET/PREFIX"),
-        (["--bucket", "s3://team/a b"], "--bucket s3://team/a b: must be s3://BUCKET/PREFIX"),
-        (["--bucket", "s3://team", "--endpoint-url", "s3.example"], "--endpoint-url s3.example: must be an address"),
-        (["--bucket", "s3://team", "--region", "eu west"], "--region eu west: must be a name such as eu-central-1"),
+        (["--bucket", "file:///runs"], "--bucket file:///runs: must be s3://BUCKET/KEY"),
+        (["--bucket", "s3://team/a b"], "--bucket s3://team/a b: must be s3://BUCKET/KEY"),
+        (
+            ["--bucket", "s3://abc/d", "--endpoint-url", "s3.example"],
+            "--endpoint-url s3.example: must be an address",
+        ),
+        (
+            ["--bucket", "s3://abc/d", "--region", "eu west"],
+            "--region eu west: must be a name such as eu-central-1",
+        ),
     ],
 )
 def test_doctor_names_an_invalid_address(
