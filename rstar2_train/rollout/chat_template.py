@@ -111,10 +111,7 @@ class ChatTemplate:
     @cached_property
     def _header(self) -> str:
         """The text with special tokens, except tags of reasoning, between the start of a turn and its content."""
-        question = [{"role": "user", "content": USER_MARK}]
-        prompt = self.render(question)
-        turn = self._apply([*question, {"role": "assistant", "content": MODEL_MARK}], start=False)
-        header = turn.partition(MODEL_MARK)[0].removeprefix(prompt) if turn.startswith(prompt) else ""
+        header = self._before_content(self.render([{"role": "user", "content": USER_MARK}]))
         tokens = set(self._tokenizer.all_special_tokens) - {_THINK, _THINK_END}
         return header if any(token in header for token in tokens) else ""
 
@@ -250,7 +247,13 @@ class ChatTemplate:
         prompt = self._apply(question, start=True)
         if prompt != self._apply(question, start=False):
             return ""
-        turn = self._apply([*question, {"role": "assistant", "content": MODEL_MARK}], start=False)
+        return self._before_content(prompt)
+
+    def _before_content(self, prompt: str) -> str:
+        """Return the text between a prompt with USER_MARK and an assistant's content; "" if it starts otherwise."""
+        turn = self._apply(
+            [{"role": "user", "content": USER_MARK}, {"role": "assistant", "content": MODEL_MARK}], start=False
+        )
         return turn.partition(MODEL_MARK)[0].removeprefix(prompt) if turn.startswith(prompt) else ""
 
     def _renders_system(self) -> bool:
