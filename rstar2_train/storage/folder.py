@@ -113,8 +113,11 @@ class LocalFolder:
         folder = self._root / prefix
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
             name = path.relative_to(self._root)
-            if path.is_file() and name.parts[0] != HIDDEN:
+            try:
                 status = path.stat()
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            if stat.S_ISREG(status.st_mode) and name.parts[0] != HIDDEN:
                 yield StoredObject(name.as_posix(), status.st_size, _etag(status))
 
     def _path(self, name: str) -> Path:

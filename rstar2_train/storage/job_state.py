@@ -30,7 +30,7 @@ from rstar2_train.storage.publication import Fenced, PublicationWriter, last_num
 from rstar2_train.storage.retries import Result
 from rstar2_train.storage.state_files import MACHINE_FILES, is_checkpoint, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
-from rstar2_train.storage.verified_read import fetch, has_content, read_index, read_manifest, read_range
+from rstar2_train.storage.verified_read import fetch, has_contents, read_index, read_manifest, read_range
 from rstar2_train.utils.files import write_atomically
 
 KEPT = 2
@@ -209,7 +209,7 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
         if ahead and origin is not None and origin.writer != _READER:
             return False
         manifest = read_manifest(store, newest)
-        if ahead and _is_intact(manifest, state):  # a copy, which a person may have changed
+        if ahead and has_contents(state.root, manifest.objects):  # a copy, which a person may have changed
             return False
         if not checkpoints:
             manifest = _without(manifest, [stored for stored in manifest.objects if is_checkpoint(stored.name)])
@@ -259,11 +259,6 @@ def _outcome(store: ObjectStore, entry: IndexEntry, state: JobState, stage: str)
             except ValidationError as error:
                 raise CorruptObject(f"{store.address}: {name} of {entry.name} is no outcome of a stage") from error
     return None
-
-
-def _is_intact(manifest: PublicationManifest, state: JobState) -> bool:
-    """Return whether a folder has each file of a publication, with its content."""
-    return all(has_content(state.root / stored.name, stored) for stored in manifest.objects)
 
 
 def _without(manifest: PublicationManifest, objects: Sequence[PublishedObject]) -> PublicationManifest:

@@ -34,7 +34,7 @@ from rstar2_train.storage.store import (
     StoredObject,
     check_name,
 )
-from rstar2_train.storage.verified_read import PARALLEL_READS, READS, has_content, in_order, path_within, write_blocks
+from rstar2_train.storage.verified_read import PARALLEL_READS, READS, has_contents, in_order, path_within, write_blocks
 from rstar2_train.utils.files import write_atomically
 
 SUMS = "SHA256SUMS"
@@ -114,7 +114,7 @@ def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) 
     """
     record_file = folder / f"{SOURCE_RECORD}{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     recorded = _recorded(record_file)
-    if recorded is not None and all(has_content(folder / record.name, record) for record in recorded):
+    if recorded is not None and has_contents(folder, recorded):
         _remove_others(folder, key)
         return
     objects = find_objects(store, key)

@@ -91,6 +91,11 @@ def has_content(path: Path, record: ObjectRecord) -> bool:
         return all(hashlib.sha256(file.read(BLOCK_BYTES)).hexdigest() == digest for digest in record.sha256)
 
 
+def has_contents(folder: Path, records: Iterable[ObjectRecord]) -> bool:
+    """Return whether a folder has the file of each object, with its content."""
+    return all(has_content(folder / record.name, record) for record in records)
+
+
 def path_within(folder: Path, name: str) -> Path:
     """Return the path of an object's file. Raises CorruptObject if a symbolic link leads out of the folder."""
     path = folder / name
