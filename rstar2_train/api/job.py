@@ -66,7 +66,7 @@ class CheckpointSpec(ApiModel):
 
 
 class ValidationSpec(ApiModel):
-    """The held-out set that the model is measured on at the end of every stage."""
+    """The held-out set that measures the model of each training stage; that of an SFT stage in the next stage."""
 
     data: Text
     """Problems: a JSONL, JSON, CSV, Parquet or Arrow file of rows `{problem, answer}`, with optional `slice` (a group
@@ -206,7 +206,8 @@ class JobSpec(ApiModel):
     that neither sets has the default in its description, the paper's.
     """
     validation: ValidationSpec | None = None
-    """The held-out set that the model is measured on at the end of every stage, never within one. Default: none."""
+    """The held-out set on which the model of each training stage is measured after the stage, never within it: that of
+    an SFT stage by the next stage, which has engines. Default: none."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are written, and how many are kept."""
     trajectories: TrajectoriesSpec = TrajectoriesSpec()

@@ -7,6 +7,7 @@ server can check too. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
@@ -336,6 +337,15 @@ def _evaluation(job: AgenticRLJob) -> Iterator[Issue]:
     if job.spec.validation is None and not any(stage.type == "Evaluate" for stage in job.spec.stages):
         message = "is not set and there is no Evaluate stage, so nothing measures the model; add one of them"
         yield Issue("spec.validation", message, warning=True)
+    if job.spec.validation is None:
+        return
+    for stage, following in zip_longest(job.spec.stages, job.spec.stages[1:]):
+        if not stage.needs_engines and (following is None or not following.needs_engines):
+            message = (
+                f"does not measure the model of stage {stage.name}: an SFT stage has no engines, and no stage with "
+                "engines follows it directly; add an Evaluate stage after it"
+            )
+            yield Issue("spec.validation", message, warning=True)
 
 
 def _stages(job: AgenticRLJob, kind: str) -> Iterator[tuple[int, Stage]]:

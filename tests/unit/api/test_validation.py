@@ -61,6 +61,7 @@ def test_validation_fault_names_field_value_and_rule(
         ("spec.rollout", {}, "spec.rollout.resources.requests: requests neither cpu nor memory"),
         ("spec.grpo.keepPerPrompt", 32, "drops nothing"),
         ("spec.validation", None, "nothing measures the model"),
+        ("spec.stages.1", {"name": "two", "type": "SFT", "sft": {"data": "d"}}, "the model of stage sft: an SFT stage"),
     ],
 )
 def test_validation_probable_mistake_is_a_warning(path: str, value: object, expected: str) -> None:
