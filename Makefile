@@ -157,7 +157,7 @@ clean-all: clean ## Remove also the caches that all clones share (~/.cache/rstar
 	rm -rf "$(SHARED_CACHE)"
 
 ##@ A Kubernetes node on this machine (tests/kube_node/README.md)
-cluster-up: setup ## Boot it (root); the first boot builds its programs: about 10 minutes on two cores
+cluster-up: setup ## Boot it (root); the first boot builds its programs: 10 to 15 minutes on two cores
 	@$(CLUSTER) up
 
 cluster-down: setup ## Stop it and delete all that belongs to it
