@@ -80,12 +80,18 @@ def assert_ends(cluster: ExploredCluster, ending: set[str], history: tuple[str, 
 
 
 @pytest.mark.explore
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=pytest.mark.slow) if fault == "toggle" else fault for fault in FAULTS]
-)
-def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
-    """One fault, and any kills of the operator: the job ends, and pods of at most one attempt ever run."""
-    faults = (fault, fault) if fault == "toggle" else (fault,)  # suspend, then resume
+@pytest.mark.parametrize("fault", FAULTS)
+def test_decide_one_fault_and_one_kill_in_every_state_end(fault: str) -> None:
+    """One fault, and a kill of the operator after any write: the job ends; pods of at most one attempt ever run."""
+    faults = ("toggle", "toggle", "kill") if fault == "toggle" else (fault, "kill")  # suspend, then resume
+    assert explore("g", faults, attempts=1, unlimited_kills=False) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_decide_one_fault_and_any_kills_in_every_state_end(fault: str) -> None:
+    """One fault, and any kills of the operator."""
+    faults = ("toggle", "toggle") if fault == "toggle" else (fault,)
     assert explore("g", faults, attempts=1, unlimited_kills=True) > 100
 
 
