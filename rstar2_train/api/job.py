@@ -202,8 +202,9 @@ class JobSpec(ApiModel):
     """Defaults of every GRPO stage: group-relative policy optimisation with Resample-on-Correct (GRPO-RoC).
 
     A step samples promptsPerStep problems rolloutsPerPrompt times each. It keeps keepPerPrompt rollouts of each group:
-    failures of all kinds, and the successes with the cleanest tool use. A stage's own fields override these; a field
-    that neither sets has the default in its description, the paper's.
+    failures of all kinds, and the successes with the cleanest tool use. A stage's own fields override these, a
+    member object such as objective as a whole; a field that neither sets has the default in its description, the
+    paper's.
     """
     validation: ValidationSpec | None = None
     """The held-out set on which the model of each training stage is measured after the stage, never within it: that of

@@ -348,8 +348,8 @@ class RuntimePatch(ApiModel):
     manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     """Author of the patch; unique in the job."""
     roles: Annotated[list[Role], Field(min_length=1, max_length=9), SET]
-    """Roles to patch. Executors accept only placement, metadata and imagePullSecrets. Patches of trainer reach prepare
-    and report in part."""
+    """Roles to patch. Executors accept only placement without affinity, metadata and imagePullSecrets. Patches of
+    trainer reach prepare and report in part."""
     labels: Annotated[Labels, Field(json_schema_extra=ATOMIC_MAP)] = {}
     """Further labels of the pods, such as the queue of a scheduler."""
     annotations: Annotations = {}

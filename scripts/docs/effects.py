@@ -11,7 +11,7 @@ NOW = "immediately"
 ENGINE = "when an engine starts"
 ATTEMPT = "next attempt"
 STAGE = "next attempt of the stage"
-FETCH = "before the first stage"
+FETCH = "next preparation"
 NEVER = "immutable"
 LOCAL = "one machine only"
 
@@ -23,7 +23,9 @@ LEGEND = {
     ATTEMPT: "With the next stage, after a restart, or after you suspend and resume the job.",
     STAGE: "A stage that has not started uses the new value. The running stage uses it from its next attempt. "
     "A stage that has succeeded does not run again.",
-    FETCH: "The value is read while the storage is prepared, and never again.",
+    FETCH: "The value is read while the storage is prepared: before the first stage, and again before the next attempt "
+    "if downloaded or generated sources are added or changed. With `storage.url`, the trainer also uses it from its "
+    "next attempt, and another Secret of proxy or bucket replaces the engines immediately.",
     NEVER: "The API server rejects the change. Create a job with another name.",
     LOCAL: "The field is for `rstar2 run`. A cluster rejects a job that sets it.",
 }

@@ -100,7 +100,9 @@ def render() -> str:
         if path in SAME_AS:
             other = SAME_AS[path]
             text = (
-                f"The fields of [{other}](#{anchor(other)}), each optional. A value here overrides that of `{other}`."
+                f"The fields of [{other}](#{anchor(other)}), each optional. A value here overrides that of `{other}`. "
+                "A member object, such as `objective` or `advanceWhen`, overrides as a whole: its unset fields have "
+                "their defaults."
             )
             parts.append(f"{heading}\n\n{text}\n")
         else:
