@@ -81,8 +81,10 @@ async def adopt_unbound_claim(client: KubeClient, observed: ObservedJob) -> None
     try:
         await client.patch("PersistentVolumeClaim", meta["namespace"], meta["name"], [unchanged, owner])
     except ApiException as error:
-        if error.status not in (404, 409, 422):  # it is gone, or has changed: then it stays, as it would otherwise
+        if is_transient(error):
             raise
+        # It is gone, has changed, or a policy protects it: then it stays, and the job goes without it.
+        log.warning("PersistentVolumeClaim %s/%s stays: %s", meta["namespace"], meta["name"], error.reason)
 
 
 def _digest(value: object) -> str:
@@ -174,7 +176,7 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
     if isinstance(error, NameConflict):
         return Diagnosis(role, subject, NAME_CONFLICT, str(error))
     if not isinstance(error, ApiException):
-        return Diagnosis(role, subject, "ApplyRejected", str(error))
+        return Diagnosis(role, subject, "ApplyRejected", str(error) or type(error).__name__)
     if kind == "Workload" and error.status == 404:
         return Diagnosis(role, subject, "ApplyRejected", NO_KUEUE)
     try:

@@ -10,6 +10,7 @@ import email.utils
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -61,8 +62,17 @@ OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 MODIFIED = "the object has been modified"
 """The API server's words about a write that met another one, such as that of the usage of a ResourceQuota."""
-FAILING_WEBHOOK = "failed calling webhook"
-UNDECLARED = "field not declared in schema"
+LASTING_CAUSES = (
+    "failed calling webhook",
+    "denied the request",
+    "field not declared in schema",
+)
+"""Parts of the API server's words about errors with status 5xx that no repetition corrects.
+
+A webhook fails, or denies with a status of its own; an older CRD does not declare a field of a server-side apply.
+"""
+LASTING_SECONDS = 120.0
+"""Seconds after which transient errors of a job's requests are problems of the job."""
 LONGEST_RETRY_AFTER = 30.0
 PAGE_OBJECTS = 50
 """Objects per response of a list; memory for the decoded objects of a page is not returned to the system."""
@@ -81,17 +91,29 @@ log = logging.getLogger(__name__)
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether the operator must repeat the request, and no person can do anything about the error.
-
-    A failing admission webhook has status 500 too, but is a defect of the cluster that its message names. So has a
-    server-side apply of a field that an older CRD does not declare.
-    """
+    """Return whether the operator must repeat the request, and no person can do anything about the error."""
     if not isinstance(error, ApiException):
         return isinstance(error, UNREACHABLE)
     text = error.body or ""
     if error.status == 409:
         return MODIFIED in text
-    return error.status in OVERLOADED and not any(cause in text for cause in (FAILING_WEBHOOK, UNDECLARED))
+    return error.status in OVERLOADED and not any(cause in text for cause in LASTING_CAUSES)
+
+
+@dataclass(slots=True)
+class TransientErrors:
+    """The transient errors of one job's requests."""
+
+    since: float | None = None
+    """Monotonic time of the first one after a round without any."""
+
+    def must_retry(self, error: Exception) -> bool:
+        """Return whether the round must be repeated without a report: the error is transient and does not last."""
+        if not is_transient(error):
+            return False
+        now = time.monotonic()
+        self.since = now if self.since is None else self.since
+        return now < self.since + LASTING_SECONDS
 
 
 def retry_after(error: Exception) -> float:

@@ -146,8 +146,9 @@ class Reconciler:
                 await adopt_unbound_claim(self._client, observed)
             unchanged = await self._set_finalizer(key, observed.job, present=needs_finalizer(decision))
             if decision.delete:
-                await self._delete_one(JOB, observed.job)
-            if decision.delete or decision.release:
+                unchanged += await self._delete(key, [(JOB, observed.job)])
+                decision = replace(decision, wake_at=None)  # its time is over; a rejected deletion is repeated
+            if decision.release or (decision.delete and not unchanged):
                 return bool(unchanged)
             rejected, correct_in = await self._apply_decision(key, state, context, decision, observed, now=now)
             rejected += unchanged
@@ -161,6 +162,8 @@ class Reconciler:
         )
         if written:
             self._metrics.written(observed, status, event_at=event_at)
+        if not rejected:
+            state.transient.since = None
         state.figures = figures_of(status, observed, resource=resource)
         due = (write_in, correct_in, state.secret.due_in(), state.missing.due_in())
         delays = [delay for delay in due if delay is not None]
@@ -215,7 +218,7 @@ class Reconciler:
 
         A rejected object blocks only new workloads; deletions and updates of existing objects continue. Returns the
         rejections, and the seconds until the next correction of drift. Raises the last transient error after all
-        writes were tried: it is retried, and the status does not show it.
+        writes were tried: it is retried, and the status does not show it before it lasts.
         """
         has_secret = state.secret.exists or has_secret_consumers(observed)
         bodies = desired = self._desired.bodies(state.desired, observed.job, context, decision, has_secret=has_secret)
@@ -237,7 +240,7 @@ class Reconciler:
                 await self._apply(state, body, observed)
             except (ApiException, NameConflict, *UNREACHABLE) as error:
                 blocked = blocked or observed.child(kind, name) is None
-                if is_transient(error):
+                if self._must_retry(key, error):
                     transient.append(error)
                     continue
                 rejected.append(self._rejected(key, kind, body, error))
@@ -262,7 +265,7 @@ class Reconciler:
             for live in await self._quota.report(observed, decision, now=now):
                 self._cache.record_write("Workload", live)
         except ApiException as error:
-            if error.status in (404, 409) or is_transient(error):  # it has changed, so another round follows
+            if error.status in (404, 409) or self._must_retry(key, error):  # it has changed, so another round follows
                 raise
             return [self._rejected(key, "Workload", workload, error)]
         return []
@@ -274,7 +277,7 @@ class Reconciler:
         try:
             live = await set_finalizer(self._client, job, present=present)
         except ApiException as error:
-            if is_transient(error):
+            if self._must_retry(key, error):
                 raise
             return [self._rejected(key, JOB, job, error)]
         if live is not None:
@@ -287,7 +290,7 @@ class Reconciler:
             try:
                 await self._delete_one(kind, child)
             except ApiException as error:
-                if is_transient(error):
+                if self._must_retry(key, error):
                     raise
                 rejected.append(self._rejected(key, kind, child, error))
         return rejected
@@ -312,6 +315,11 @@ class Reconciler:
             self._cache.record_write(body["kind"], live)
             state.corrections.record(body, live)
             self._metrics.applied(body["kind"])
+
+    def _must_retry(self, key: Key, error: Exception) -> bool:
+        """Return whether the round must fail, so that it is repeated; a lasting error is reported instead."""
+        state = self._states.get(key)
+        return is_transient(error) if state is None else state.transient.must_retry(error)
 
     def _rejected(self, key: Key, kind: str, obj: Object, error: Exception) -> Diagnosis:
         self._metrics.failed(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rstar2_operator.client import TransientErrors
 from rstar2_operator.desired import DesiredJob
 from rstar2_operator.drift import DriftCorrections
 from rstar2_operator.metrics import JobFigures
@@ -28,5 +29,6 @@ class ReconcileState:
     missing: MissingReferences = field(default_factory=MissingReferences)
     secret: SharedSecret = field(default_factory=SharedSecret)
     status: WriteTimes = field(default_factory=WriteTimes)
+    transient: TransientErrors = field(default_factory=TransientErrors)
     figures: JobFigures | None = None
     """Its figures for a scrape; None before the first round."""

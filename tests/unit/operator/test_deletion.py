@@ -166,3 +166,35 @@ async def test_deletion_rejected_finalizer_is_reported() -> None:
     await operator.run()
     assert operator.names("Job") == ["demo-prepare"]
     assert "cannot patch resource agenticrljobs" in operator.condition("Degraded")["message"]
+
+
+def test_deletion_ends_if_a_policy_protects_the_claim() -> None:
+    """A claim that the operator may not change stays; the deletion of its job does not wait for it."""
+    cluster = at_first_stage("g")
+    cluster.children["PersistentVolumeClaim", "demo-state"]["status"] = {"phase": "Pending"}
+    cluster.delete_job()
+    cluster.reconcile()
+    cluster.terminate()
+    cluster.round(1)
+    cluster.finish_job("demo-report", 0)
+    cluster.reject("PersistentVolumeClaim")
+    for _ in range(3):
+        cluster.reconcile()
+    assert cluster.gone
+
+
+def test_ttl_rejected_deletion_is_reported() -> None:
+    """A policy that forbids the deletion of the job is named in its status, in the words of the API server."""
+    cluster = at_first_stage("s", ttlSecondsAfterFinished=1)
+    cluster.finish_stage("s0")
+    cluster.round()
+    cluster.finish_job("demo-report", 0)
+    cluster.round()
+    cluster.rejected_kinds = {"AgenticRLJob/delete": api_error(403, "Forbidden", "the policy keeps jobs")}
+    cluster.now += 10
+    cluster.round(1)
+    degraded = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+    assert "AgenticRLJob/demo: ApplyRejected: Forbidden: the policy keeps jobs" in degraded["message"]
+    cluster.rejected_kinds = {}
+    cluster.reconcile()
+    assert "demo" not in cluster.jobs

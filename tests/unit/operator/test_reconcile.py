@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_operator import drift, names, shared_secrets, status_writer
+from rstar2_operator import client, drift, names, shared_secrets, status_writer
 from rstar2_operator.settings import OperatorSettings
 from tests.support.fake_kube_api import Operator, api_error
 from tests.support.simulated_cluster import manifest
@@ -119,12 +119,26 @@ async def test_reconcile_retry_after_is_respected() -> None:
     assert operator.names("Job") == []
 
 
-async def test_reconcile_failing_webhook_is_reported() -> None:
-    """A failing admission webhook has status 500, but is a problem that a person must correct."""
+@pytest.mark.parametrize("words", ['failed calling webhook "v"', 'admission webhook "v" denied the request: no'])
+@pytest.mark.parametrize("status", [500, 503])
+async def test_reconcile_error_of_webhook_is_reported(words: str, status: int) -> None:
+    """An admission webhook that fails or denies may have status 500, but a person must correct it."""
     operator = Operator(manifest("g"))
-    operator.api.rejected_kinds["Job"] = api_error(500, "InternalError", 'failed calling webhook "v.example.org"')
+    operator.api.rejected_kinds["Job"] = api_error(status, "InternalError", words)
     await operator.run()
-    assert 'failed calling webhook "v.example.org"' in operator.condition("Degraded")["message"]
+    assert words in operator.condition("Degraded")["message"]
+
+
+@pytest.mark.parametrize("error", [api_error(503, "X", "etcd is full"), TimeoutError()])
+async def test_reconcile_lasting_error_is_reported(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """An error that lasts does not hide the job: its status is written, and the write is still repeated."""
+    monkeypatch.setattr(client, "LASTING_SECONDS", 0.1)
+    operator = Operator(manifest("g"))
+    operator.api.rejected_kinds["Service"] = error
+    await operator.until(lambda: "conditions" in operator.status, seconds=30)
+    assert "Service/demo-" in operator.condition("Degraded")["message"]
+    operator.api.rejected_kinds.clear()
+    await operator.until(lambda: operator.condition("Degraded")["status"] == "False", seconds=30)
 
 
 async def test_reconcile_rejected_update_lets_the_stage_run() -> None:
