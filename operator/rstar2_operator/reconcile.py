@@ -38,10 +38,10 @@ from rstar2_operator.decide.decision import DELETING, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import decision_after_rejections
-from rstar2_operator.decide.kueue import current_workload, placements, priority_class
+from rstar2_operator.decide.kueue import current_workload, is_evicted, placements, priority_class
 from rstar2_operator.decide.node_loss import removable_pods
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.decide.pruning import idle_workloads, prunable, prunable_when_suspended
+from rstar2_operator.decide.pruning import idle_workloads, prunable, prunable_when_invalid
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
@@ -120,23 +120,15 @@ class Reconciler:
             self._queue.drop_timer(key)
             self._states.pop(key, None)
             return False  # the garbage collector deletes the objects of the job; another controller has its own
-        now, rejected, state = self._clock(), list[Diagnosis](), self._state(key, observed.job)
+        now, state = self._clock(), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
         if context is None:
-            running, lost_at = bool(running_pods(observed)), None
             state.missing.stop()
-            if not running:
-                rejected = await self._delete(key, idle_workloads(observed))
-            if observed.job["spec"].get("suspend") or is_deleted(observed.job):
-                running = bool(prunable(observed, (), now=now))
-                after = (observed.job["spec"].get("nodeLoss") or {}).get("afterSeconds")
-                lost, lost_at = removable_pods(observed, after if isinstance(after, int) else None, now=now)
-                objects = [*prunable_when_suspended(observed, now=now), *(("Pod", pod) for pod in lost)]
-                rejected = await self._delete(key, objects)
+            rejected, running, wake_at = await self._stop_invalid(key, observed, now=now)
             if is_deleted(observed.job) and not running_pods(observed):
                 return bool(await self._set_finalizer(key, observed.job, present=False))
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
-            wake_at, correct_in, resource = lost_at, None, None
+            correct_in, resource = None, None
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
             context, observed = await self._with_quota(state, context, observed)
@@ -171,6 +163,25 @@ class Reconciler:
         if delays:
             self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
         return bool(rejected)
+
+    async def _stop_invalid(
+        self, key: Key, observed: ObservedJob, *, now: float
+    ) -> tuple[list[Diagnosis], bool, float | None]:
+        """Delete what a job with an invalid spec must not keep.
+
+        Returns the rejections, whether the job still runs, and when a pod of a lost node may be removed.
+        """
+        ends, evicted = bool(observed.job["spec"].get("suspend")) or is_deleted(observed.job), is_evicted(observed)
+        running, lost, lost_at = bool(running_pods(observed)), list[Object](), None
+        if ends:
+            running = bool(prunable(observed, (), now=now))
+            after = (observed.job["spec"].get("nodeLoss") or {}).get("afterSeconds")
+            lost, lost_at = removable_pods(observed, after if isinstance(after, int) else None, now=now)
+        objects = prunable_when_invalid(observed, now=now, ends=ends, evicted=evicted)
+        objects += (("Pod", pod) for pod in lost)
+        if not running:
+            objects += (each for each in idle_workloads(observed) if each not in objects)
+        return await self._delete(key, objects), running, lost_at
 
     def _state(self, key: Key, job: Object) -> ReconcileState:
         """Return the state of a job; a new one if another job had the name."""

@@ -147,6 +147,12 @@ def may_run(workload: Object) -> bool:
     return is_true(workload, "Admitted") and not is_true(workload, "Evicted") and workload["spec"].get("active", True)
 
 
+def is_evicted(observed: ObservedJob) -> bool:
+    """Return whether Kueue has evicted or deactivated the job's Workload, so that its pods must stop."""
+    workload = current_workload(observed)
+    return workload is not None and (is_true(workload, "Evicted") or not workload["spec"].get("active", True))
+
+
 def priority_class(job: AgenticRLJob) -> tuple[str, str]:
     """Return kind and name of the class with the priority of the Workload; an empty name without one."""
     if label := job.metadata.labels.get(PRIORITY_LABEL):

@@ -14,6 +14,7 @@ from rstar2_operator.decide.conditions import conditions, spec_ignored, with_tim
 from rstar2_operator.decide.decision import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Decision, Phase
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
+from rstar2_operator.decide.kueue import is_evicted
 from rstar2_operator.decide.node_loss import pods_to_move
 from rstar2_operator.decide.plan_fits import plan_fits
 from rstar2_operator.decide.restarts import NO_RESTARTS
@@ -140,8 +141,11 @@ def invalid_status(
     elif observed.job["spec"].get("suspend"):
         phase = "Suspending" if running else "Suspended"
         note = "The job is being suspended." if running else "The job is suspended; only its storage is kept."
+    elif is_evicted(observed):
+        phase = "Suspending" if running else "Pending"
+        note = "Kueue evicted the job, so its pods are stopped."
     else:
-        phase = old.get("phase") or "Pending"
+        phase = (old.get("phase") if running else None) or "Pending"
         note = "Running pods are left unchanged. To stop them, set spec.suspend to true." if running else ""
     message = f"{errors}\n{note}" if note else errors
     decision = Decision(None, NO_RESTARTS, phase=phase, reason=INVALID_SPEC, message=message)

@@ -53,6 +53,46 @@ def test_decide_deleted_prepare_job_changes_nothing(known_by: str) -> None:
     assert cluster.running() == ["demo-report"]
 
 
+def with_invalid_spec(cluster: SimulatedCluster) -> None:
+    """Edit the job such that only the operator finds the error."""
+    cluster.round()
+    variable = {"name": "HOME", "value": "x"}
+    cluster.job["spec"]["runtimePatches"] = [{"manager": "a", "roles": ["trainer"], "env": [variable]}]
+    cluster.run_operator()
+    assert cluster.job["status"]["reason"] == "InvalidSpec"
+
+
+def test_invalid_spec_does_not_hold_evicted_quota() -> None:
+    """An eviction by Kueue stops all pods, also while the spec is invalid: the orchestrator first, then the engines."""
+    cluster = SimulatedCluster(manifest("g", queueName="team"))
+    cluster.finish_preparation()
+    cluster.round()
+    (name,) = kinds(cluster, "Workload")
+    admitted = [{"type": kind, "status": "True"} for kind in ("QuotaReserved", "Admitted")]
+    cluster.children["Workload", name]["status"] = {"conditions": admitted}
+    with_invalid_spec(cluster)
+    cluster.run_operator()
+    assert cluster.running() == ["demo-g0-1"] and kinds(cluster, "Deployment") != []
+    cluster.children["Workload", name]["status"]["conditions"] = [*admitted, {"type": "Evicted", "status": "True"}]
+    cluster.run_operator()
+    assert cluster.job["status"]["phase"] == "Suspending" and kinds(cluster, "Deployment") != []
+    cluster.terminate()
+    cluster.run_operator()
+    assert cluster.running() == kinds(cluster, "Deployment") == kinds(cluster, "Workload") == []
+    assert (cluster.job["status"]["phase"], cluster.job["status"]["reason"]) == ("Pending", "InvalidSpec")
+
+
+def test_invalid_spec_holds_no_engines_without_attempt() -> None:
+    """After the last pod of its attempt, a job with an invalid spec holds no engine: no new attempt can start."""
+    cluster = at_first_stage("g")
+    with_invalid_spec(cluster)
+    assert kinds(cluster, "Deployment") != [] and cluster.job["status"]["phase"] == "Running"
+    cluster.finish_job("demo-g0-1", 1)
+    cluster.run_operator()
+    cluster.run_operator()
+    assert kinds(cluster, "Deployment") == [] and cluster.job["status"]["phase"] == "Pending"
+
+
 def degraded(cluster: SimulatedCluster) -> str:
     condition = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
     return str(condition["message"]) if condition["status"] == "True" else ""
