@@ -53,9 +53,13 @@ def custom_functions(
         at, size = line_of(path, module.advantages), len(group.rewards)
         if not isinstance(values, list) or len(values) != size:
             raise ObjectiveFailed(f"{at}: advantages must return a list of {size} numbers, one per rollout")
-        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-            raise ObjectiveFailed(f"{at}: advantages must return finite numbers, not {values}")
-        return [float(value) for value in values]
+        try:
+            numbers = [float(value) for value in values if isinstance(value, int | float)]
+        except OverflowError:  # an int beyond the floats
+            numbers = []
+        if len(numbers) != size or not all(map(math.isfinite, numbers)):
+            raise ObjectiveFailed(f"{at}: advantages must return finite Python floats, not {values}")
+        return numbers
 
     def loss(tokens: Tokens, settings: GRPOSettings) -> Terms:
         terms = _call(path, "loss", module.loss, tokens, settings)
@@ -70,6 +74,8 @@ def custom_functions(
             shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
             if shape != expected:
                 raise ObjectiveFailed(f"{at}: Terms.{field} must be a tensor of the shape {expected}, not {shape}")
+        if terms.weights.requires_grad:
+            raise ObjectiveFailed(f"{at}: Terms.weights must have no gradient: call detach()")
         if terms.ratio_of not in get_args(RatioOf):
             allowed = " or ".join(get_args(RatioOf))
             raise ObjectiveFailed(f"{at}: Terms.ratio_of must be {allowed}, not {terms.ratio_of!r}")
@@ -92,7 +98,7 @@ def line_of(path: Path, function: Any) -> str:
 def _call(path: Path, name: str, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
-    except (Exception, SystemExit) as error:  # the process is that of the trainer
+    except (Exception, SystemExit, GeneratorExit) as error:  # the process is that of the trainer
         raise ObjectiveFailed(f"{_last_line(path, error)}: {name} failed: {type(error).__name__}: {error}") from error
 
 

@@ -1,28 +1,34 @@
-"""Tries the objective in a file of the user on a drawn update, before the job starts: in a child process.
+"""Tries the objective in a file of the user on drawn updates, before the job starts: in a child process.
 
-    rstar2 validate, rstar2 run, prepare of a cluster --> find_objective_errors --> python -m ...objective_check SPEC
+    rstar2 validate, rstar2 run, prepare of a cluster --> find_objective_errors --> python -m ...objective_check FD
 
-The child runs the functions as the trainer does: packing of the rows, denominators of the update, the loss. It checks
-their parameters, shapes, finite values, that the same input gives the same result, and that each token has the same
-gradient for any packing.
+The child runs the functions as the trainer does, with the settings of each stage: packing of the rows, denominators of
+the update, ranks without a row, the loss. It checks their parameters, shapes, finite values, that they change none of
+their input, that the same input gives the same result, and that each token has the same gradient for any packing.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import faulthandler
 import inspect
 import json
+import os
 import random
+import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.objectives import ObjectiveSpec
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.custom_objective import FUNCTIONS, ObjectiveFailed, line_of, module_name
 from rstar2_train.grpo_roc.objectives import functions_of
-from rstar2_train.grpo_roc.tokens import GroupRewards
+from rstar2_train.grpo_roc.tokens import LOG_RATIO_LIMIT, GroupRewards, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,44 +37,70 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 300
 """Limit of the check of one file; the import of torch takes some seconds of it."""
+CALLS_SECONDS = 120
+"""Limit of the calls of its functions, which take less than a second; the stack is printed after it."""
 RTOL = 1e-4
 """Largest relative difference of the gradient of a token between two packings, in float32."""
-FAILED = 3
-"""Exit code of the child for a file that cannot be used; the message is on its standard output."""
-PASSED = "the objective can be used"
-"""Last line of a child that has finished: the code of a file may end it with exit code 0."""
 _LENGTHS = ((1, 5, 9), (3, 3), (12, 2, 1, 7))
 """Trained tokens of each sequence, by group."""
+_REWARDS = ((0.0, 0.5, 1.0), (1.0, 0.0), (1.0, 0.0, 1.0, 1.0))
+"""Rewards of each sequence; one equals the mean of its group."""
+_WHERE = {"equal": "for ratios of 1", "drawn": "for drawn ratios", "extreme": "for log ratios beyond +-20"}
+"""Words for the ratios of an update, in messages."""
 
 
 def find_objective_errors(job: AgenticRLJob) -> dict[str, str]:
-    """Return the fault of each file of an objective that exists: field -> message. Runs the code of the files."""
-    errors = {}
-    for at, grpo in job.grpo_fields():
-        spec = grpo.objective
-        if spec is not None and spec.type == "Custom" and spec.source and Path(spec.source).is_file():
-            error = _check_in_child(spec)
-            if error:
-                errors[f"{at}.objective.source"] = error
-    return errors
+    """Return the fault of each file of an objective that exists: field -> message. Runs the code of the files.
+
+    Stages with the same file are checked in one child, each with its own settings.
+    """
+    fields: dict[str, list[str]] = {}
+    settings: dict[str, list[GRPOSettings]] = {}
+    for index, stage in enumerate(job.spec.stages):
+        if stage.grpo is None:
+            continue
+        effective = job.grpo_settings(stage)
+        source = effective.objective.source
+        if effective.objective.type == "Custom" and Path(source).is_file():
+            at = "spec.grpo" if stage.grpo.objective is None else f"spec.stages[{index}].grpo"
+            fields.setdefault(source, []).append(f"{at}.objective.source")
+            settings.setdefault(source, []).append(effective)
+    errors = {source: _check_in_child(source, settings[source]) for source in fields}
+    return {field: errors[source] for source in fields for field in fields[source] if errors[source]}
 
 
-def _check_in_child(spec: ObjectiveSpec) -> str:
-    """Return the fault of a file; empty: none. In a process of its own: an import may change or end it."""
-    command = [sys.executable, "-m", __name__, spec.model_dump_json(exclude_none=True)]
+def _check_in_child(source: str, settings: Sequence[GRPOSettings]) -> str:
+    """Return the fault of a file; empty: none. In a process of its own: an import may change or end it.
+
+    The result has a pipe of its own, because the file may print, and may end the child with exit code 0.
+    """
+    reader, writer = os.pipe()
+    documents = json.dumps([each.model_dump(mode="json") for each in settings])
     try:
         child = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL
+            [sys.executable, "-m", __name__, str(writer)],
+            input=documents,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+            pass_fds=[writer],
         )
     except subprocess.TimeoutExpired:
-        return f"{spec.source}: the check of the objective exceeded {TIMEOUT_SECONDS} s"
-    printed = child.stdout.strip().splitlines()
-    if child.returncode == 0 and printed[-1:] == [PASSED]:
-        return ""
-    if child.returncode == FAILED and printed:
-        return printed[-1]
+        return f"{source}: the check of the objective exceeded {TIMEOUT_SECONDS} s"
+    finally:
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            result = pipe.read()
+    if result:
+        return str(json.loads(result)["fault"])
+    # The stack of an exception that `_call` does not catch, or of a function that never ends.
+    lines = re.findall(rf'File "{re.escape(source)}", line (\d+)', child.stderr)
     last = (child.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"{spec.source}: the check of the objective ended with exit code {child.returncode}: {last[:500]}"
+    if "Timeout (" in child.stderr:
+        last = f"a function ran for more than {CALLS_SECONDS} s"
+    at = f"{source}:{lines[-1]}" if lines else source
+    return f"{at}: the check of the objective ended with exit code {child.returncode}: {last[:500]}"
 
 
 def check_objective(settings: GRPOSettings) -> None:
@@ -76,7 +108,7 @@ def check_objective(settings: GRPOSettings) -> None:
     import torch
 
     source = Path(settings.objective.source)
-    functions = functions_of(settings.objective)
+    functions_of(settings.objective)
     module = sys.modules[module_name(settings.objective.source)]
     for name in FUNCTIONS:
         function = getattr(module, name)
@@ -84,20 +116,20 @@ def check_objective(settings: GRPOSettings) -> None:
             inspect.signature(function).bind(None, settings)
         except TypeError as error:
             raise ObjectiveFailed(f"{line_of(source, function)}: {name} must have two parameters: {error}") from error
-    group = GroupRewards((1.0, 0.0, 0.25, 0.0), (4, 9, 2, 30))
-    if functions.advantages(group, settings) != functions.advantages(group, settings):
-        at = line_of(source, module.advantages)
-        raise ObjectiveFailed(f"{at}: advantages must return the same values for the same input")
+    _check_advantages(settings, at=line_of(source, module.advantages))
     at = line_of(source, module.loss)
     torch.manual_seed(0)
-    rows, values = _drawn_rows(settings)
-    whole, again = (_gradient(rows, values, settings, at=at) for _ in range(2))
+    update = _drawn_update(settings)
+    whole, again = (_gradient(update, settings, at=at) for _ in range(2))
     if not torch.equal(whole, again):
         raise ObjectiveFailed(f"{at}: loss must have the same gradient for the same input")
     if not whole.any():
         raise ObjectiveFailed(f"{at}: loss has no gradient: Terms.objective must depend on tokens.logprobs")
-    for packed in (False, True):
-        parts = _gradient(rows, values, settings, at=at, ranks=2, budget=16, packed=packed)
+    for ratios in ("equal", "extreme"):  # the first update of a step has only ratios of 1
+        _gradient(update, settings, at=at, ratios=ratios)
+    # More ranks than rows: some have only padding.
+    for ranks, budget, packed in ((2, 16, False), (2, 16, True), (len(update.rows) + 2, 16, True)):
+        parts = _gradient(update, settings, at=at, ranks=ranks, budget=budget, packed=packed)
         if not torch.allclose(whole, parts, rtol=RTOL, atol=RTOL * float(whole.abs().mean())):
             raise ObjectiveFailed(
                 f"{at}: loss depends on the packing: the gradient of a token differs between one micro-batch and "
@@ -106,8 +138,39 @@ def check_objective(settings: GRPOSettings) -> None:
             )
 
 
-def _drawn_rows(settings: GRPOSettings) -> tuple[list[BatchRow], Tensor]:
-    """Return the rows of a drawn update, and [ids, 2] log-probabilities of each id now and before: ids are unique."""
+def _check_advantages(settings: GRPOSettings, *, at: str) -> None:
+    """Call `advantages` for a group, for another one, and for the first one again."""
+    functions = functions_of(settings.objective)
+    shaped = settings.objective.overlong_penalty if settings.objective.overlong_buffer_ratio else 0.0
+    first, lengths = [1.0, 0.0, 0.25, -shaped], [4, 9, 2, 30]
+    results = []
+    for rewards in (first, [0.0, 1.0, 1.0, 1.0], first):
+        group = GroupRewards(list(rewards), list(lengths))
+        results.append(functions.advantages(group, settings))
+        if group != GroupRewards(list(rewards), list(lengths)):
+            raise ObjectiveFailed(f"{at}: advantages must not change the group in place")
+    if results[0] != results[2]:
+        raise ObjectiveFailed(f"{at}: advantages must return the same values for the same input")
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A drawn update: rows whose ids are unique, and log-probabilities [ids]."""
+
+    rows: list[BatchRow]
+    old: Tensor
+    noise: Tensor
+    """log pi - log pi_old of each id."""
+    engine: Tensor
+    reference: Tensor
+
+    def new(self, ratios: str) -> Tensor:
+        """Return log pi [ids]: with ratios of 1, beyond their limits, or drawn."""
+        factors = {"equal": 0.0, "drawn": 1.0, "extreme": 4 * LOG_RATIO_LIMIT}
+        return self.old + factors[ratios] * self.noise
+
+
+def _drawn_update(settings: GRPOSettings) -> _Update:
     import numpy as np
     import torch
 
@@ -115,9 +178,8 @@ def _drawn_rows(settings: GRPOSettings) -> tuple[list[BatchRow], Tensor]:
     from rstar2_train.trainer.types import TokenSequence
 
     at, groups = 1, []
-    for lengths in _LENGTHS:
-        rewards = GroupRewards([float(number % 2) for number in range(len(lengths))], lengths)
-        advantages = functions_of(settings.objective).advantages(rewards, settings)
+    for lengths, rewards in zip(_LENGTHS, _REWARDS, strict=True):
+        advantages = functions_of(settings.objective).advantages(GroupRewards(list(rewards), list(lengths)), settings)
         sequences = []
         for length, advantage in zip(lengths, advantages, strict=True):
             ids = np.arange(at, at + length + 2, dtype=np.int32)
@@ -126,15 +188,52 @@ def _drawn_rows(settings: GRPOSettings) -> tuple[list[BatchRow], Tensor]:
         groups.append(sequences)
     (update,) = grpo_updates(groups, updates=1, seed=0)
     old = -4 * torch.rand(at) - 0.1
-    return [row for group in update for row in group], torch.stack([old + 0.5 * torch.randn(at), old], dim=1)
+    noise, engine, reference = 0.5 * torch.randn(3, at)
+    return _Update([row for group in update for row in group], old, noise, old + 0.1 * engine, old + reference)
+
+
+@contextmanager
+def _unchanged(tokens: Tokens, at: str) -> Iterator[None]:
+    """Check that a call changes neither the tensors of `tokens` nor the values that they have computed."""
+    fields = {field.name: getattr(tokens, field.name) for field in dataclasses.fields(Tokens)}
+    tensors = {name: value.detach().clone() for name, value in fields.items() if hasattr(value, "clone")}
+    counts = dataclasses.replace(tokens.counts, group_tokens=tokens.counts.group_tokens.clone())
+    copy = dataclasses.replace(tokens, **(tensors | {"counts": counts}))
+    yield
+    changed = [
+        name for name, value in vars(tokens).items() if name != "counts" and not _equal(value, getattr(copy, name))
+    ]
+    if not _equal(tokens.counts.group_tokens, counts.group_tokens):
+        changed.append("counts.group_tokens")
+    if changed:
+        raise ObjectiveFailed(f"{at}: loss must not change tokens.{changed[0]} in place")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    import torch
+
+    return one is other or (one is not None and torch.equal(one, other))
+
+
+def _check_terms(tokens: Tokens, settings: GRPOSettings, *, at: str) -> None:
+    """Check what the value and the gradient of the loss do not show."""
+    import torch
+
+    terms, again = (functions_of(settings.objective).loss(tokens, settings) for _ in range(2))
+    if terms.weights[~tokens.trained].any():
+        raise ObjectiveFailed(f"{at}: Terms.weights must be 0 where tokens.trained is False: padding does not train")
+    if terms.clipped is None or again.clipped is None:
+        return
+    if not (torch.isfinite(terms.clipped).all() and torch.equal(terms.clipped, again.clipped)):
+        raise ObjectiveFailed(f"{at}: Terms.clipped must be finite, and the same for the same input")
 
 
 def _gradient(
-    rows: list[BatchRow],
-    values: Tensor,
+    update: _Update,
     settings: GRPOSettings,
     *,
     at: str,
+    ratios: str = "drawn",
     ranks: int = 1,
     budget: int = 10_000,
     packed: bool = True,
@@ -147,41 +246,52 @@ def _gradient(
     from rstar2_train.trainer.step import objective_tokens
     from rstar2_train.trainer.transfers import on_device
 
-    if ranks > 1:
-        rows = random.Random(0).sample(rows, len(rows))
-    new = values[:, 0].clone().requires_grad_()
+    rows = random.Random(0).sample(update.rows, len(update.rows)) if ranks > 1 else update.rows
+    new = update.new(ratios).clone().requires_grad_()
     total = torch.zeros(())
     for share in distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=budget, packed=packed):
         for batch in on_device(share, torch.device("cpu")):
-            tokens = objective_tokens(batch, new[batch.targets], values[:, 1][batch.targets], None, None)
-            inputs: dict[str, Any] = {
-                name: getattr(tokens, name) for name in ("logprobs", "old_logprobs", "advantages", "trained")
-            }
-            before = {name: tensor.detach().clone() for name, tensor in inputs.items()}
-            part = policy_loss(tokens, settings).loss
-            changed = [name for name, tensor in inputs.items() if not torch.equal(tensor, before[name])]
-            if changed:
-                raise ObjectiveFailed(f"{at}: loss must not change tokens.{changed[0]} in place")
+            old, engine, reference = (each[batch.targets] for each in (update.old, update.engine, update.reference))
+            tokens = objective_tokens(
+                batch, new[batch.targets], old, None, None, reference if settings.reference_kl else None
+            )
+            with _unchanged(tokens, at):
+                _check_terms(tokens, settings, at=at)
+            with _unchanged(tokens, at):
+                part = policy_loss(tokens, settings, engine_logprobs=engine).loss
             if not torch.isfinite(part):
                 raise ObjectiveFailed(f"{at}: the loss is {float(part)}: objective and weights must be finite")
             total = total + part
+    if new.grad is not None:
+        raise ObjectiveFailed(f"{at}: loss must not compute gradients itself")
     if total.requires_grad:
-        total.backward()
+        try:
+            total.backward()
+        except RuntimeError as error:
+            raise ObjectiveFailed(f"{at}: the gradient of loss failed: {error}") from error
     gradient = torch.zeros_like(new) if new.grad is None else new.grad
     if not torch.isfinite(gradient).all():
-        raise ObjectiveFailed(f"{at}: the gradient of loss is not finite")
+        raise ObjectiveFailed(
+            f"{at}: the gradient of loss is not finite {_WHERE[ratios]}: a division by 0, or the root of 0"
+        )
     return gradient
 
 
 def main(argv: list[str]) -> int:
-    """Check the objective of a JSON ObjectiveSpec; print the fault and return 3 for a file that cannot be used."""
-    settings = GRPOSettings(objective=ObjectiveSpec.model_validate(json.loads(argv[0])).settings())
+    """Check the objective with each GRPOSettings of a JSON list on standard input; write {fault} to a descriptor."""
+    import torch  # noqa: F401 (its import takes the time of the whole check, not of the calls)
+
+    fault = ""
+    documents = json.load(sys.stdin)
+    faulthandler.dump_traceback_later(CALLS_SECONDS, exit=True)
     try:
-        check_objective(settings)
+        for document in documents:
+            check_objective(GRPOSettings.model_validate(document))
     except ObjectiveFailed as error:
-        print(" ".join(str(error).split()))
-        return FAILED
-    print(PASSED)
+        fault = " ".join(str(error).split())[:2000]
+    faulthandler.cancel_dump_traceback_later()
+    with os.fdopen(int(argv[0]), "w") as pipe:
+        json.dump({"fault": fault}, pipe)
     return 0
 
 
