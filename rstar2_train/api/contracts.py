@@ -86,12 +86,18 @@ class Contract(WireModel):
         return {key: value for key, value in data.items() if key != "contractVersion"}
 
 
+Amount = Annotated[int, Field(ge=0, le=1_000_000_000)]
+"""A number within the bounds of the job's status, which the operator copies it into."""
+Moment = Annotated[float, Field(ge=0, le=1e11)]
+"""Seconds, or seconds since the epoch, of which a timestamp can be made."""
+
+
 class CheckpointRef(WireModel):
     """A complete checkpoint."""
 
     path: Text
     """Directory, relative to the job's state directory."""
-    step: int
+    step: Amount
     """Step after which it was written."""
 
 
@@ -99,31 +105,31 @@ class Progress(Contract):
     """Progress of a stage attempt; written when a step changes, in a cluster at most every 10 s."""
 
     stage: Name
-    attempt: int
+    attempt: Amount
     phase: Literal["Starting", "Training", "Rollout", "Evaluating", "Filtering", "Finished"] = "Starting"
-    step: int = 0
+    step: Amount = 0
     """Steps done."""
-    total_steps: int | None = None
+    total_steps: Amount | None = None
     """Steps of the stage; None until they are known."""
-    rollouts_done: int = 0
+    rollouts_done: Amount = 0
     """Finished rollouts of the current batch."""
-    rollouts_total: int = 0
+    rollouts_total: Amount = 0
     """Rollouts of the current batch."""
-    demonstrations_done: int = 0
+    demonstrations_done: Amount = 0
     """Tokenised demonstrations of an SFT stage that starts."""
-    demonstrations_total: int = 0
+    demonstrations_total: Amount = 0
     """Its demonstrations; 0 until they are known."""
     metrics: Annotated[dict[str, float], Field(max_length=32)] = {}
     """Main metrics of the last step."""
     checkpoint: CheckpointRef | None = None
     """Last checkpoint."""
-    mlflow_run_id: str | None = None
+    mlflow_run_id: Annotated[str, StringConstraints(max_length=128)] | None = None
     """MLflow run of the stage."""
-    estimated_remaining_seconds: float | None = None
+    estimated_remaining_seconds: Moment | None = None
     """Estimated seconds until the stage ends."""
     unreachable: Annotated[dict[str, str], Field(max_length=8)] = {}
     """Role -> error, of a service that has not answered for some time while rollouts wait for it."""
-    updated_at: float = Field(default_factory=time.time)
+    updated_at: Moment = Field(default_factory=time.time)
     """Seconds since the epoch when this was written."""
 
 
@@ -140,7 +146,7 @@ class Outcome(Contract):
     """Result of a stage attempt. At most 4 KB as JSON, so that a termination message can have a copy."""
 
     stage: Name
-    attempt: int
+    attempt: Amount
     outcome: Literal["completed", "advanced", "suspended", "failed"]
     reason: Reason
     message: Annotated[str, StringConstraints(max_length=MESSAGE_LENGTH)] = ""

@@ -197,7 +197,7 @@ class TrainerSession:
         self._done = step
         self._step_seconds.append(seconds)
         total = ctx.progress.total_steps or step
-        remaining = (total - step) * fmean(self._step_seconds)
+        remaining = max(0, total - step) * fmean(self._step_seconds)
         ctx.tracker.log_metrics(ctx.stage.name, step=step, values=metrics)
         ctx.report(phase="Training", step=step, metrics=dict(headline), estimated_remaining_seconds=remaining)
 

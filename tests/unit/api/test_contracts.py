@@ -53,3 +53,16 @@ def test_contract_newer_version_is_rejected(message: Contract, version: object) 
     """A reader rejects a version that it does not know, and names what to do."""
     with pytest.raises(ValidationError, match=f"contractVersion is {version}, but .* in the same version"):
         read(message, contractVersion=version)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *({"totalSteps": -5}, {"step": -1}, {"rolloutsDone": -1}, {"attempt": 10**12}, {"mlflowRunId": "x" * 200}),
+        *({"estimatedRemainingSeconds": -1.0}, {"updatedAt": 1e300}, {"checkpoint": {"path": "a", "step": -1}}),
+    ],
+)
+def test_progress_out_of_the_status_is_rejected(edit: dict[str, Any]) -> None:
+    """The operator copies reports into the job's status: a number that the CRD rejects would block each write."""
+    with pytest.raises(ValidationError):
+        read(Progress(stage="rl", attempt=2, step=3), **edit)
