@@ -192,17 +192,13 @@ def is_true(obj: Object, kind: str) -> bool:
 def true_conditions(obj: Object, *, since: float = 0.0) -> list[str]:
     """Return the types of the conditions that are True; with `since`, only those that became True later."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
-    return [
-        condition["type"]
-        for condition in conditions
-        if condition["status"] == "True"
-        and (not since or ("lastTransitionTime" in condition and seconds(condition["lastTransitionTime"]) >= since))
-    ]
+    current = (condition for condition in conditions if condition["status"] == "True")
+    return [condition["type"] for condition in current if not since or condition_time(condition) >= since]
 
 
 def condition_time(condition: Object) -> float:
     """Return when a condition last changed; 0 if it does not have the time."""
-    return seconds(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
+    return seconds_or_zero(condition.get("lastTransitionTime"))
 
 
 def created_at(obj: Object | None, now: float) -> float:
@@ -213,6 +209,11 @@ def created_at(obj: Object | None, now: float) -> float:
 def seconds(timestamp: str) -> float:
     """Return a Kubernetes timestamp as seconds since the epoch."""
     return datetime.datetime.fromisoformat(timestamp).timestamp()
+
+
+def seconds_or_zero(timestamp: str | None) -> float:
+    """Return a timestamp that another client writes: it may be null, which is no time."""
+    return seconds(timestamp) if timestamp else 0.0
 
 
 def timestamp(when: float) -> str:
@@ -233,14 +234,14 @@ def job_finished_at(job: Object) -> float | None:
     for kind in ("Complete", "Failed"):
         final = condition(job, kind)
         if final is not None and final["status"] == "True":
-            return seconds(final["lastTransitionTime"])
+            return condition_time(final)
     return None
 
 
 def job_failing_since(job: Object) -> float | None:
     """Return since when a batch Job fails; None if it does not. Its controller deletes none of its pods before."""
     failing = condition(job, "FailureTarget") or condition(job, "Failed")
-    return None if failing is None or failing["status"] != "True" else seconds(failing["lastTransitionTime"])
+    return None if failing is None or failing["status"] != "True" else condition_time(failing)
 
 
 def lacks_pods(kind: str, child: Object) -> bool:
@@ -385,8 +386,8 @@ def running_since(pod: Object) -> float | None:
         running = (status.get("state") or {}).get("running")
         if running is not None:
             scheduled = condition_time(condition(pod, "PodScheduled") or {})
-            created = seconds(pod["metadata"].get("creationTimestamp") or running["startedAt"])
-            return max(seconds(running["startedAt"]), created, scheduled)
+            created = seconds_or_zero(pod["metadata"].get("creationTimestamp"))
+            return max(seconds_or_zero(running.get("startedAt")), created, scheduled)
     return None
 
 
