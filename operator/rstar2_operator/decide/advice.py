@@ -16,6 +16,7 @@ _OTHER_CLAIM = (
 )
 NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
+PREPARE_SLOW = "PreparationSlow"
 REFERENCE_NOT_FOUND = "ReferenceNotFound"
 _REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
 ADVICE = {
@@ -50,6 +51,8 @@ ADVICE = {
     "credentials: rstar2 doctor --bucket URL",
     "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
     "the volumes of the pod: kubectl describe pod {pod}",
+    PREPARE_SLOW: "A download of hours is normal while the log grows: kubectl logs job/{pod}. If it hangs, delete the "
+    "pod: the Job retries. If the Job is being deleted, remove its finalizers.",
     "PodRejected": "The kubelet of the node rejects the pod, or an init container fails: check the node's device "
     "plugin and free disk, and cordon it if this repeats.",
     "PodNotScheduled": "The controller that sets a gate removes it; for kueue.x-k8s.io/topology check Kueue's log. "

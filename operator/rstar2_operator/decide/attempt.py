@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rstar2_operator import names
 from rstar2_operator.decide import disruption
 from rstar2_operator.decide.decision import WAITING_FOR_PODS, Decision, StageAttempt, Verdict
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.restarts import RestartCounters
-from rstar2_operator.observed import condition, is_true, ready_of
+from rstar2_operator.observed import condition, created_at, is_true, job_finished_at, ready_of
 from rstar2_train.api.stages import Stage
 
 
@@ -70,6 +71,16 @@ def start(
         serving=facts.needs_engines,
         attempt=attempt,
     )
+
+
+def idle_since(facts: Facts) -> float:
+    """Return since when at the latest no attempt of the current stage uses the engines; 0 if none has used them."""
+    observed = facts.observed
+    engines = observed.child("Deployment", names.rollout(observed.name))
+    progress, last = observed.progress(), observed.attempts(str(facts.stage_name)).get(facts.attempt)
+    worked = progress.updated_at if progress is not None else 0.0
+    finished = (job_finished_at(last) or 0.0) if last is not None else 0.0
+    return max(created_at(engines, 0.0), worked, finished)
 
 
 def has_started(facts: Facts) -> bool:

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.decide.advice import ADVICE, JUDGE_UNREACHABLE, NO_POD, NO_STORE, REFERENCE_NOT_FOUND, advice_about
+from rstar2_operator.decide.advice import (
+    ADVICE,
+    JUDGE_UNREACHABLE,
+    NO_POD,
+    NO_STORE,
+    PREPARE_SLOW,
+    REFERENCE_NOT_FOUND,
+    advice_about,
+)
 from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
 from rstar2_operator.observed import (
     OWN_CONTAINERS,
@@ -88,6 +96,7 @@ MAY_RESOLVE = frozenset(
         "Stuck",
         JUDGE_UNREACHABLE,
         NO_STORE,
+        PREPARE_SLOW,
         REFERENCE_NOT_FOUND,
         "PodNotStarted",
         "PodNotScheduled",

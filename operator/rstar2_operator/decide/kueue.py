@@ -95,6 +95,9 @@ def _queue(facts: Facts, workload: Object | None) -> Decision:
     queue = facts.job.spec.queue_name
     name = names.workload(facts.job.metadata.name, facts.stage_name or "")
     wake_at = None
+    if workload is None and _workloads(facts.observed):
+        message = f"Deleting the finished Workload {name}: another one queues."
+        return Decision(facts.stage_name, facts.restarts, phase="Pending", reason=QUEUED, message=message)
     if workload is None and any(facts.observed.of_kind("Workload")):
         message = (
             f"Waiting until Kueue completes the deletion of Workload {name}. If Kueue is uninstalled, remove the "
@@ -129,17 +132,31 @@ def _queue(facts: Facts, workload: Object | None) -> Decision:
 
 
 def current_workload(observed: ObservedJob) -> Object | None:
-    """Return the job's Workload: the one with quota, if there are several."""
-    workloads = [
-        workload for workload in observed.of_kind("Workload") if not workload["metadata"].get("deletionTimestamp")
-    ]
+    """Return the job's Workload: the one with quota, if there are several. A finished one has no quota again."""
+    workloads = [workload for workload in _workloads(observed) if not is_true(workload, "Finished")]
     return max(workloads, key=lambda workload: (may_run(workload), workload["metadata"]["name"]), default=None)
 
 
-def held_workload(facts: Facts) -> str | None:
-    """Return the name of the Workload whose quota the job keeps during a restart; None without one."""
+def _workloads(observed: ObservedJob) -> list[Object]:
+    """Return the job's Workloads that are not being deleted."""
+    return [workload for workload in observed.of_kind("Workload") if not workload["metadata"].get("deletionTimestamp")]
+
+
+def held_workload(facts: Facts, *, with_quota: bool = True) -> str | None:
+    """Return the name of the Workload that the job keeps while no attempt runs; None without one.
+
+    An evicted or deactivated one keeps its place. `with_quota`: an admitted one is kept too.
+    """
     workload = current_workload(facts.observed) if facts.job.spec.queue_name else None
-    return workload["metadata"]["name"] if workload is not None and may_run(workload) else None
+    if workload is None or (may_run(workload) and not with_quota):
+        return None
+    return str(workload["metadata"]["name"])
+
+
+def has_lost_quota(facts: Facts) -> bool:
+    """Return whether the job has a queue, and no admitted Workload."""
+    workload = current_workload(facts.observed)
+    return bool(facts.job.spec.queue_name) and (workload is None or not may_run(workload))
 
 
 def may_run(workload: Object) -> bool:

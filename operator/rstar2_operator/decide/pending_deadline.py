@@ -8,10 +8,11 @@ from __future__ import annotations
 import zlib
 
 from rstar2_operator.decide.advice import APPLY_REJECTED
-from rstar2_operator.decide.attempt import has_started
+from rstar2_operator.decide.attempt import has_started, idle_since
 from rstar2_operator.decide.decision import SCHEDULING_TIMEOUT, Decision, Defer, Verdict, listed
 from rstar2_operator.decide.diagnostics import NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.names import attempt, prepare, rollout
 from rstar2_operator.observed import (
     Object,
@@ -19,7 +20,6 @@ from rstar2_operator.observed import (
     condition,
     created_at,
     is_true,
-    job_finished_at,
     lacks_pods,
     seconds,
     timestamp,
@@ -109,6 +109,7 @@ def _released(facts: Facts, message: str, until: float) -> Decision:
         message=message,
         retry_at=until,
         wake_at=until,
+        workload=held_workload(facts, with_quota=False),
     )
 
 
@@ -134,9 +135,7 @@ def _rejected_since(facts: Facts) -> float | None:
     engines = observed.child("Deployment", rollout(observed.name))
     if engines is None or observed.status.get("reason") != APPLY_REJECTED:
         return None
-    progress, last = observed.progress(), observed.attempts(str(facts.stage_name)).get(facts.attempt)
-    worked = progress.updated_at if progress is not None else 0.0
-    return max(created_at(engines, facts.now), worked, (job_finished_at(last) or 0.0) if last is not None else 0.0)
+    return idle_since(facts)
 
 
 def _retry_seconds(limit: float, observed: ObservedJob) -> float:

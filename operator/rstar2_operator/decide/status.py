@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import disruption, stage_progress, stuck
+from rstar2_operator.decide import disruption, stage_progress, storage, stuck
 from rstar2_operator.decide.conditions import conditions, spec_ignored, with_times
 from rstar2_operator.decide.decision import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Decision, Phase
 from rstar2_operator.decide.deletion import is_deleted
@@ -47,6 +47,7 @@ def status_of(
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
     problems = [*rejected, *diagnoses(observed, now=now), *stuck.problems(job, observed, now=now)]
+    problems += storage.problems(observed, now=now)
     problems += _unreported(missing, problems)
     progress = observed.progress()
     rows = [_stage(job, stage, observed, decision, progress, now=now) for stage in job.spec.stages]

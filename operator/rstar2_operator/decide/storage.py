@@ -9,10 +9,13 @@ import hashlib
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.advice import PREPARE_SLOW
+from rstar2_operator.decide.attempt import idle_since
 from rstar2_operator.decide.decision import Decision, Verdict
+from rstar2_operator.decide.diagnostics import STUCK_SECONDS, Diagnosis
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
-from rstar2_operator.decide.kueue import held_workload
+from rstar2_operator.decide.kueue import has_lost_quota, held_workload
 from rstar2_operator.decide.pod_termination import pod_termination
 from rstar2_operator.observed import (
     Object,
@@ -20,13 +23,19 @@ from rstar2_operator.observed import (
     annotations_of,
     as_json,
     condition,
+    created_at,
     failed_init_container,
     held_exit_code,
     labels,
     own_statuses,
+    seconds,
+    timestamp,
 )
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import BUCKETS, GENERATED, HUB, sources
+
+SLOW_SECONDS = 6 * 3600.0
+"""Seconds after which a preparation is reported: it may hang. Large downloads take hours, so it is not ended."""
 
 
 def storage(facts: Facts) -> Verdict:
@@ -34,34 +43,69 @@ def storage(facts: Facts) -> Verdict:
     if facts.preparation == "missing" and (waiting := pod_termination(facts)) is not None:
         return waiting
     if facts.preparation in ("missing", "running"):
-        message = "Downloading model and datasets."
-        return Decision(
-            facts.stage_name,
-            facts.restarts,
-            phase="Preparing",
-            reason="Preparing",
-            message=message,
-            prepare=True,
-            serving=facts.has_engines and facts.needs_engines,
-            workload=held_workload(facts),
-            remove_pods=_failed_pods(facts.observed),
-        )
+        failed = _failed_pods(facts.observed)
+        return _preparing(facts, "Downloading model and datasets.", prepare=True, remove_pods=failed)
     if facts.preparation == "failed":
         return fail(facts, *_failure(facts.observed))
     if facts.stage is None or stage_progress.running_attempts(facts.observed) or not _has_new_sources(facts):
         return None
+    message = "Downloading sources that were added or changed."
     last = facts.observed.child("Job", names.prepare(facts.observed.name))
+    if last is None:
+        return _preparing(facts, message, prepare=True)
+    if last["metadata"].get("deletionTimestamp"):
+        return _preparing(facts, f"{message} {_deleting(last)}")
+    return _preparing(facts, message, stale_jobs=(last,))
+
+
+def _preparing(
+    facts: Facts,
+    message: str,
+    *,
+    prepare: bool = False,
+    remove_pods: tuple[Object, ...] = (),
+    stale_jobs: tuple[Object, ...] = (),
+) -> Decision:
+    """Return phase Preparing. Engines and quota of the last attempt stay for spec.pendingDeadlineSeconds."""
+    due = idle_since(facts) + facts.job.spec.pending_deadline_seconds
+    kept = facts.now < due
+    slow = created_at(facts.observed.child("Job", names.prepare(facts.observed.name)), facts.now) + SLOW_SECONDS
     return Decision(
         facts.stage_name,
         facts.restarts,
         phase="Preparing",
         reason="Preparing",
-        message="Downloading sources that were added or changed.",
-        prepare=last is None,
-        serving=facts.has_engines and facts.needs_engines,
-        workload=held_workload(facts),
-        stale_jobs=() if last is None else (last,),
+        message=message,
+        prepare=prepare,
+        serving=kept and facts.has_engines and facts.needs_engines and not has_lost_quota(facts),
+        workload=held_workload(facts, with_quota=kept),
+        remove_pods=remove_pods,
+        stale_jobs=stale_jobs,
+        wake_at=min((when for when in (due, slow) if when > facts.now), default=None),
     )
+
+
+def problems(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
+    """Return the problem of a preparation that runs for long or retries, or whose last Job is not deleted."""
+    prepare = observed.child("Job", names.prepare(observed.name))
+    if prepare is None:
+        return []
+    subject, deleted = f"Job/{prepare['metadata']['name']}", prepare["metadata"].get("deletionTimestamp")
+    if deleted and prepare["metadata"].get("finalizers") and now >= seconds(deleted) + STUCK_SECONDS:
+        return [Diagnosis("prepare", subject, PREPARE_SLOW, f"since {deleted}. {_deleting(prepare)}")]
+    if deleted or stage_progress.preparation(observed) != "running":
+        return []
+    since, failed = created_at(prepare, now), _cause_of_pods(observed)
+    if not failed and now < since + SLOW_SECONDS:
+        return []
+    message = f"runs since {timestamp(since)}" + (f"; its last failed pod: {failed}" if failed else "")
+    return [Diagnosis("prepare", subject, PREPARE_SLOW, message)]
+
+
+def _deleting(job: Object) -> str:
+    """Return which finalizers keep a deleted Job."""
+    finalizers = ", ".join(job["metadata"].get("finalizers") or ())
+    return f"Waiting for the deletion of Job {job['metadata']['name']} (finalizers: {finalizers})."
 
 
 def source_digest(job: AgenticRLJob) -> str:
@@ -104,7 +148,7 @@ def _failure(observed: ObservedJob) -> tuple[str, str]:
 def _cause_of_pods(observed: ObservedJob) -> str:
     """Return why the last failed pod of the preparation ended: its Job knows only that its retries are used up."""
     pods = [pod for pod in observed.pods if labels(pod).get(names.ROLE_LABEL) == "prepare"]
-    for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True):
+    for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
         for container in own_statuses(pod):
             ended = (container.get("state") or {}).get("terminated") or {}
             if ended.get("exitCode"):

@@ -322,18 +322,77 @@ def test_kueue_request_ignores_what_needs_no_quota() -> None:
     assert request(base.spec(), stage) == request(same.spec(), stage) != request(other.spec(), stage)
 
 
-def test_kueue_download_of_added_source_keeps_quota_and_engines() -> None:
-    """A job whose data changed does not return to the queue, and its engines stay."""
+def downloading() -> SimulatedCluster:
+    """Return a job with engines that downloads a changed source before its next attempt."""
     cluster = queued("g")
     admit(cluster)
     cluster.round()
-    kept = {key for key in cluster.children if key[0] in ("Deployment", "Workload")}
-    assert {kind for kind, _ in kept} == {"Deployment", "Workload"}
     cluster.job["spec"]["stages"][0]["grpo"]["data"] = "hf://datasets/org/new-set/train.jsonl"
     cluster.job["metadata"]["generation"] += 1
     cluster.finish_job("demo-g0-1", 1)
     cluster.pods.clear()
     assert cluster.round().phase == "Preparing"
-    assert kept <= cluster.children.keys()
+    return cluster
+
+
+def held(cluster: SimulatedCluster) -> set[str]:
+    """Return the kinds of the objects that hold accelerators or quota."""
+    return {kind for kind, _ in cluster.children if kind in ("Deployment", "Workload")}
+
+
+def test_kueue_download_of_added_source_keeps_quota_and_engines() -> None:
+    """A job whose data changed does not return to the queue, and its engines stay."""
+    cluster = downloading()
+    assert held(cluster) == {"Deployment", "Workload"}
     cluster.finish_job("demo-prepare", 0)
-    assert cluster.round().phase in ("Pending", "Running") and kept <= cluster.children.keys()
+    assert cluster.round().phase in ("Pending", "Running") and held(cluster) == {"Deployment", "Workload"}
+
+
+@pytest.mark.parametrize("cause", ["hangs", "rejected", "finalizer"])
+def test_kueue_download_after_the_deadline_holds_nothing(cause: str) -> None:
+    """A download that takes longer than the deadline, or cannot start, returns quota and engines, and continues."""
+    cluster = downloading()
+    if cause == "rejected":
+        del cluster.children["Job", "demo-prepare"]
+        cluster.reject("Job")
+    elif cause == "finalizer":
+        cluster.children["Job", "demo-prepare"]["metadata"]["annotations"][names.SOURCES] = "old"
+        cluster.finish_job("demo-prepare", 0)
+        cluster.children["Job", "demo-prepare"]["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.round()
+    cluster.now += 3600
+    cluster.round()
+    assert cluster.job["status"]["phase"] == "Preparing" and held(cluster) == set()
+
+
+@pytest.mark.parametrize("cause", ["evicted", "deactivated"])
+def test_kueue_eviction_during_a_download_is_obeyed(cause: str) -> None:
+    """The engines stop, the quota is returned, and the Workload keeps its place; its pods wait for Kueue."""
+    cluster = downloading()
+    first = workload(cluster)["metadata"]["uid"]
+    evict(cluster)
+    workload(cluster)["spec"]["active"] = cause == "evicted"
+    cluster.round()
+    assert kinds(cluster, "Deployment") == [] and workload(cluster)["metadata"]["uid"] == first
+    assert "admission" not in workload(cluster)["status"]
+    cluster.finish_job("demo-prepare", 0)
+    cluster.now += 60
+    assert cluster.round().reason == "Queued" and cluster.running() == []
+    assert workload(cluster)["metadata"]["uid"] == first
+
+
+def test_kueue_finished_workload_is_replaced() -> None:
+    """A finished Workload has no quota: a job that continues, after a raised deadline, queues with another one."""
+    cluster = queued("s", activeDeadlineSeconds=1000)
+    admit(cluster)
+    first = workload(cluster)["metadata"]["uid"]
+    cluster.now += 1000
+    cluster.round()
+    cluster.terminate()
+    cluster.round(1)
+    assert conditions(cluster)["Finished"] == ("True", "Failed")
+    cluster.job["spec"]["activeDeadlineSeconds"] = 10_000
+    assert cluster.round().reason == "Queued" and cluster.running() == ["demo-report"]
+    assert workload(cluster)["metadata"]["uid"] != first
+    admit(cluster)
+    assert "demo-s0-2" in cluster.running()

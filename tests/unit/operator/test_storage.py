@@ -10,7 +10,7 @@ from rstar2_operator.observed import annotations_of
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.status import JobStatus
-from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, manifest
 
 ADDED = {"name": "g9", "type": "GRPO", "grpo": {"data": "hf://datasets/org/new-set/train.jsonl", "steps": 4}}
 
@@ -83,3 +83,38 @@ def test_failed_download_of_an_added_source_names_its_cause() -> None:
     cluster.finish_job("demo-prepare", 137)
     assert cluster.round().phase == "Failed"
     assert cluster.job["status"]["reason"] == "PrepareFailed" and cluster.job["status"]["message"]
+
+
+def problem(cluster: SimulatedCluster) -> str:
+    """Return the message of the condition Degraded."""
+    cluster.reconcile()
+    return next(each["message"] for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+
+
+def test_preparation_that_takes_long_is_reported_and_not_ended() -> None:
+    """It may hang, or download for hours: only a person can decide."""
+    cluster = SimulatedCluster(manifest("s"))
+    wake_at = cluster.round().wake_at
+    assert wake_at is not None and problem(cluster) == ""
+    cluster.now = wake_at
+    assert "PreparationSlow: runs since" in problem(cluster) and cluster.running() == ["demo-prepare"]
+
+
+def test_preparation_that_is_evicted_is_reported() -> None:
+    """Its Job retries evictions without a limit, so the cause must be visible."""
+    cluster = SimulatedCluster(manifest("s"))
+    cluster.round()
+    status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    cluster.pods["demo-prepare-0"]["status"] = status
+    assert "The node was low on resource: memory." in problem(cluster)
+
+
+def test_preparation_names_the_finalizer_of_the_last_job() -> None:
+    """A Job that another controller keeps blocks the next download: the message names the finalizer."""
+    cluster = at_first_stage("s")
+    add_stage(cluster)
+    cluster.finish_stage("s0")
+    cluster.children["Job", "demo-prepare"]["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.round()
+    cluster.now += 60
+    assert "example.com/keep" in problem(cluster) and "example.com/keep" in cluster.job["status"]["message"]
