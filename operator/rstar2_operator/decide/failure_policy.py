@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rstar2_operator import names
 from rstar2_operator.decide import disruption
 from rstar2_operator.decide.attempt import start
-from rstar2_operator.decide.decision import Decision, Verdict
+from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
 from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, Diagnosis, memory_limit
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
@@ -55,32 +55,46 @@ class NextStep(FailureDecision):
 
 
 def failure_policy(facts: Facts) -> Verdict:
-    """React to an attempt that has finished: fail the job, or restart the stage after a backoff."""
+    """React to an attempt that has finished: fail the job, or restart the stage after a backoff.
+
+    The status records the end: another client may delete the Job, by hand or by a TTL.
+    """
     stage, last, restarts = facts.stage, facts.finished_job, facts.restarts
     if stage is None or last is None:
         return None
     if facts.ended:
         return None  # it is counted already
     decision = decide_next(facts, stage, last)
-    if decision.action == "FailJob":
-        return fail(facts, "StageFailed", f"Stage {stage.name} failed. {decision.reason}")
-    if decision.action != "RestartStage":
-        return None
     failures = disruption.failures_before(last, stage.name, facts.attempt, facts.observed)
     failed_at = job_finished_at(last) or 0.0
+    ended = AttemptEnd(
+        stage=stage.name,
+        attempt=facts.attempt,
+        action="FailJob" if decision.action == "FailJob" else "RestartStage",
+        reason="BackOff",
+        message=decision.reason,
+        disruptions=decision.disruptions,
+        failures=failures,
+        ended_at=failed_at,
+    )
+    if decision.action == "FailJob":
+        return replace(fail(facts, "StageFailed", f"Stage {stage.name} failed. {decision.reason}"), ended=ended)
+    if decision.action != "RestartStage":
+        return None
+    restarts = restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
     if (retry := retry_at(failed_at, failures, now=facts.now)) is not None:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
         return Decision(
             facts.stage_name,
-            facts.restarts,
+            restarts,
             phase="Pending",
             reason="BackOff",
             message=message,
             serving=facts.needs_engines,
+            ended=ended,
             retry_at=retry,
             wake_at=retry,
         )
-    restarts = restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
     return start(facts, restarts, failure=decision.reason, failures=failures + 1, disruptions=decision.disruptions)
 
 

@@ -794,3 +794,18 @@ def test_decide_failed_preparation_fails_the_job() -> None:
     cluster.finish_job("demo-prepare", 78)
     decision = cluster.round()
     assert decision.phase == "Failed" and "no such file" in decision.message
+
+
+@pytest.mark.parametrize(("code", "phase"), [(78, "Finalizing"), (1, "Pending")])
+def test_failure_policy_deleted_job_keeps_the_failure(code: int, phase: str) -> None:
+    """A TTL or a person may delete the Job of a failed attempt: the failure counts, with its backoff."""
+    cluster = at_first_stage("s")
+    cluster.finish_job("demo-s0-1", code)
+    before = cluster.round(1)
+    del cluster.children["Job", "demo-s0-1"]
+    cluster.pods.clear()
+    after = cluster.round(1)
+    assert (after.phase, after.reason, after.restarts) == (phase, before.reason, before.restarts)
+    assert "demo-s0-2" not in cluster.created_jobs
+    cluster.now += 10
+    assert ("demo-s0-2" in cluster.created_jobs or cluster.round().restarts.counted.number == 1) == (code == 1)
