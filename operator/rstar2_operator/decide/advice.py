@@ -14,6 +14,9 @@ _OTHER_CLAIM = (
     "spec.storage cannot change: delete the job, which deletes the claim {pod} too while it has no volume, and "
     "create it again with another spec.storage."
 )
+HAS_ENDED = "has ended, but a finalizer keeps it"
+"""Words about a deleted pod without running containers."""
+NODE_REPORTS = "the node reports"
 NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
 PREPARE_SLOW = "PreparationSlow"
@@ -25,7 +28,7 @@ ADVICE = {
     "ErrImageNeverPull": "Load the image onto the node, or let the kubelet pull it (image.pullPolicy of the chart).",
     "StartError": "Wrong image for this role? The entrypoint is missing.",
     "CreateContainerConfigError": "A ConfigMap or Secret of the pod is missing, or is another object of that name.",
-    "CrashLoopBackOff": "Read the container's log: kubectl logs {pod} --previous",
+    "CrashLoopBackOff": "Read the container's log: kubectl logs {pod}{container} --previous",
     "FailedCreatePodSandBox": "For an executor: install the gVisor shim of spec.executor.runtimeClassName on the node.",
     "FailedMount": "Check the volume, ConfigMap or Secret that the message names.",
     "FailedAttachVolume": "Check the volume and its storage driver.",
@@ -49,14 +52,16 @@ ADVICE = {
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
     NO_STORE: "Training continues; the uploads are repeated. Check the server of spec.storage.url, and the "
     "credentials: rstar2 doctor --bucket URL",
-    "PodNotStarted": "The kubelet may pull a large image. Otherwise check the init containers, the network (CNI) and "
-    "the volumes of the pod: kubectl describe pod {pod}",
+    "PodNotStarted": "Check the image, the init containers, the network (CNI) and the volumes of the pod: kubectl "
+    "describe pod {pod}",
+    "PodFailed": "Its controller replaces it. If this repeats, raise the limit or the request that the message names, "
+    "or check the node.",
     PREPARE_SLOW: "A download of hours is normal while the log grows: kubectl logs job/{pod}. If it hangs, delete the "
     "pod: the Job retries. If the Job is being deleted, remove its finalizers.",
     "PodRejected": "The kubelet of the node rejects the pod, or an init container fails: check the node's device "
     "plugin and free disk, and cordon it if this repeats.",
     "PodNotScheduled": "The controller that sets a gate removes it; for kueue.x-k8s.io/topology check Kueue's log. "
-    "Without a gate, check that the scheduler of spec.runtimePatches[].schedulerName runs.",
+    "Without a gate, check that the scheduler of spec.runtimePatches[].schedulerName runs, and its log.",
     "JobSuspended": "Set spec.suspend of this Job to false. If Kueue has set it, give Kueue the right to read "
     "AgenticRLJobs (kueue.enabled in the chart).",
     "OrchestratorNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
@@ -122,6 +127,18 @@ def _message_advice(message: str, role: str) -> str:
     if LIMIT_RANGE.search(message):
         field = RESOURCE_FIELDS.get(role, "spec.runtimePatches[].resources")
         return f"A LimitRange of the namespace forbids these amounts: change {field}, or the LimitRange."
+    if HAS_ENDED in message:
+        return (
+            "It holds no accelerator. Check the controller of the finalizer; if it is uninstalled, run: kubectl patch "
+            'pod {pod} --type=merge -p \'{{"metadata":{{"finalizers":null}}}}\''
+        )
+    if NODE_REPORTS in message:
+        return "The kubelet or the container runtime of node {node} hangs: restart it. No new attempt starts before."
+    if "runAsNonRoot" in message:
+        return "The image runs as root: set a numeric USER other than 0 in the image."
+    if "resourceclaimtemplate" in message and "not found" in message:
+        fields = "spec.accelerator.claimTemplates, or spec.runtimePatches[].resourceClaims"
+        return f"Create the ResourceClaimTemplate, or name an existing one ({fields})."
     if "error looking up service account" in message:
         return "Create the ServiceAccount, or name an existing one: spec.runtimePatches[].serviceAccountName."
     if "persistentvolumeclaim" in message and "is being deleted" in message:

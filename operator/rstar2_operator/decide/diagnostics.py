@@ -12,21 +12,31 @@ from dataclasses import dataclass
 from rstar2_operator import names
 from rstar2_operator.decide.advice import (
     ADVICE,
+    HAS_ENDED,
     JUDGE_UNREACHABLE,
     NO_POD,
     NO_STORE,
+    NODE_REPORTS,
     PREPARE_SLOW,
     REFERENCE_NOT_FOUND,
     advice_about,
 )
+from rstar2_operator.decide.containers import (
+    NOT_STARTED,
+    OUT_OF_MEMORY,
+    START_SECONDS,
+    WAITING,
+    changed_at,
+    unready,
+    unstarted,
+    waiting_container,
+)
 from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
 from rstar2_operator.observed import (
-    OWN_CONTAINERS,
     READY_ROLES,
     Object,
     ObservedJob,
     condition,
-    condition_time,
     created_at,
     is_alive,
     is_true,
@@ -34,7 +44,6 @@ from rstar2_operator.observed import (
     labels,
     lacks_pods,
     lost_since,
-    own_statuses,
     ready_of,
     running_since,
     seconds,
@@ -46,38 +55,18 @@ from rstar2_train.api.contracts import PREPARE_KEY
 MESSAGE_LENGTH = 1024
 STUCK_SECONDS = 30.0
 """Seconds after its grace period until a terminating pod counts as stuck: its node does not answer."""
-START_SECONDS = 60.0
-"""Seconds on its node after which a pod that does not start is a problem, also if its kubelet reports none."""
 RECENT_SECONDS = 600.0
 """Age of a rejected pod up to which it is a problem: its controller creates others while they are rejected."""
 SILENT_SECONDS = 600.0
 """Seconds that an orchestrator may run without a progress report; it reports before it loads anything."""
 
-_PATCHED_MEMORY = "it in a runtimePatch (spec.runtimePatches[].resources)"
-MEMORY_FIELDS = {
-    "trainer": "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch",
-    "rollout": "spec.rollout.resources.limits.memory",
-    "redis": "spec.redis.resources.limits.memory",
-    "environment": "spec.environments[0].resources.limits.memory",
-    "agent": _PATCHED_MEMORY,
-}
-"""Role -> field with the memory limit of its containers."""
-WAITING = frozenset(
-    {
-        *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
-        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
-    }
-)
-"""Reasons of a waiting container that are problems."""
-SAME = {"ErrImagePull": "ImagePullBackOff"}
-"""The kubelet alternates between the two reasons while it retries: one problem, reported once."""
-OUT_OF_MEMORY = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULING_GATED = "SchedulingGated"
 """Reason of the condition PodScheduled of a pod with scheduling gates."""
 NAME_CONFLICT = "NameConflict"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
-NOT_STARTED = "PodNotStarted"
+POD_FAILED = "PodFailed"
+STUCK_TERMINATING = "PodStuckTerminating"
 NOT_SCHEDULED = "PodNotScheduled"
 JOB_SUSPENDED = "JobSuspended"
 NOT_REPORTING = "OrchestratorNotReporting"
@@ -85,6 +74,8 @@ OF_STARTING_PODS = WAITING | OF_PENDING_PODS | {OUT_OF_MEMORY, NOT_STARTED}
 """Reasons of a pod that has a node and cannot start."""
 FAILED_CREATE = "FailedCreate"
 OF_CONTROLLERS = frozenset({FAILED_CREATE})
+OF_SCHEDULER = frozenset({"FailedScheduling"})
+"""Reasons of events with the words of the condition PodScheduled."""
 OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
 REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT, OUT_OF_MEMORY})
 """Closed list of the reasons of problems."""
@@ -98,8 +89,9 @@ MAY_RESOLVE = frozenset(
         NO_STORE,
         PREPARE_SLOW,
         REFERENCE_NOT_FOUND,
-        "PodNotStarted",
+        NOT_STARTED,
         "PodNotScheduled",
+        POD_FAILED,
         REJECTED,
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",
@@ -108,7 +100,7 @@ MAY_RESOLVE = frozenset(
     }
 )
 """Reasons of problems that often resolve without a person: with other jobs, retries or new nodes."""
-MAY_RESOLVE_MESSAGES = ("exceeded quota", "is being deleted")
+MAY_RESOLVE_MESSAGES = ("exceeded quota", "is being deleted", HAS_ENDED)
 """Parts of messages with the same meaning."""
 
 
@@ -122,6 +114,8 @@ class Diagnosis:
     reason: str
     message: str
     node: str = ""
+    container: str = ""
+    """Container of the pod that has the problem."""
 
     @property
     def needs_action(self) -> bool:
@@ -140,13 +134,18 @@ class Diagnosis:
         if not advice:
             return text
         stop = "" if text.endswith((".", "!", "?", ";")) else "."
-        return f"{text}{stop} {advice.format(pod=self.subject.rpartition('/')[2], node=self.node)}"
+        return f"{text}{stop} {self._filled(advice)}"
+
+    def _filled(self, advice: str) -> str:
+        """Return an advice with the names of this problem."""
+        container = f" -c {self.container}" if self.container else ""
+        return advice.format(pod=self.subject.rpartition("/")[2], node=self.node, container=container)
 
 
 def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     """Return every problem at `now`, one per object, in a stable order."""
     problems = [problem for pod in observed.pods for problem in _pod_problems(pod, observed, now)]
-    if any(pod["metadata"].get("deletionTimestamp") for pod in observed.pods):
+    if any(pod["metadata"].get("deletionTimestamp") and is_alive(pod) for pod in observed.pods):
         # The job's own terminating pods still hold the resources.
         problems = [problem for problem in problems if problem.reason != UNSCHEDULABLE]
     problems += _node_problems(observed)
@@ -160,7 +159,8 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
         if now >= since + SILENT_SECONDS:
             message = f"all pods run since {timestamp(since)}, but the orchestrator has not reported"
             problems.append(Diagnosis("trainer", f"Job/{name}", NOT_REPORTING, message))
-    return sorted(problems, key=lambda problem: (problem.role, problem.subject, problem.reason))
+    # Pods without running containers block nothing, so other problems are first.
+    return sorted(problems, key=lambda each: (HAS_ENDED in each.message, each.role, each.subject, each.reason))
 
 
 def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
@@ -170,8 +170,9 @@ def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     times += [since + SILENT_SECONDS for _, since in unreported_attempts(observed)]
     without_pods = (created_at(child, now) for (kind, _), child in observed.children.items() if lacks_pods(kind, child))
     times += [since + START_SECONDS for since in without_pods]
-    for since_of in (starting_since, _unscheduled_since, _unready_since):
+    for since_of in (starting_since, _unscheduled_since):
         times += [since + START_SECONDS for pod in observed.pods if (since := since_of(pod)) is not None]
+    times += [waits[0] for pod in observed.pods if (waits := unready(pod)) is not None]
     return min((when for when in times if when > now), default=None)
 
 
@@ -205,13 +206,8 @@ def unreported_attempts(observed: ObservedJob) -> Iterator[tuple[str, float]]:
 def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
     role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
     status = pod.get("status") or {}
-    if deletion := pod["metadata"].get("deletionTimestamp"):
-        node = pod["spec"].get("nodeName", "")
-        if now >= seconds(deletion) + STUCK_SECONDS and node:
-            message = f"should have terminated by {deletion} on node {node}"
-            yield Diagnosis(role, f"Pod/{name}", "PodStuckTerminating", message, node)
-        elif (since := lost_since(pod, observed)) is not None:
-            yield _not_ready(pod, role, since)
+    if pod["metadata"].get("deletionTimestamp"):
+        yield from _terminating(pod, name, role, observed, now)
         return
     if status.get("phase") == "Succeeded":
         return
@@ -219,92 +215,81 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
         yield _not_ready(pod, role, since)
         return
     if status.get("phase") == "Failed":
-        yield from _never_started(pod, name, role, observed, now)
+        yield from _failed(pod, name, role, observed, now)
         return
     yield from _unscheduled(pod, name, role, now)
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
-        if scheduled.get("reason") == UNSCHEDULABLE:  # the scheduler retries the others, such as SchedulerError
-            yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
+        if scheduled.get("reason") == UNSCHEDULABLE:
+            words = [str(scheduled.get("message", "")), _event_words(pod, observed)]
+            yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, "; ".join(filter(None, words)))
         return
-    for container in _all_statuses(pod):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in WAITING:
-            if ((container.get("lastState") or {}).get("terminated") or {}).get("reason") == OUT_OF_MEMORY:
-                yield Diagnosis(role, f"Pod/{name}", OUT_OF_MEMORY, memory_limit(pod, container, role))
-                return
-            reason = SAME.get(waiting["reason"], waiting["reason"])
-            yield Diagnosis(role, f"Pod/{name}", reason, _kubelet_message(container, waiting))
-            return
-    if status.get("phase") == "Pending":
-        reported = list(_events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod))
-        since = starting_since(pod)
-        if not reported and since is not None and now >= since + START_SECONDS:
-            message = f"on node {pod['spec'].get('nodeName', '')} since {timestamp(since)}: {_unstarted(pod)}"
-            reported = [Diagnosis(role, f"Pod/{name}", NOT_STARTED, message)]
-        yield from reported
-    elif (since := _unready_since(pod)) is not None and now >= since + START_SECONDS:
-        waits = ", ".join(_unready_injected(pod))
-        yield Diagnosis(
-            role, f"Pod/{name}", NOT_STARTED, f"injected container {waits} is not ready since {timestamp(since)}"
-        )
+    if (waits := waiting_container(pod, role)) is not None:
+        reason, message, container = waits
+        yield Diagnosis(role, f"Pod/{name}", reason, message, container=container)
+    elif status.get("phase") == "Pending":
+        yield from _pending(pod, name, role, observed, now)
+    elif (unready_since := unready(pod)) is not None and now >= unready_since[0]:
+        yield Diagnosis(role, f"Pod/{name}", NOT_STARTED, unready_since[1])
+
+
+def _terminating(pod: Object, name: str, role: str, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
+    """Return the problem of a deleted pod that still exists after its grace period, or whose node is lost."""
+    deletion, node = pod["metadata"]["deletionTimestamp"], (pod.get("spec") or {}).get("nodeName", "")
+    finalizers, lost = ", ".join(pod["metadata"].get("finalizers") or ()), lost_since(pod, observed)
+    if now < seconds(deletion) + STUCK_SECONDS:
+        if lost is not None:
+            yield _not_ready(pod, role, lost)
+    elif not is_alive(pod):
+        if finalizers:
+            message = f"{HAS_ENDED} since {deletion}: {finalizers}"
+            yield Diagnosis(role, f"Pod/{name}", STUCK_TERMINATING, message)
+    elif node:
+        reports = f"; {NODE_REPORTS}" if observed.lost_nodes is not None and lost is None else ""
+        message = f"should have terminated by {deletion} on node {node}{reports}"
+        yield Diagnosis(role, f"Pod/{name}", STUCK_TERMINATING, message, node)
+
+
+def _pending(pod: Object, name: str, role: str, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
+    """Return the problem of a pod that has a node, and of which no container reports a problem."""
+    reported = list(_events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod))
+    since = starting_since(pod)
+    if not reported and since is not None and now >= since + START_SECONDS:
+        cause = _event_words(pod, observed, since=since) or unstarted(pod)
+        message = f"on node {pod['spec'].get('nodeName', '')} since {timestamp(since)}: {cause}"
+        reported = [Diagnosis(role, f"Pod/{name}", NOT_STARTED, message)]
+    yield from reported
 
 
 def _unscheduled_since(pod: Object) -> float | None:
-    """Return when a pod was created that no scheduler has looked at, or that a scheduling gate holds; else None."""
+    """Return when a pod was created that has no node for another reason than missing resources; else None.
+
+    No scheduler has looked at it, a scheduling gate holds it, or the scheduler fails (SchedulerError).
+    """
     status, scheduled = pod.get("status") or {}, condition(pod, "PodScheduled")
     if status.get("phase") not in (None, "Pending") or (pod.get("spec") or {}).get("nodeName"):
         return None
-    if scheduled is not None and scheduled.get("reason") != SCHEDULING_GATED:
+    if scheduled is not None and (scheduled["status"] == "True" or scheduled.get("reason") == UNSCHEDULABLE):
         return None
     created = pod["metadata"].get("creationTimestamp")
     return None if created is None else seconds(created)
 
 
 def _unscheduled(pod: Object, name: str, role: str, now: float) -> Iterator[Diagnosis]:
-    """Return the problem of a pod that waits for a scheduling gate, or that no scheduler looks at."""
+    """Return the problem of a pod as of `_unscheduled_since`."""
     since = _unscheduled_since(pod)
     if since is None or now < since + START_SECONDS:
         return
     gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates") or ())
-    scheduler = pod["spec"].get("schedulerName") or "default-scheduler"
-    cause = f"scheduling gate {gates} is set" if gates else f"scheduler {scheduler} has reported nothing"
-    yield Diagnosis(role, f"Pod/{name}", NOT_SCHEDULED, f"{cause} since {timestamp(since)}")
-
-
-def _all_statuses(pod: Object) -> list[Object]:
-    """Return the statuses of a pod's init containers and containers, in the order in which they start."""
-    status = pod.get("status") or {}
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-
-
-def _unready_since(pod: Object) -> float | None:
-    """Return since when an injected container keeps a pod of a Service from being ready; None if none does."""
-    ready = condition(pod, "Ready")
-    if ready is None or ready["status"] == "True" or labels(pod).get(names.ROLE_LABEL) not in READY_ROLES:
-        return None
-    if not all(status.get("ready") for status in own_statuses(pod)) or not _unready_injected(pod):
-        return None
-    return condition_time(ready)
-
-
-def _unready_injected(pod: Object) -> list[str]:
-    """Return the names of a running pod's injected containers that are not ready, native sidecars included."""
-    own = OWN_CONTAINERS.get(labels(pod).get(names.ROLE_LABEL, ""), ())
-    running = (status for status in _all_statuses(pod) if "running" in (status.get("state") or {}))
-    return sorted(status["name"] for status in running if not status.get("ready") and status["name"] not in own)
-
-
-def _unstarted(pod: Object) -> str:
-    """Return which container of a pod does not start, or does not exit before the others start."""
-    for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
-        if "running" in (container.get("state") or {}) and not container.get("started"):
-            return f"init container {container.get('name', '')} still runs"
-    for container in _all_statuses(pod):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") not in (None, "PodInitializing"):
-            return f"container {container.get('name', '')} waits ({waiting['reason']})"
-    return "the kubelet reports no container"
+    scheduler, scheduled = pod["spec"].get("schedulerName") or "default-scheduler", condition(pod, "PodScheduled")
+    if gates:
+        message = f"scheduling gate {gates} is set since {timestamp(since)}"
+    elif scheduled is None or scheduled.get("reason") == SCHEDULING_GATED:
+        message = f"scheduler {scheduler} has reported nothing since {timestamp(since)}"
+    else:
+        message = f"scheduler {scheduler} fails since {timestamp(since)}: {scheduled.get('reason', '')}: "
+        message += str(scheduled.get("message", ""))
+    yield Diagnosis(role, f"Pod/{name}", NOT_SCHEDULED, message)
 
 
 def _node_problems(observed: ObservedJob) -> Iterator[Diagnosis]:
@@ -331,9 +316,9 @@ def _is_ready(role: str, observed: ObservedJob) -> bool:
     return ready >= desired
 
 
-def _never_started(pod: Object, name: str, role: str, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
-    """Return the failed pod of a controller that still retries, if its container could not start."""
-    owner = labels(pod).get(names.BATCH_JOB_LABEL)
+def _failed(pod: Object, name: str, role: str, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
+    """Return the failed pod of a controller that still retries, in the kubelet's words."""
+    owner, status = labels(pod).get(names.BATCH_JOB_LABEL), pod.get("status") or {}
     job = observed.child("Job", owner) if owner else None
     if owner and (job is None or job_finished_at(job) is not None):
         return
@@ -342,30 +327,15 @@ def _never_started(pod: Object, name: str, role: str, observed: ObservedJob, now
     if (cause := cause_of_rejection(pod)) and now < created_at(pod, 0.0) + RECENT_SECONDS:
         yield Diagnosis(role, f"Pod/{name}", REJECTED, cause)
         return
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+    for container in status.get("containerStatuses") or ():
         terminated = (container.get("state") or {}).get("terminated") or {}
         if terminated.get("reason") == "StartError":
             yield Diagnosis(role, f"Pod/{name}", "StartError", str(terminated.get("message", "")))
             return
-
-
-def memory_limit(pod: Object, status: Object, role: str) -> str:
-    """Return a message with the memory limit that a container reached, and the field to raise."""
-    own = status.get("name") in OWN_CONTAINERS.get(role, ())
-    field = MEMORY_FIELDS.get(role, _PATCHED_MEMORY) if own else "it in the configuration of its injector"
-    name = status.get("name", "")
-    containers = (pod.get("spec") or {}).get("containers") or ()
-    limits = [((container.get("resources") or {}).get("limits") or {}).get("memory") for container in containers
-              if container.get("name") == name]  # fmt: skip
-    limit = f" of {limits[0]}" if limits and limits[0] else ""
-    return f"container {name} reached its memory limit{limit}; increase {field}"
-
-
-def _kubelet_message(container: Object, waiting: Object) -> str:
-    """Return the kubelet's message; for a crashing container also its last exit code."""
-    message = str(waiting.get("message", ""))
-    last = (container.get("lastState") or {}).get("terminated")
-    return message if last is None else f"{message}; last exit code {last['exitCode']} ({last.get('reason', '')})"
+    if not owner and not cause and status.get("reason") and now < changed_at(pod) + RECENT_SECONDS:
+        yield Diagnosis(
+            role, f"Pod/{name}", POD_FAILED, f"{status['reason']}: {str(status.get('message', '')).strip()}"
+        )
 
 
 def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
@@ -389,16 +359,29 @@ def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob, 
 def _events(
     kind: str, name: str, role: str, reasons: frozenset[str], observed: ObservedJob, *, subject: Object
 ) -> Iterator[Diagnosis]:
-    """Return the newest event about `subject` with one of `reasons`, unless it is older than the object itself."""
-    created = seconds(subject["metadata"]["creationTimestamp"])
+    """Return the newest event about `subject` with one of `reasons`."""
+    event = next((event for event in _warnings(kind, subject, observed) if event["reason"] in reasons), None)
+    if event is not None:
+        yield Diagnosis(role, f"{kind}/{name}", event["reason"], str(event.get("message", "")))
+
+
+def _event_words(pod: Object, observed: ObservedJob, *, since: float = 0.0) -> str:
+    """Return reason and message of the newest event about a pod after `since`, apart from those of the scheduler."""
+    for event in _warnings("Pod", pod, observed):
+        if event["reason"] not in OF_SCHEDULER and event_time(event) >= since - 1:
+            return f"{event['reason']}: {event.get('message', '')}"
+    return ""
+
+
+def _warnings(kind: str, subject: Object, observed: ObservedJob) -> Iterator[Object]:
+    """Yield the Warning events about an object, newest first, unless they are older than the object itself."""
+    meta = subject["metadata"]
     for event in reversed(observed.warnings):
         about = event["involvedObject"]
-        if (about.get("kind"), about.get("name")) != (kind, name) or event.get("reason") not in reasons:
+        if (about.get("kind"), about.get("name")) != (kind, meta["name"]) or not event.get("reason"):
             continue
-        if about.get("uid") not in (None, "", subject["metadata"].get("uid")) or event_time(event) < created - 1:
-            continue
-        yield Diagnosis(role, f"{kind}/{name}", event["reason"], str(event.get("message", "")))
-        return
+        if about.get("uid") in (None, "", meta.get("uid")) and event_time(event) >= created_at(subject, 0.0) - 1:
+            yield event
 
 
 def event_time(event: Object) -> float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from rstar2_operator import names
 from rstar2_operator.decide import disruption
 from rstar2_operator.decide.attempt import start
+from rstar2_operator.decide.containers import OUT_OF_MEMORY, memory_limit
 from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
-from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, Diagnosis, memory_limit
+from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.restarts import counters

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rstar2_operator import names
+from rstar2_operator.decide.containers import changed_at
 from rstar2_operator.decide.decision import ROLE_FAILED, Verdict
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
-from rstar2_operator.observed import Object, condition_time, created_at, labels, own_statuses, seconds, true_conditions
+from rstar2_operator.observed import Object, created_at, labels, own_statuses, seconds, true_conditions
 from rstar2_train.api.failure_policy import Failure, matching_rule
 
 
@@ -43,15 +44,7 @@ def _failures(pod: Object, since: float) -> Iterator[tuple[Failure, str]]:
                 code, reason = int(ended["exitCode"]), str(ended.get("reason", ""))
                 description = f"container {container.get('name', '')} exited with code {code} ({reason})"
                 yield Failure(exit_code=code, reasons=frozenset({reason}), role=role), description
-    if status.get("reason") and _changed_at(pod) >= since:  # a failed pod stays until the garbage collection
+    if status.get("reason") and changed_at(pod) >= since:  # a failed pod stays until the garbage collection
         yield Failure(reasons=frozenset({status["reason"]}), role=role), f"{status['reason']}: {status.get('message')}"
     for kind in true_conditions(pod, since=since):
         yield Failure(pod_conditions=frozenset({kind}), role=role), f"condition {kind} is True"
-
-
-def _changed_at(pod: Object) -> float:
-    """Return when the state of a pod last changed; a failed one does not change any more."""
-    times = [condition_time(condition) for condition in (pod.get("status") or {}).get("conditions") or ()]
-    ended = ((status.get("state") or {}).get("terminated") or {} for status in own_statuses(pod))
-    times += [seconds(state["finishedAt"]) for state in ended if state.get("finishedAt")]
-    return max([created_at(pod, 0.0), *times])

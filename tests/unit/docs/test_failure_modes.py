@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+from rstar2_operator.decide.containers import OUT_OF_MEMORY
 from rstar2_operator.decide.decision import DELETING, INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
-from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, REASONS, SAME
+from rstar2_operator.decide.diagnostics import REASONS
 from rstar2_operator.decide.disruption import DISRUPTED, EVICTED, REJECTED
 from rstar2_operator.decide.failure_policy import POD_LOST
 from rstar2_train.api.contracts import Reason
@@ -21,12 +22,11 @@ JOB_FAILURES = {"DeadlineExceeded", "StageFailed", "PrepareFailed"}
 
 def test_failure_modes_page_has_each_reason() -> None:
     """No reason without advice, and no section of a reason that does not exist any more."""
-    problems = REASONS - SAME.keys()
     outcomes = set(get_args(Reason)) - SUCCESSES
     restarts = {text.partition(":")[0] for text in (DISRUPTED, EVICTED, REJECTED, OUT_OF_MEMORY, POD_LOST)}
     plans = {DELETING, INVALID_SPEC, SCHEDULING_TIMEOUT, *RESTART_REASONS}
     assert set(re.findall(r"^### (\w+)$", PAGE, flags=re.MULTILINE)) == (
-        problems | outcomes | restarts | plans | JOB_FAILURES
+        REASONS | outcomes | restarts | plans | JOB_FAILURES
     )
 
 
