@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 OUTSIDE = 0.1
 """A token whose p_old / p_engine differs from 1 by more than this counts as outside."""
-DEFAULT_CAP = 2.0
-"""Cap of the weights in the effective sample size if the correction is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,8 @@ class LossParts:
     loss: Tensor
     """Scalar with a gradient: minus the micro-batch's share of the objective."""
     sums: dict[str, Tensor]
-    """Scalars to sum: tokens, clipped, ratio, kl; with engine log-probabilities also those of `_gap_metrics`."""
+    """Scalars to sum: tokens, clipped, ratio, kl; with engine log-probabilities those of `_gap_metrics`; if they apply
+    correction, excluded, reference_kl, teacher_kl and distilled_tokens."""
     maxima: dict[str, Tensor]
     """Scalars to maximise: ratio_max, mismatch_max."""
     gaps: Tensor
@@ -84,7 +83,7 @@ def policy_loss(
         if engine_logprobs is not None:
             gap = torch.where(trained, tokens.old_logprobs - engine_logprobs, 0.0)
             maxima["mismatch_max"] = gap.abs().max()
-            sums |= _gap_metrics(gap, count, cap=correction_cap or DEFAULT_CAP, stale=stale)
+            sums |= _gap_metrics(gap, count, cap=settings.importance_correction.cap, stale=stale)
             gaps = _histogram(gap.abs(), trained)
             if correction_cap is not None:
                 own = tokens.sequence_mean(gap) if terms.ratio_of == "sequence" else gap
@@ -96,9 +95,9 @@ def policy_loss(
     loss = -(terms.objective * correction * terms.weights).sum()
     if settings.reference_kl is not None:
         estimate = kl_estimate(tokens, settings.reference_kl.estimator)
+        sums["reference_kl"] = (estimate.detach() * count).sum()
         if excluded is not None:
             estimate = torch.where(excluded, 0.0, estimate)
-        sums["reference_kl"] = (estimate.detach() * count).sum()
         loss = loss + settings.reference_kl.weight * (estimate * terms.weights).sum()
     if settings.objective.teacher is not None:
         sums["teacher_kl"] = (kl_estimate(tokens, "K1").detach() * count).sum()

@@ -234,7 +234,10 @@ def test_objective_with_a_reference_equals_its_equation(name: str, estimator: Li
     _, expected, _ = equation(update)
     # The terms of objective and KL may cancel.
     torch.testing.assert_close(gradient.double(), expected, rtol=RTOL, atol=RTOL * float(expected.abs().mean()))
-    assert sum(float(part.sums["reference_kl"]) for part in parts) != 0
+    # The metric is a mean over all tokens, also those of the excluded rollout.
+    near = parts_of(draw_update(6, update.settings), ranks=4, budget=150, packed=False, order=1)[0]
+    kl_sums = [sum(float(part.sums["reference_kl"]) for part in each) for each in (parts, near)]
+    assert kl_sums[0] == pytest.approx(kl_sums[1]) != 0
 
 
 @pytest.mark.parametrize("estimator", ["K1", "K2", "K3"])
