@@ -28,14 +28,25 @@ def find_frozen_model_errors(job: AgenticRLJob) -> dict[str, str]:
     A folder without config.json is reported by the check of the models.
     """
     model = Path(job.spec.model.source)
-    longest = max((sequence_tokens(job, stage) for stage in job.spec.stages if stage.type == "GRPO"), default=0)
     errors = {}
     for field, folder in frozen_models(job).items():
         if not all((path / CONFIG).is_file() for path in (folder, model)):
             continue
-        if error := frozen_model_error(folder, model, packed=is_packed(job), longest=longest):
+        if error := frozen_model_error(folder, model, packed=is_packed(job), longest=longest_sequence(job, field)):
             errors[field] = error
     return errors
+
+
+def longest_sequence(job: AgenticRLJob, field: str) -> int:
+    """Return the tokens of the longest sequence of the stages that use the frozen policy of a field."""
+    lengths = [0]
+    for index, stage in enumerate(job.spec.stages):
+        if stage.grpo is None:
+            continue
+        own = stage.grpo.objective if ".objective." in field else stage.grpo.reference_kl
+        if field.startswith("spec.grpo." if own is None else f"spec.stages[{index}]."):
+            lengths.append(sequence_tokens(job, stage))
+    return max(lengths)
 
 
 def frozen_models(job: AgenticRLJob) -> dict[str, Path]:

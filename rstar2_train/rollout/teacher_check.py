@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import Teacher
-from rstar2_train.capacity.fit import sequence_tokens
+from rstar2_train.capacity.frozen_model import longest_sequence
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
+from rstar2_train.rollout.chat_template import ChatFormatError
+from rstar2_train.rollout.tokenizer_files import load_tokenizer
 from rstar2_train.utils.auth import TEACHER_TOKEN, read_secret
 
 if TYPE_CHECKING:
@@ -55,9 +57,7 @@ def find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
     """
     errors = {}
     for field, teacher in remote_teachers(job).items():
-        stages = [stage for stage in job.spec.stages if stage.type == "GRPO"]
-        longest = max((sequence_tokens(job, stage) for stage in stages), default=0)
-        if error := asyncio.run(_error(teacher, Path(job.spec.model.source), longest)):
+        if error := asyncio.run(_error(teacher, Path(job.spec.model.source), longest_sequence(job, field))):
             errors[field] = error
     return errors
 
@@ -79,9 +79,10 @@ def connect(teacher: Teacher, session: EngineSession) -> TeacherClient:
 
 
 async def _error(teacher: Teacher, model: Path, longest: int) -> str:
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = await asyncio.to_thread(PreTrainedTokenizerFast.from_pretrained, str(model))
+    try:
+        tokenizer = await asyncio.to_thread(load_tokenizer, model)
+    except ChatFormatError as error:
+        return str(error)
     async with EngineSession() as session:
         try:
             await check_teacher(connect(teacher, session), tokenizer, vocabulary=vocabulary_of(model), longest=longest)

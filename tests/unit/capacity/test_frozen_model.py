@@ -67,6 +67,18 @@ def test_frozen_model_has_the_tokens_of_the_model(tmp_path: Path, other: dict[st
         assert error in errors.get(field, "") and all(source in text for text in errors.values())
 
 
+def test_frozen_model_needs_the_length_of_its_own_stages(tmp_path: Path) -> None:
+    """Another GRPO stage may have longer sequences."""
+    write(tmp_path / "model")
+    source = write(tmp_path / "other", max_position_embeddings=4096)
+    job = job_with(tmp_path, maxResponseTokens=2000, objective={"type": "Distillation", "teacher": {"source": source}})
+    job.spec.grpo.max_response_tokens = 16384
+    assert find_frozen_model_errors(job) == {}
+    assert job.spec.stages[1].grpo is not None
+    job.spec.stages[1].grpo.max_response_tokens = None
+    assert "a sequence of the job may have 18,432" in find_frozen_model_errors(job)[DISTILLATION]
+
+
 def test_frozen_model_without_a_folder_is_no_error_here(tmp_path: Path) -> None:
     """A missing folder is an error of the model's own check."""
     write(tmp_path / "model")
