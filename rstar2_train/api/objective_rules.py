@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ObjectiveSpec, types_with
+from rstar2_train.api.stages import Stage
 
 REASONS = {
     "aggregation": "the mean is a part of the definition of every other type",
@@ -63,7 +64,7 @@ def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
             continue
         settings = job.grpo_settings(stage)
         if settings.objective.type == "Distillation" and settings.reference_kl is not None:
-            yield Issue(f"spec.stages[{index}].grpo.referenceKl", ONE_FROZEN_POLICY)
+            yield Issue(source_field(stage, f"spec.stages[{index}].grpo", "reference_kl"), ONE_FROZEN_POLICY)
 
 
 def objectives(job: AgenticRLJob) -> Iterator[Issue]:
@@ -73,15 +74,28 @@ def objectives(job: AgenticRLJob) -> Iterator[Issue]:
             yield from _objective(grpo.objective, f"{at}.objective")
 
 
+def unused_token(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield a token of a teacher's server that no stage uses."""
+    uses = any(grpo.objective and grpo.objective.settings().remote_teacher for _, grpo in job.grpo_fields())
+    if job.spec.secret_refs.teacher is not None and not uses:
+        yield Issue("spec.secretRefs.teacher", "is not used: no objective has teacher.endpoint", warning=True)
+
+
+def source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
+    """Return the path of the field, or of its member, that set a GRPO value: the stage's own, or that of spec.grpo."""
+    assert stage.grpo is not None
+    path = f"{type(stage.grpo).model_fields[name].alias}{member}"
+    return f"{at}.{path}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{path} (for stage {stage.name})"
+
+
 def teacher_endpoints(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the stages whose sampling temperature is not that of the log-probabilities of a teacher's endpoint."""
     for index, stage in enumerate(job.spec.stages):
         settings = job.grpo_settings(stage) if stage.grpo is not None else None
         if settings is None or settings.objective.remote_teacher is None or settings.temperature == 1:
             continue
-        own = stage.grpo is not None and stage.grpo.temperature is not None
-        at = f"spec.stages[{index}].grpo" if own else "spec.grpo"
-        yield Issue(f"{at}.temperature", TEMPERATURE_OF_ENDPOINT, settings.temperature)
+        field = source_field(stage, f"spec.stages[{index}].grpo", "temperature")
+        yield Issue(field, TEMPERATURE_OF_ENDPOINT, settings.temperature)
 
 
 def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
@@ -103,5 +117,7 @@ def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:
         yield Issue(f"{at}.overlongBufferRatio", NEEDS_REWARD, spec.overlong_buffer_ratio)
     if spec.overlong_penalty is not None and not spec.settings().overlong_buffer_ratio:
         yield Issue(f"{at}.overlongPenalty", UNUSED_PENALTY, spec.overlong_penalty)
+    elif spec.overlong_penalty == 0:
+        yield Issue(f"{at}.overlongPenalty", "0 shapes no reward: remove the shaping", 0, warning=True)
     if spec.type == "MaxRL" and spec.overlong_buffer_ratio:
         yield Issue(f"{at}.overlongBufferRatio", NO_SHAPING, spec.overlong_buffer_ratio)

@@ -16,7 +16,7 @@ from rstar2_train.api.base import ApiModel, ListType, amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora_rules import lora
-from rstar2_train.api.objective_rules import objectives, reference_kl, teacher_endpoints
+from rstar2_train.api.objective_rules import objectives, reference_kl, source_field, teacher_endpoints, unused_token
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import WITH_URL, schemes, sources
@@ -100,22 +100,26 @@ def _grpo(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"{at}.steps", "is required: the number of rollout steps of the stage")
         if settings.keep_per_prompt > settings.rollouts_per_prompt:
             message = f"must be at most rolloutsPerPrompt, which is {settings.rollouts_per_prompt}"
-            yield Issue(_source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt)
+            yield Issue(source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt)
         elif settings.keep_per_prompt == settings.rollouts_per_prompt:
             message = "equals rolloutsPerPrompt, so Resample-on-Correct drops nothing; the paper samples twice as many"
-            yield Issue(_source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt, warning=True)
+            yield Issue(source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt, warning=True)
         if 2 * settings.resample.min_per_class > settings.keep_per_prompt:
             message = f"must be at most half of keepPerPrompt, which is {settings.keep_per_prompt}"
-            field = _source_field(stage, at, "resample", ".minPerClass")
+            field = source_field(stage, at, "resample", ".minPerClass")
             yield Issue(field, message, settings.resample.min_per_class)
         correction = settings.importance_correction
         if correction.sequence_gap_action == "Drop" and correction.max_sequence_gap is None:
             message = "has no effect without maxSequenceGap, so no rollout is dropped; set maxSequenceGap, or use Mask"
-            field = _source_field(stage, at, "importance_correction", ".sequenceGapAction")
+            field = source_field(stage, at, "importance_correction", ".sequenceGapAction")
             yield Issue(field, message, correction.sequence_gap_action)
+        if correction.cap != type(correction)().cap and settings.correction_cap is None:
+            message = "has no effect: the correction is off (maxStaleness is 0, or enabled is false); set enabled: true"
+            field = source_field(stage, at, "importance_correction", ".cap")
+            yield Issue(field, message, correction.cap, warning=True)
         if settings.updates_per_step > settings.prompts_per_step:
             message = f"must be at most promptsPerStep, which is {settings.prompts_per_step}: an update needs a group"
-            yield Issue(_source_field(stage, at, "updates_per_step"), message, settings.updates_per_step)
+            yield Issue(source_field(stage, at, "updates_per_step"), message, settings.updates_per_step)
         yield from _grpo_data(job, index, at)
 
 
@@ -354,13 +358,6 @@ def _stages(job: AgenticRLJob, kind: str) -> Iterator[tuple[int, Stage]]:
             yield index, stage
 
 
-def _source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
-    """Return the path of the field, or of its member, that set a GRPO value: the stage's own, or that of spec.grpo."""
-    assert stage.grpo is not None
-    path = f"{type(stage.grpo).model_fields[name].alias}{member}"
-    return f"{at}.{path}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{path} (for stage {stage.name})"
-
-
 RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _repeated_entries,
     _stage_shape,
@@ -368,6 +365,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     objectives,
     reference_kl,
     teacher_endpoints,
+    unused_token,
     lora,
     _filter,
     _base_model,

@@ -410,7 +410,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.grpo",
         {"temperature": 1.2, "objective": {"type": "Distillation", "teacher": {"endpoint": "http://t:80"}}},
-        "spec.grpo.temperature is 1.2: must be 1 with a teacher behind an endpoint",
+        "spec.grpo.temperature (for stage rl) is 1.2: must be 1 with a teacher behind an endpoint",
         "temperature must be 1 with a teacher behind an endpoint",
     ),
     (

@@ -61,6 +61,13 @@ def test_validation_fault_names_field_value_and_rule(
         ("spec.rollout", {}, "spec.rollout.resources.requests: requests neither cpu nor memory"),
         ("spec.grpo.keepPerPrompt", 32, "drops nothing"),
         ("spec.validation", None, "nothing measures the model"),
+        (
+            "spec.grpo",
+            {"importanceCorrection": {"cap": 5}},
+            "importanceCorrection.cap (for stage rl) is 5.0: has no effect",
+        ),
+        ("spec.grpo.objective", {"overlongBufferRatio": 0.2, "overlongPenalty": 0}, "0 shapes no reward"),
+        ("spec.secretRefs", {"teacher": {"name": "t"}}, "no objective has teacher.endpoint"),
         ("spec.stages.1", {"name": "two", "type": "SFT", "sft": {"data": "d"}}, "the model of stage sft: an SFT stage"),
     ],
 )
