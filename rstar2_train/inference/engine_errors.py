@@ -12,3 +12,6 @@ class EngineUnavailable(Exception):
 
 class EngineRejected(Exception):
     """The engine is healthy and rejects the request: a retry cannot succeed."""
+
+    status: int = 0
+    """HTTP status of the reply; 0: a reply of status 200 that cannot be used."""

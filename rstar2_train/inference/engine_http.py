@@ -81,8 +81,12 @@ class EngineHttp:
 
     def failure(self, path: str, status: int, text: str) -> EngineUnavailable | EngineRejected:
         """Return the error of a reply whose status is not 200."""
-        kind = EngineRejected if status < 500 and status not in (408, 429) else EngineUnavailable
-        return kind(f"{self.url}{path} returned {status}: {text[:500]}")
+        message = f"{self.url}{path} returned {status}: {text[:500]}"
+        if status >= 500 or status in (408, 429):
+            return EngineUnavailable(message)
+        rejected = EngineRejected(message)
+        rejected.status = status
+        return rejected
 
     async def text(self, path: str) -> str:
         """Return the text of a page. Raises EngineUnavailable."""

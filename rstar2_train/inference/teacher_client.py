@@ -19,8 +19,8 @@ from rstar2_train.inference.engine_http import SHORT_SECONDS
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.openai_client import ModelList, ServedModel
 
-SCORE_SECONDS = 600.0
-"""Time limit of a request, with its time in the server's queue."""
+SCORE_SECONDS = 240.0
+"""Time limit of a request, with its time in the server's queue: shorter than the patience, so that it is repeated."""
 ROUNDING = 1e-3
 """Largest log-probability above 0 that is rounding."""
 COMPLETIONS = "/v1/completions"
@@ -96,7 +96,7 @@ def _read_scores(reply: bytes, ids: list[int]) -> PromptScores:
             raise ValueError(f"no value of token {token}")
         entry = row[str(token)]
         value = entry["logprob"]
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value > ROUNDING:
+        if type(value) not in (int, float) or not math.isfinite(value) or value > ROUNDING:
             raise ValueError(f"the log-probability of token {token} is {value}")
         logprobs.append(min(value, 0.0))
         texts.append(entry.get("decoded_token"))

@@ -209,10 +209,10 @@ def _unchanged(tokens: Tokens, at: str) -> Iterator[None]:
         raise ObjectiveFailed(f"{at}: loss must not change tokens.{changed[0]} in place")
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     import torch
 
-    return one is other or (one is not None and torch.equal(one, other))
+    return value is other or (value is not None and torch.equal(value, other))
 
 
 def _check_terms(tokens: Tokens, settings: GRPOSettings, *, at: str) -> None:

@@ -34,7 +34,7 @@ from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.launch.source_errors import find_source_errors
-from rstar2_train.rollout.teacher_check import find_teacher_errors
+from rstar2_train.rollout.teacher_check import find_teacher_errors, remote_teachers
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -90,7 +90,7 @@ def _find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
     try:
         return find_teacher_errors(job)
     except EngineUnavailable as error:
-        return {"objective.teacher.endpoint": f"the server of the teacher does not answer: {error}"}
+        return {", ".join(remote_teachers(job)): f"the server of the teacher does not answer: {error}"}
 
 
 def check_programs(job: AgenticRLJob) -> None:

@@ -135,7 +135,7 @@ class Generator:
         if self._teacher is None:
             return batch
         started = time.monotonic()
-        trained = await self._teacher.rate(batch.trained)
+        trained = await self._ctx.unless_stopped(self._teacher.rate(batch.trained))
         metrics = batch.metrics | {"time/teacher_seconds": time.monotonic() - started}
         return replace(batch, trained=trained, metrics=metrics)
 

@@ -1,8 +1,8 @@
 """The teacher behind an endpoint: a server rates the tokens of a batch, before the batch is trained on.
 
 The server belongs to another operator: it may be slow, busy (429) or restart. A request is repeated until the server
-has answered no request for some minutes; then the stage fails as retryable, and its stored rollouts are rated again. A
-request that the server rejects fails the stage: no repetition can help.
+has given no usable answer for some minutes; then the stage fails as retryable, and its stored rollouts are rated again.
+The next attempt checks the server first. A request that the server finds wrong fails the stage: no repetition can help.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 IN_FLIGHT = 32
 """Requests at the same time."""
 PATIENCE_SECONDS = 300.0
-"""Time without any answer after which the server counts as unavailable."""
+"""Time without any usable answer after which the server counts as unavailable."""
+WRONG_REQUEST = (400, 413, 422)
+"""Statuses of a request that is wrong or too long. Others, such as 404 of an ingress, may be those of a restart."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before a request is repeated: doubled each time; a Retry-After header raises them, to a minute at most."""
 MOST_RETRY_AFTER = 60.0
@@ -93,17 +95,17 @@ class RemoteTeacher:
             try:
                 async with self._slots:
                     scores = await self._client.score(sequence.ids.tolist())
-            except EngineRejected as error:
-                raise StageFailed(
-                    "BadConfiguration", f"the teacher rejects a request: {error}", retryable=False
-                ) from error
-            except EngineUnavailable as error:
+            except (EngineRejected, EngineUnavailable) as error:
+                if isinstance(error, EngineRejected) and error.status in WRONG_REQUEST:
+                    message = f"the teacher rejects a request: {error}"
+                    raise StageFailed("BadConfiguration", message, retryable=False) from error
                 silent = time.monotonic() - self._answered
                 if silent > self._patience:
-                    message = f"the teacher has answered no request for {silent:.0f} s: {error}"
+                    message = f"the teacher has given no usable answer for {silent:.0f} s: {error}"
                     raise StageFailed("ServerUnavailable", message, retryable=True) from error
-                log.warning("the teacher does not answer, retrying: %s", error)
-                await asyncio.sleep(max(delay, min(error.retry_after, MOST_RETRY_AFTER)))
+                log.warning("the teacher gives no usable answer, retrying: %s", error)
+                wanted = error.retry_after if isinstance(error, EngineUnavailable) else 0.0
+                await asyncio.sleep(max(delay, min(wanted, MOST_RETRY_AFTER)))
                 delay = min(2 * delay, LONGEST_DELAY)
             else:
                 self._answered = time.monotonic()

@@ -62,7 +62,8 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         teacher = None
         if settings.objective.remote_teacher is not None:
             teacher = await stack.enter_async_context(sessions.teacher(settings.objective.remote_teacher))
-            await teacher.check(chat_format.tokenizer, source.model, longest=sequence_tokens(ctx.job, ctx.stage))
+            longest = sequence_tokens(ctx.job, ctx.stage)
+            await ctx.unless_stopped(teacher.check(chat_format.tokenizer, source.model, longest=longest))
         generator = Generator(ctx, settings, rollouts, problems, prompts, served, routes=routes, teacher=teacher)
         steps = StepTrainer(ctx, settings, trainer, chat_format)
         publisher = Publisher(ctx, trainer, rollouts, served, in_flight=lag > 0)

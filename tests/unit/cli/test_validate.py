@@ -111,4 +111,4 @@ def test_validate_tries_the_server_of_a_teacher(tmp_path: Path, capsys: pytest.C
     assert f"warning: {field}: the server does not answer from this machine: " in capsys.readouterr().out
     job, _ = preflight.read_job(file)
     job.spec.model.source = str(tmp_path / "model")
-    assert "Cannot connect" in preflight._find_teacher_errors(job)["objective.teacher.endpoint"]
+    assert "Cannot connect" in preflight._find_teacher_errors(job)[field]

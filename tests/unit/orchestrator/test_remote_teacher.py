@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from rstar2_train.api.objectives import Teacher
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
-from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.tracking.tracker import journal_file
@@ -27,7 +27,7 @@ from rstar2_train.utils.auth import TEACHER_TOKEN
 from tests.support.fake_rollouts import CharacterFormat, FakeRollouts
 from tests.support.stage_attempt import FakeTrainerGroup, fake_sessions
 
-Answer = Callable[[int, dict[str, Any]], web.Response]
+Answer = Callable[[int, dict[str, Any]], web.Response | Awaitable[web.Response]]
 """Number of the request from 0, its body -> reply."""
 
 
@@ -46,7 +46,8 @@ async def server(answer: Answer) -> AsyncIterator[tuple[str, list[dict[str, Any]
     async def respond(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == "Bearer t0k3n"
         bodies.append(await request.json())
-        return answer(len(bodies) - 1, bodies[-1])
+        reply = answer(len(bodies) - 1, bodies[-1])
+        return reply if isinstance(reply, web.Response) else await reply
 
     app = web.Application()
     app.router.add_post("/v1/completions", respond)
@@ -130,25 +131,41 @@ async def test_stage_trains_on_the_values_of_the_server(stage: Callable[..., Sta
     assert "time/teacher_seconds" in journal_file(ctx.state.root).read_text()
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 503])
+@pytest.mark.parametrize("status", [200, 404, 408, 429, 500, 503])
 async def test_teacher_failed_requests_are_repeated(status: int) -> None:
-    """A busy or restarting server costs time only; Retry-After delays the repetition."""
+    """A busy or restarting server, or its ingress, costs time only; Retry-After delays the repetition."""
 
     def answer(number: int, body: dict[str, Any]) -> web.Response:
         headers = {"Retry-After": "1"} if number == 0 else {}
-        return web.Response(status=status, headers=headers) if number < 4 else scored(body)
+        return web.Response(status=status, headers=headers, text="<html>") if number < 4 else scored(body)
 
     async with server(answer) as (url, bodies):
         started = asyncio.get_running_loop().time()
         assert await rate(url, GROUPS[1:]) == [[[0, -4, -5, -6]]]
-        assert asyncio.get_running_loop().time() - started >= 1
+        assert asyncio.get_running_loop().time() - started >= (0 if status in (200, 404) else 1)
     assert len(bodies) == 5
+
+
+async def test_stop_request_ends_the_wait_for_the_server(stage: Callable[..., StageContext]) -> None:
+    """A server that never answers does not delay a suspension."""
+
+    async def answer(number: int, body: dict[str, Any]) -> web.Response:
+        ctx.stopping.set()
+        await asyncio.sleep(3600)
+        return scored(body)
+
+    sessions = replace(fake_sessions(FakeRollouts(), chat_format=CharacterFormat()), teacher=Accepted)
+    async with server(answer) as (url, bodies):
+        ctx = stage(objective={"type": "Distillation", "teacher": {"endpoint": url, "model": "big"}})
+        with pytest.raises(SuspendRequested):
+            await asyncio.wait_for(grpo.run(ctx, sessions), 30)
+    assert bodies
 
 
 async def test_teacher_that_never_answers_fails_the_stage() -> None:
     """The failure is that of a service: retried, never a fault of the rollouts."""
     async with server(lambda *_: web.Response(status=503, text="starting")) as (url, _):
-        with pytest.raises(StageFailed, match=r"has answered no request for .* returned 503: starting") as caught:
+        with pytest.raises(StageFailed, match=r"has given no usable answer for .* returned 503: starting") as caught:
             await rate(url, GROUPS, patience=0.05)
     assert (caught.value.reason, caught.value.retryable) == ("ServerUnavailable", True)
     with pytest.raises(StageFailed, match="Cannot connect") as caught:
@@ -175,6 +192,7 @@ async def test_teacher_rejected_request_fails_the_stage() -> None:
         ([None, {"30": {"logprob": None}}], "token 30 is None"),
         ([None, {"30": {"logprob": float("nan")}}], "token 30 is nan"),
         ([None, {"30": {"logprob": float("-inf")}}], "token 30 is -inf"),
+        ([None, {"30": {"logprob": False}}], "token 30 is False"),
         ([None, {"30": -1.0}], "TypeError"),
     ],
 )
