@@ -15,7 +15,17 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import Decision
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA, current_workload, may_run
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.observed import Object, ObservedJob, condition, is_true, job_finished_at, labels, timestamp
+from rstar2_operator.observed import (
+    READY_ROLES,
+    Object,
+    ObservedJob,
+    condition,
+    is_true,
+    job_finished_at,
+    labels,
+    ready_of,
+    timestamp,
+)
 
 MANAGER = "kueue-admission"
 """Field manager of the part of a Workload's status that an owner writes on behalf of Kueue, as all owners do."""
@@ -86,11 +96,14 @@ def without_quota(workload: Object, *, now: float) -> dict[str, Any]:
 
 
 def _missing(workload: Object, observed: ObservedJob, decision: Decision) -> Mapping[str, int]:
-    """Return the number of admitted pods per role that do not run."""
+    """Return the number of admitted pods per role that should run and do not. An edit or autoscaler may want fewer."""
     admission = (workload.get("status") or {}).get("admission") or {}
     counts = {
         assignment["name"]: int(assignment.get("count", 0)) for assignment in admission.get("podSetAssignments") or ()
     }
+    for role in counts.keys() & READY_ROLES.keys():
+        if wanted := ready_of(observed, role)[1]:
+            counts[role] = min(counts[role], wanted)
     running = dict.fromkeys(counts, 0)
     for pod in observed.pods:
         own = labels(pod)

@@ -167,6 +167,19 @@ def test_kueue_workload_reports_running_pods() -> None:
     assert conditions(cluster)["PodsReady"] == ("True", "Recovered")
 
 
+def test_kueue_scaled_down_engines_are_ready() -> None:
+    """Fewer engines than admitted are no failure; Kueue would evict the job after its recoveryTimeout."""
+    cluster = queued(rollout={"replicas": 2})
+    admit(cluster)
+    run_engines(cluster)
+    cluster.round()
+    cluster.job["spec"]["rollout"]["replicas"] = 1
+    cluster.round(1)
+    del cluster.pods["demo-rollout-1"]
+    cluster.round()
+    assert conditions(cluster)["PodsReady"] == ("True", "Started")
+
+
 @pytest.mark.parametrize("stages", ["s", "g"])
 @pytest.mark.parametrize("cause", ["Stuck", "NodeLost", "secret", "crash"])
 def test_kueue_restart_keeps_the_workload(stages: str, cause: str) -> None:
