@@ -20,7 +20,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.cached_object import CachedObject, bodies, strip_event, to_cached, uid_of, version_of
-from rstar2_operator.node_health import FaultIndicator, NodeFault, node_fault, not_ready_since
+from rstar2_operator.node_health import FaultIndicator, NodeFault, node_fault, unreported_since
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
@@ -190,7 +190,7 @@ class WatchCache:
     def record_node(self, body: Object, *, gone: bool) -> list[Key]:
         """Record the fault of a node, if it has any. Return the keys of the jobs that see a change."""
         self._snapshot, self._sees_nodes = None, True
-        name, since = body["metadata"]["name"], not_ready_since(body)
+        name, since = body["metadata"]["name"], unreported_since(body)
         before = self._nodes.pop(name, None)
         node = _Node(uid_of(body), node_fault(body, self._indicators), None if since is None else seconds(since))
         now = None if gone or (node.fault is None and node.lost_since is None) else node

@@ -26,6 +26,8 @@ class FaultIndicator:
 CLOSING = ("NoSchedule", "NoExecute")
 """Effects of taints that keep new pods away."""
 FAULT_INDICATORS = (
+    # The kubelet itself reports that it runs no pods, such as without a network or a container runtime.
+    FaultIndicator("condition", "Ready", ("False",)),
     # ROCm/device-metrics-exporter, for GPUs and for network cards.
     FaultIndicator("label", "metricsexporter.amd.com.*.state", ("unhealthy",)),
     # ROCm/gpu-operator: default taint of a node in remediation, and the conditions of its node problem detector.
@@ -97,10 +99,10 @@ def node_fault(node: Mapping[str, Any], additional: Sequence[FaultIndicator] = (
     return NodeFault(tuple(sorted(causes)), closed) if causes else None
 
 
-def not_ready_since(node: Mapping[str, Any]) -> str | None:
-    """Return since when a node does not report, or reports that it cannot run pods; None while it is ready."""
+def unreported_since(node: Mapping[str, Any]) -> str | None:
+    """Return since when a node does not report; None while its kubelet reports, also that it is not ready."""
     for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Ready" and condition["status"] != "True":
+        if condition["type"] == "Ready" and condition["status"] == "Unknown":
             since: str | None = condition.get("lastTransitionTime")
             return since
     return None

@@ -1,10 +1,11 @@
 """spec.nodeLoss: the pods of a node that does not report any more, and a new attempt on other nodes.
 
-When a kubelet stops to report, the node controller sets the pods' condition Ready to False after about 40 s; the state
-of their containers stays as it was. The operator watches nodes, if it has the right, and reads the pods otherwise; a
-pod that was not ready yet then shows nothing. Kubernetes deletes the pods after 5 more minutes, but they remain until
-the node answers. After `nodeLoss.afterSeconds` the operator deletes the Job of the attempt, so that the orchestrator
-can write a checkpoint, and removes the pods of the lost node without waiting for it.
+When a kubelet stops to report, the node controller sets the node's condition Ready to Unknown after about 40 s, and
+those of its pods to False; the state of their containers stays as it was. A kubelet that itself reports Ready=False
+still stops pods, so its node is faulty and not lost. The operator watches nodes, if it has the right, and reads the
+pods otherwise; a pod that was not ready yet then shows nothing. Kubernetes deletes the pods after 5 more minutes, but
+they remain until the node answers. After `nodeLoss.afterSeconds` the operator deletes the Job of the attempt, so that
+the orchestrator can write a checkpoint, and removes the pods of the lost node without waiting for it.
 
 A faulty node that reports (node_health.py) is left in the same way, if it is cordoned or tainted: the scheduler could
 choose another faulty node again. Its pods terminate with a checkpoint. `status.faultyNodes` has the timers.

@@ -9,7 +9,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.cache import NODE, WatchCache
 from rstar2_operator.decide.diagnostics import diagnoses
-from rstar2_operator.node_health import node_fault
+from rstar2_operator.node_health import node_fault, unreported_since
 from rstar2_operator.observed import lost_since, timestamp
 from rstar2_operator.settings import OperatorSettings
 
@@ -108,6 +108,16 @@ def test_cache_lost_node_is_that_of_its_condition(reason: str) -> None:
     assert cache.record_node(ready, gone=False) == [("team", "a")]
     observed = cache.observed(("team", "a"))
     assert observed is not None and lost_since(observed.pods[0], observed) is None
+
+
+def test_cache_node_whose_kubelet_reports_is_not_lost() -> None:
+    """After a restart of the network or the runtime a kubelet reports Ready=False, and still stops pods in order."""
+    message = "container runtime network not ready: cni plugin not initialized"
+    ready = {"type": "Ready", "status": "False", "message": message, "lastTransitionTime": timestamp(9)}
+    body = {"metadata": {"name": "gpu-7"}, "status": {"conditions": [ready]}}
+    fault = node_fault(body)
+    assert unreported_since(body) is None
+    assert fault is not None and fault.causes == (f"condition Ready ({message})",) and not fault.closed
 
 
 def test_node_health_indicators_of_a_site() -> None:
