@@ -28,6 +28,7 @@ from rstar2_operator.observed import (
     created_at,
     is_true,
     job_finished_at,
+    own_statuses,
     ready_of,
     seconds,
     timestamp,
@@ -70,8 +71,15 @@ def _unreported_since(facts: Facts) -> float | None:
 def _is_blocked(facts: Facts) -> bool:
     """Return whether the attempt waits for pods that a restart would not start either: its own, or a whole role."""
     blocked = OF_STARTING_PODS | OF_CONTROLLERS | {UNSCHEDULABLE}
-    roles = {problem.role for problem in facts.problems if problem.reason in blocked}
+    runs = {f"Pod/{pod['metadata']['name']}" for pod in facts.observed.pods if _runs(pod)}
+    roles = {problem.role for problem in facts.problems if problem.reason in blocked and problem.subject not in runs}
     return any(role not in READY_ROLES or not ready_of(facts.observed, role)[0] for role in roles)
+
+
+def _runs(pod: Object) -> bool:
+    """Return whether the own containers of a pod run; an injected one may crash."""
+    own = own_statuses(pod)
+    return bool(own) and all("running" in (status.get("state") or {}) for status in own)
 
 
 def problems(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> list[Diagnosis]:

@@ -138,6 +138,17 @@ def test_stuck_next_to_its_cause_restarts(problem: str) -> None:
     assert cluster.reconcile().reason == "Stuck"
 
 
+def test_stuck_with_a_crashing_injected_container_restarts() -> None:
+    """A pod whose own container runs can be restarted; its injected containers prevent nothing."""
+    cluster = training(**RESTART)
+    crash = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}
+    runs = {"name": "trainer", "ready": True, "state": {"running": {"startedAt": timestamp(cluster.now)}}}
+    for pod in cluster.pods.values():
+        pod["status"]["containerStatuses"] = [{"name": "a-proxy", **crash}, runs]
+    cluster.now += 5 * STEP
+    assert cluster.reconcile().reason == "Stuck"
+
+
 def test_stuck_finished_attempt_is_not() -> None:
     """An attempt with an outcome, or one that is suspended, makes no progress by intention."""
     cluster = training(**RESTART)
