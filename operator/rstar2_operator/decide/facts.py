@@ -76,9 +76,12 @@ class Facts:
 
     @cached_property
     def exited_at(self) -> float | None:
-        """Time at which the orchestrator of the running attempt exited or reported a failure; None if it works."""
+        """Time at which the orchestrator of the running attempt exited or reported a failure; None if it works.
+
+        None too if another client has suspended its Job, which ends the orchestrator and may start it again.
+        """
         job = self.running_job
-        if self.stage is None or job is None or is_true(job, "FailureTarget"):
+        if self.stage is None or job is None or any(is_true(job, kind) for kind in ("FailureTarget", "Suspended")):
             return None
         pod, outcome = stage_progress.first_pod(job, self.observed), self.observed.outcome(self.stage.name)
         reported = self.observed.stage_status(self.stage.name).get("outcomeTime")

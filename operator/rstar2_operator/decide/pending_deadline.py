@@ -10,17 +10,20 @@ import zlib
 from rstar2_operator.decide.advice import APPLY_REJECTED
 from rstar2_operator.decide.attempt import has_started, idle_since
 from rstar2_operator.decide.decision import SCHEDULING_TIMEOUT, Decision, Defer, Verdict, listed
-from rstar2_operator.decide.diagnostics import NOT_REPORTING, OF_STARTING_PODS
+from rstar2_operator.decide.diagnostics import JOB_SUSPENDED, NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.names import attempt, prepare, rollout
 from rstar2_operator.observed import (
+    READY_ROLES,
     Object,
     ObservedJob,
     condition,
+    condition_time,
     created_at,
     is_true,
     lacks_pods,
+    ready_of,
     seconds,
     timestamp,
 )
@@ -83,9 +86,16 @@ def _waiting(facts: Facts) -> list[str]:
     """Return the pending pods, those whose containers do not start, and the Job of an orchestrator without a report."""
     if _waits_for_attempt(facts):
         return [attempt(facts.observed.name, str(facts.stage_name), facts.attempt + 1)]  # it is rejected
-    reasons = OF_STARTING_PODS | {NOT_REPORTING}
+    reasons = OF_STARTING_PODS | {NOT_REPORTING, JOB_SUSPENDED}
     blocked = {problem.subject.removeprefix("Pod/") for problem in facts.problems if problem.reason in reasons}
-    return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
+    unready = [] if facts.running_job is None else _without_ready_pod(facts.observed)
+    return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked), *unready]))
+
+
+def _without_ready_pod(observed: ObservedJob) -> list[str]:
+    """Return the objects whose pods run or terminate, and of which no pod is ready: the attempt waits for them."""
+    counts = {of_role: ready_of(observed, role) for role, (_, of_role) in READY_ROLES.items()}
+    return [of_role(observed.name) for of_role, (ready, desired) in counts.items() if desired and not ready]
 
 
 def _released_until(observed: ObservedJob, now: float) -> float | None:
@@ -120,9 +130,11 @@ def _starting_since(facts: Facts) -> float | None:
     job = facts.running_job
     if _waits_for_attempt(facts):
         return _rejected_since(facts)
-    if facts.preparation != "complete" or job is None or is_true(job, "FailureTarget") or has_started(facts):
+    if facts.preparation != "complete" or job is None or is_true(job, "FailureTarget"):
         return None
-    return created_at(job, facts.now)
+    if is_true(job, "Suspended"):  # by another client: its pods are gone, also if its orchestrator had reported
+        return condition_time(condition(job, "Suspended") or {}) or created_at(job, facts.now)
+    return None if has_started(facts) else created_at(job, facts.now)
 
 
 def _waits_for_attempt(facts: Facts) -> bool:

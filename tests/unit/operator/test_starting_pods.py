@@ -9,7 +9,8 @@ import pytest
 from rstar2_operator.decide.diagnostics import next_overdue_at
 from rstar2_operator.names import BATCH_JOB_LABEL
 from rstar2_operator.observed import timestamp
-from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
+from rstar2_train.api.contracts import Outcome, outcome_key
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds
 
 WAITING = {"waiting": {"reason": "PodInitializing"}}
 BACKOFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
@@ -96,6 +97,37 @@ def test_job_that_others_suspend_is_diagnosed() -> None:
     assert "Job/demo-g0-1: JobSuspended: another client has set spec.suspend" in degraded(cluster)
     cluster.now += 601
     assert cluster.round(1).reason == "SchedulingTimeout"
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_job_suspended_during_its_attempt_is_released(reports: bool) -> None:
+    """The attempt has reported, and may have written a checkpoint: the deadline counts all the same."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    cluster.progress("g0", 1, 1)
+    cluster.now += 5000
+    if reports:
+        outcome = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+        cluster.patch_progress(outcome_key("g0"), outcome.model_dump(mode="json", exclude_none=True))
+    cluster.pods.clear()
+    suspended = {"type": "Suspended", "status": "True", "lastTransitionTime": timestamp(cluster.now)}
+    cluster.children["Job", "demo-g0-1"]["status"] = {"conditions": [suspended], "active": 0}
+    cluster.now += 599
+    assert cluster.round(1).reason == "Running"
+    cluster.now += 1
+    decision = cluster.reconcile()
+    assert decision.reason == "SchedulingTimeout" and "JobSuspended" in decision.message
+
+
+def test_engines_that_are_never_ready_are_released() -> None:
+    """Engines that run and are never ready hold accelerators: the deadline is the user's limit of a load."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    cluster.progress("g0", 1, 0, phase="Starting")
+    cluster.now += 600
+    assert cluster.reconcile().reason == "Running", "its engines are ready"
+    cluster.children["Deployment", "demo-rollout"]["status"] = {"readyReplicas": 0, "replicas": 1}
+    decision = cluster.reconcile()
+    assert decision.reason == "SchedulingTimeout" and "demo-rollout" in decision.message
+    assert kinds(cluster, "Deployment") == []
 
 
 ENGINE = {"rstar2.dev/job": "demo", "rstar2.dev/role": "rollout"}
