@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .lexicon import word_set
+from .lexicon import SCALES, word_set
 from .signs import FONTS, SIGNS, TEXTS
 from .units import unit_of
 
@@ -17,9 +17,54 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BETWEEN = re.compile(r"(?:\\?[$,;)(\s]|\\quad|\\text\s*\{|\}|and|or|[a-z]\s*=)*")
 """Text between two boxes that are one answer: `$x=\\boxed{2}$ or $x=\\boxed{3}$`."""
 _TAIL = re.compile(r"(?P<math>[^$\n]*?)(?:\$|\\\)|\\\]|\n|\Z)[$.*\s]*(?P<word>[^\W\d_]*(?:[/^]\w+)?)")
+_SCALED = re.compile(
+    rf"[$.*\s]*((?:{'|'.join(sorted(set(SCALES) - {'score', 'scores', 'gross'}))})\b)(?:\s+(dollars|cents|euros))?"
+)
+_STOP = re.compile(
+    r"<[|\uff5c][^<>|\uff5c\s]{3,40}[|\uff5c]>|</?(?:s|br|p|div)\s*/?>|\[/?(?:END|INST)\]"
+    r"|(?:\\q?quad\s*)?(?:\\(?:blacksquare|square|Box|qed)(?![a-zA-Z])|\u220e|\bQ\.E\.D\.?)(?=[\s$.\]\\]*\Z)"
+)
+"""Tags, stop tokens, and the mark of the end of a proof."""
+_OPERAND = re.compile(
+    r"(?:\\[dt]?frac\s*\{(?:[^{}]*\}\s*\{)?|\\sqrt\s*(?:\[[^\]]*\])?\{|\^\{?|(?<![-=])[<>]=?|[≤≥≠/]|!="
+    r"|\\(?:[lg](?:t|eq?)|neq?|pm|mp|cdot|times|div|pi|ln|log|sin|cos|tan|exp)\s*|(?<![\w.])\d+|[-+±])\Z"
+)
+"""What makes a box after it an operand: `x >`, `\\sqrt{`, `10^{`, `-`."""
+_SEGMENT = re.compile(
+    r"\$|\\[\[(]|\n|\\\\|&|(?<![<>!])=|[:;]|\.\s|\\q?quad|(?<![\\A-Za-z])[A-Za-z]{2,}(?=[\s,])"
+    r"|\\text\s*\{[^{}]*\}|\\(?:to|Rightarrow|implies|therefore|approx)(?![a-zA-Z])|\\begin\{\w+\*?\}"
+)
+"""What ends before a formula, or a side of one."""
+_SEPARATED = re.compile(r"\(\w+\)\s+-|>")
+"""A dash after the letter of a part, and the mark of a quotation."""
+_LIMITED = re.compile(
+    r"\b(?:not|never|can't(?: be)?|cannot(?: be)?|isn't|(?:at|no) (?:least|most|more|less|fewer)(?: than)?|up to"
+    r"|(?:more|less|fewer|greater|smaller|larger|bigger) than)\Z",
+    re.IGNORECASE,
+)
+_REFUTED = re.compile(r"[$\s]*(?:(?:is|are) (?:not|wrong|incorrect|false)|isn't)\b")
+_EXPLAINED = re.compile(
+    r"[*_#>\s]*(?:explanation|reason(?:ing)?|justification|check|verification|note|proof|because|since|here|why)\b",
+    re.IGNORECASE,
+)
+_CONNECTED = re.compile(
+    r"[*_#>\s]*(?:so|thus|hence|therefore|then|or|and|which|for|where|with|if|when)\b", re.IGNORECASE
+)
+_PROSE = re.compile(r"(?:[^\W\d_]{2,}[\s,]+){2}|\d[^=\n]*=")
+_VALUE = re.compile(
+    r"[\s*$`({\[]*(?:(?:yes|no|true|false)\W*|\(?[A-J]\)?[).:][^=\n]*|\(?[A-J]\)?[*$.\s]*|(?!\d[.)]\s)[-+]?(?:\d|\\(?!\[\s*\Z|begin))[^=\n]*)",
+    re.IGNORECASE,
+)
+"""A line that is only a value, or a choice with its content."""
+_CHOSEN = re.compile(
+    r"(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:option|choice)\s+(\(?[A-J]\)?)\s+is\s+(?:the\s+)?(?:correct|right)\b.*",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONTRASTED = re.compile(r"(\(?[A-J]\)?|[$\d.]+)(?:,\s+|\s+\()(?:and\s+)?not\s+(?:\(?[A-J]\)?|[$\d.]+)\)?")
+"""`C, not B`, `5 (not 6)`."""
 _MARKER = re.compile(
-    r"\banswers?\b(?:[ \t]+(?:to|for)\b[^.:\n]{0,80}?)?(?:[*_\s]*\b(?:is|are)\b[*_]*(?:[ \t]*:)?"
-    r"|[*_ \t]*[:=]|[ \t]*[*_#]*[ \t]*\n)[*_]{0,3}\s*",
+    r"\banswers?\b(?:[ \t]+(?:to|for)\b[^.:\n]{0,80}?)?(?:[*_\s]*\b(?:is|are|(?:must|should) be)\b[*_]*"
+    r"(?:[ \t]*:)?|[*_ \t]*[:=]|[ \t]*[*_#]*[ \t]*\n)[*_]{0,3}\s*",
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"\s*[-*+\N{BULLET}] +(\S.*?)[\s,;]*\Z")
@@ -73,13 +118,16 @@ def _unprinted(text: str) -> str:
 
 def final_answer(text: str) -> str:
     r"""Return the answer of a text without what is around it: `\boxed{5}`, `**Answer:** $5$`, `#### 5`, `["5"]`."""
-    text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text).strip(" \n")
+    text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text)
+    text = _STOP.sub("\n", text.rpartition("</think>")[2] or text).strip(" \n")
+    tagged = text.rpartition("<answer>")[2].partition("</answer>")[0].strip(" \n")
+    text = tagged or text
     if "\\\\" in text and _DOUBLED.search(text) and not _SINGLE.search(text):
         text = text.replace("\\\\", "\\")
     for _ in range(MAX_WRAPPERS):
         before = text
         boxed = _boxed(text)
-        text = _after_marker(text) if boxed is None else boxed
+        text = _without_explanation(text) if boxed is None else boxed
         text = _CLOSING.sub("", text).strip(" \n")
         wrapped = _QUOTED.fullmatch(text)
         if wrapped and wrapped[1] not in wrapped[2]:
@@ -94,10 +142,21 @@ def final_answer(text: str) -> str:
     return text
 
 
+def _without_explanation(text: str) -> str:
+    """Return what follows the last marker, without the explanation after a line that is only a value."""
+    answer = _after_marker(text)
+    first, _, rest = answer.strip().partition("\n")
+    value = _VALUE.fullmatch(first) and (first.count(" ") < 3 or not re.match(r"\W*[-+]?\d", first))
+    explained = _EXPLAINED.match(rest) and (
+        value or answer != text or (re.fullmatch(r"\*\*[^*]+\*\*", first) and ":" in rest[:40])
+    )
+    if explained or (value and _PROSE.search(rest.strip()[:200].partition("\n")[0]) and not _CONNECTED.match(rest)):
+        answer = first
+    chosen = _CHOSEN.fullmatch(answer) or _CONTRASTED.fullmatch(answer)
+    return chosen[1] if chosen else answer
+
+
 def _after_marker(text: str) -> str:
-    opening, _, tagged = text.rpartition("<answer>")
-    if opening or tagged != text:
-        return tagged.partition("</answer>")[0]
     items = [_BULLET.match(line) for line in text.split("\n")] if "\n" in text else []
     if items and all(items):
         return ", ".join(item[1] for item in items if item)
@@ -143,11 +202,21 @@ def _boxed(text: str) -> str | None:
         parts.insert(0, text[content:closed].strip() + (" or " if "or" in between else ", "))
         start = earlier
     answer = "".join(parts)
-    if re.search(r"(?<!\S)-\Z|[$=(]\s*-\s*\Z", text[max(start - 8, 0) : start]):
-        answer = f"-{{{answer}}}"
     tail = _TAIL.match(text, end + 1)
-    if tail and not re.match(r"[\s.,;:!?*}]*\Z|[.,;:]?\s+[A-Za-z]|\s*[.,;]\s", tail["math"]):
-        answer += " " + tail["math"].rstrip(" .,;:")
+    after = tail["math"] if tail else ""
+    before = text[max(start - 200, 0) : start].rstrip("$ \n")
+    segment = before[max((match.end() for match in _SEGMENT.finditer(before)), default=0) :].strip()
+    limited = _LIMITED.search(before)
+    if (_OPERAND.search(segment) and not _SEPARATED.fullmatch(segment)) or (
+        "," in segment and re.match(r"\\?[(\[]", segment)
+    ):
+        return f"{segment}{{{answer}}}{after}"
+    if limited or _REFUTED.match(text, end + 1):
+        return f"{limited[0] if limited else 'not'} {answer}"
+    if tail and not re.match(r"[\s.,;:!?*}]*\Z|[.,;:]?\s+[A-Za-z]|\s*[.,;]\s", after):
+        answer += " " + after.rstrip(" .,;:")
+    elif scaled := _SCALED.match(text, end + 1):
+        answer += " " + " ".join(filter(None, scaled.groups()))
     elif tail and tail["word"] and unit_of(tail["word"].lower()) and tail["word"] != "a":
         answer += " " + tail["word"]
     return answer
