@@ -21,6 +21,7 @@ from rstar2_operator.decide.restarts import counters
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
+    condition,
     exit_code,
     is_of,
     is_true,
@@ -44,6 +45,7 @@ from rstar2_train.api.stages import Stage
 FIRST_BACKOFF_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 300.0
 DISRUPTION_TARGET = "DisruptionTarget"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
 POD_LOST = "PodLost: a pod of the attempt terminated or was deleted"
 
 
@@ -122,6 +124,7 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     code = orchestrator_exit_code(stage, observed, number=number)
     disrupted = disruption.disruption(last, stage.name, number, observed)
     pressure, memory = disruption.eviction_by_pressure(last, observed), out_of_memory(last, observed)
+    words = pressure or memory or deadline_exceeded(last, observed)
     texts = (pressure, memory, disrupted)
     pods = Failure(
         reasons=frozenset(text.partition(":")[0] for text in texts if text) | _lost(bool(disrupted), code),
@@ -137,7 +140,7 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     if rule is not None:
         cause = disrupted or cause
         if rule.action == "FailJob":
-            return NextStep("FailJob", reason=pressure or memory or cause)
+            return NextStep("FailJob", reason=words or cause)
         counts, reason = rule.counts_towards_max, cause
     elif decision.action == "FailJob":
         return NextStep("FailJob", reason=cause)
@@ -153,7 +156,7 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
         # that crashes counts, because it may crash in every attempt.
         is_lost = decision.action == "Suspend" and not _has_crashed_worker(last, observed)
         counts, reason = not (is_lost and progressed), cause
-    reason = pressure or memory or reason
+    reason = words or reason
     counted = facts.restarts.counted_at(job_finished_at(last) or 0.0, policy)
     if counts and counted >= policy.max_restarts:
         return NextStep("FailJob", reason=exhausted(reason, counted))
@@ -193,6 +196,16 @@ def out_of_memory(job: Object, observed: ObservedJob) -> str:
             terminated = (container.get("state") or {}).get("terminated") or {}
             if terminated.get("reason") == OUT_OF_MEMORY:
                 return f"{OUT_OF_MEMORY}: Pod/{pod['metadata']['name']}: {memory_limit(pod, container, 'trainer')}"
+    return ""
+
+
+def deadline_exceeded(job: Object, observed: ObservedJob) -> str:
+    """Return the words of Job controller or kubelet if an activeDeadlineSeconds of others ended the attempt."""
+    parts = [("Job", job, condition(job, "Failed") or {})]
+    parts += [("Pod", pod, pod.get("status") or {}) for pod in observed.pods if is_of(pod, job)]
+    for kind, part, status in parts:
+        if status.get("reason") == DEADLINE_EXCEEDED:
+            return f"{DEADLINE_EXCEEDED}: {kind}/{part['metadata']['name']}: {status.get('message', '')}"
     return ""
 
 

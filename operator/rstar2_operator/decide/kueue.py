@@ -268,5 +268,11 @@ def _cause(workload: Object) -> str:
         if reported is not None and reported["status"] != "True" and reported.get("message"):
             return f"Kueue: {reported['message']}"
     checks = (workload.get("status") or {}).get("admissionChecks") or ()
-    waiting = [f"{check['name']} is {check['state']}" for check in checks if check["state"] != "Ready"]
-    return f"Admission checks: {', '.join(waiting)}." if waiting else ""
+    waiting = [_check(check) for check in checks if check["state"] != "Ready"]
+    return f"Admission checks: {'; '.join(waiting)}." if waiting else ""
+
+
+def _check(check: Object) -> str:
+    """Return the state of an admission check, and the words of its controller."""
+    words = str(check.get("message") or "").strip(" .")
+    return f"{check['name']} is {check['state']}" + (f" ({words})" if words else "")

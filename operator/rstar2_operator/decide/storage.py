@@ -11,6 +11,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.advice import PREPARE_SLOW
 from rstar2_operator.decide.attempt import idle_since
+from rstar2_operator.decide.containers import OUT_OF_MEMORY, memory_limit
 from rstar2_operator.decide.decision import Decision, Verdict
 from rstar2_operator.decide.diagnostics import STUCK_SECONDS, Diagnosis
 from rstar2_operator.decide.facts import Facts
@@ -149,16 +150,17 @@ def _cause_of_pods(observed: ObservedJob) -> str:
     """Return why the last failed pod of the preparation ended: its Job knows only that its retries are used up."""
     pods = [pod for pod in observed.pods if labels(pod).get(names.ROLE_LABEL) == "prepare"]
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
+        if (status := pod.get("status") or {}).get("reason"):
+            return f"{status['reason']}: Pod/{pod['metadata']['name']}: {str(status.get('message', '')).rstrip(' .')}"
         for container in own_statuses(pod):
             ended = (container.get("state") or {}).get("terminated") or {}
             if ended.get("exitCode"):
                 reason, text = ended.get("reason") or "Error", str(ended.get("message", "")).strip()
                 code = f"exit code {ended['exitCode']}"
+                text = memory_limit(pod, container, "prepare") if reason == OUT_OF_MEMORY else text
                 return f"{reason}: Pod/{pod['metadata']['name']}: {f'{text} ({code})' if text else code}"
         if failed := failed_init_container(pod):
             return f"InitContainerFailed: Pod/{pod['metadata']['name']}: {failed}"
-        if (status := pod.get("status") or {}).get("reason"):
-            return f"{status['reason']}: Pod/{pod['metadata']['name']}: {status.get('message', '')}"
     return ""
 
 

@@ -221,6 +221,15 @@ def test_kueue_admission_places_and_labels_the_pods() -> None:
     assert template["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/topology"}]
 
 
+def test_kueue_admission_check_explains_itself() -> None:
+    """A check that is not ready, such as a request for nodes, is shown with the words of its controller."""
+    cluster = queued("s")
+    checks = [{"name": "nodes", "state": "Rejected", "message": "out of stock in zone b."}]
+    reserved = [{"type": "QuotaReserved", "status": "True"}]
+    workload(cluster)["status"] = {"conditions": reserved, "admissionChecks": checks}
+    assert "Admission checks: nodes is Rejected (out of stock in zone b)." in cluster.reconcile().message
+
+
 def test_kueue_label_names_the_priority_in_the_queue() -> None:
     """The label of a job names a WorkloadPriorityClass, which no pod has; without it the class of its pods counts."""
     for label, group, kind in (

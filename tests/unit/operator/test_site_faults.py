@@ -250,3 +250,38 @@ def test_preparation_failure_has_the_cause_of_its_pods() -> None:
     decision = cluster.round()
     assert decision.reason == "PrepareFailed"
     assert f"StartError: Pod/demo-prepare-0: {text} (exit code 128)" in decision.message
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"reason": "Evicted", "message": "Usage of EmptyDir exceeds 20Gi. "}, "Evicted: Pod/demo-prepare-0: Usage of"),
+        ({}, "OOMKilled: Pod/demo-prepare-0: container prepare reached its memory limit"),
+    ],
+)
+def test_preparation_failure_has_the_words_of_the_kubelet(status: dict[str, str], words: str) -> None:
+    """The exit code of a container that the kubelet killed shows neither the volume nor the limit."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    (pod,) = cluster.pods.values()
+    ended = {"exitCode": 137, "reason": "Error" if status else "OOMKilled"}
+    pod["status"] = {"phase": "Failed", **status}
+    pod["status"]["containerStatuses"] = [{"name": "prepare", "state": {"terminated": ended}}]
+    cluster.round(1)
+    prepared = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "StorageReady")
+    assert words in prepared["message"], "its Job retries"
+    cluster.finish_job("demo-prepare", 137)
+    assert words in cluster.round(1).message
+
+
+@pytest.mark.parametrize("of", ["Pod", "Job"])
+@pytest.mark.parametrize("code", [75, 137])
+def test_deadline_of_others_is_named(of: str, code: int) -> None:
+    """A policy sets activeDeadlineSeconds of pods or Jobs: the attempt did not lose a pod, and did not crash."""
+    cluster = at_first_stage("s")
+    cluster.progress("s0", 1, 1)
+    cluster.finish_job("demo-s0-1", code)
+    job, pod = cluster.children["Job", "demo-s0-1"], cluster.pods["demo-s0-1-0"]
+    ended = pod["status"] if of == "Pod" else job["status"]["conditions"][0]
+    ended |= {"reason": "DeadlineExceeded", "message": "active longer than specified"}
+    assert f"DeadlineExceeded: {of}/demo-s0-1" in cluster.reconcile().message
