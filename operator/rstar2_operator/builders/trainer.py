@@ -37,6 +37,8 @@ from rstar2_train.utils import ports
 from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN, TEACHER_TOKEN
 from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 
+OF_NODES = ("cpu", "memory", "ephemeral-storage")
+"""Resources that each node has; the others are devices."""
 CPU_RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 HUB_TOKEN, MLFLOW_USER, MLFLOW_PASSWORD = "HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 """Variables that the clients of the Hub and of MLflow read."""
@@ -184,14 +186,16 @@ def _resources(context: BuildContext, *, learns: bool) -> Manifest:
     amounts = resources(trainer.resources)
     if not learns:
         # A Filter or Evaluate stage has no ranks, so its pod must not wait for a trainer's devices.
-        return _of_workers(context) if context.job.spec.accelerator.vendor != "None" else amounts
+        return amounts if context.job.spec.accelerator.vendor == "None" else _of_workers(context, amounts)
     return merge(merge(amounts, accelerator.devices(context, trainer.gpus_per_replica)), accelerator.rdma(context))
 
 
-def _of_workers(context: BuildContext) -> Manifest:
-    """Return the requests of a pod without an accelerator: spec.rollout.workers processes play its rollouts."""
+def _of_workers(context: BuildContext, amounts: Manifest) -> Manifest:
+    """Return `amounts` without devices. The default requests are those of spec.rollout.workers processes."""
     workers = context.job.spec.rollout.workers or 1
-    return {"requests": {"cpu": f"{500 * workers}m", "memory": f"{workers}Gi"}}
+    requests = {"cpu": f"{500 * workers}m", "memory": f"{workers}Gi"}
+    own = {kind: {name: each[name] for name in OF_NODES if name in each} for kind, each in amounts.items()}
+    return merge({"requests": requests}, own)
 
 
 def prepare(context: BuildContext) -> Manifest:

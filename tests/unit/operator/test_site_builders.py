@@ -78,6 +78,16 @@ def test_stage_without_ranks_requests_by_its_workers() -> None:
     assert requests == {"cpu": "3000m", "memory": "6Gi"}
 
 
+def test_stage_without_ranks_has_the_resources_of_the_trainer() -> None:
+    """The message about its memory limit names spec.trainer.resources, which must have an effect: without devices."""
+    accelerator = {"vendor": "AMD", "resource": "amd.com/gpu"}
+    amounts = {"requests": {"memory": "8Gi", "example.com/nic": 1}, "limits": {"memory": "64Gi", "example.com/nic": 1}}
+    spec = {"accelerator": accelerator, "trainer": {"gpusPerReplica": 8, "resources": amounts}}
+    built = dict(templates(all_objects(manifest("e", **spec), "e0")))
+    resources = built["demo-e0-1"]["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": {"cpu": "500m", "memory": "8Gi"}, "limits": {"memory": "64Gi"}}
+
+
 @pytest.mark.parametrize(
     ("spec", "limit"),
     [
