@@ -24,7 +24,7 @@ def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
     from rstar2_train.rollout.template_check import find_template_errors
     from rstar2_train.trainer.objective_check import find_objective_errors
 
-    errors = find_model_errors(job) | find_template_errors(job) | find_objective_errors(job)
+    errors = find_template_errors(job) | find_model_errors(job) | find_objective_errors(job)
     return errors | find_invalid_files(job)
 
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
-from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate
+from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate, own_template
+from rstar2_train.rollout.tokenizer_files import embedded_tokens, listed_stop_ids, load_tokenizer, whole_text
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
 
 _SYSTEM_PROMPT = (
@@ -85,22 +86,21 @@ class ChatFormat:
         date: date | None = None,
         stop_ids: Iterable[int] = (),
         parser: ToolParser | None = None,
+        embedded: int | None = None,
     ) -> None:
         """`system_prompt`, `prompt_prefix`: None selects the built-in text, "" omits it.
 
         `tools`: the tools of the job; default: the Python tool. The built-in system prompt describes them; another one
         describes them in place of TOOLS_MARK. `date`: the current date for the template; None: today. `parser`: the
         form of calls; None: that of the template. `stop_ids`: tokens that end a turn, besides the template's end of
-        turn and the tokenizer's end of sequence.
+        turn and the tokenizer's end of sequence. `embedded`: tokens that the model can read; None: all.
 
         Raises ChatFormatError when the tokenizer or the template cannot be used.
         """
         self.tokenizer = tokenizer
         self._own_system_prompt = system_prompt
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
-        if not hasattr(tokenizer, "backend_tokenizer"):
-            raise ChatFormatError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
-        self._fast: Tokenizer = tokenizer.backend_tokenizer
+        self._fast = whole_text(tokenizer)
         self.template = ChatTemplate(tokenizer, chat_template, date=date, parser=parser)
         self.tools = replace(builtin_toolset() if tools is None else tools, parser=self.template.parser)
         self.system_prompt = self._system_prompt(self.tools)
@@ -108,6 +108,7 @@ class ChatFormat:
         self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
         eos = tokenizer.eos_token_id
         self.stop_ids: list[int] = sorted({self.end_of_turn_id, *stop_ids} | ({eos} if isinstance(eos, int) else set()))
+        self._unreadable = self._find_unreadable(embedded)
         self._markers = sorted(
             {token.content for token in tokenizer.added_tokens_decoder.values()} | {"</tool_response>"},
             key=len,
@@ -146,15 +147,15 @@ class ChatFormat:
 
         Raises ChatFormatError when the tokenizer or the template cannot be used; the message names the folder.
         """
-        # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each process.
-        from transformers import PreTrainedTokenizerFast
-
-        file = source.chat_template if source else None
+        path, file = Path(folder), source.chat_template if source else None
+        tokenizer = load_tokenizer(path)
         try:
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
-            template = Path(file).read_text(encoding="utf-8") if file else None
-            if template is None and tokenizer.chat_template is None:
-                raise ChatFormatError("no chat template: add chat_template.jinja or set spec.model.chatTemplate")
+            template = Path(file).read_text(encoding="utf-8") if file else own_template(path, tokenizer.chat_template)
+        except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
+            raise ChatFormatError(f"{folder}: the chat template cannot be used: {error}") from error
+        embedded = embedded_tokens(path)
+        stop_ids = listed_stop_ids(path, vocabulary=min(len(tokenizer), embedded or len(tokenizer)))
+        try:
             return cls(
                 tokenizer,
                 system_prompt=source.system_prompt if source else None,
@@ -163,9 +164,10 @@ class ChatFormat:
                 tools=tools,
                 date=date,
                 parser=source.tool_parser if source else None,
-                stop_ids=_listed_stop_ids(Path(folder), vocabulary=len(tokenizer)),
+                stop_ids=stop_ids,
+                embedded=embedded,
             )
-        except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
+        except ChatFormatError as error:
             raise ChatFormatError(f"{folder}: the tokenizer cannot be used: {error}") from error
 
     # -- text to tokens -------------------------------------------------------------------------------------------
@@ -173,7 +175,26 @@ class ChatFormat:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without added special tokens. Other threads run meanwhile if it is long."""
         ids: list[int] = self._encoding(text).ids
+        if self._unreadable and not self._unreadable.isdisjoint(ids):
+            token = next(token for token in ids if token in self._unreadable)
+            raise ChatFormatError(f"the text contains {self.decode([token])!r}, which the model has no embedding for")
         return ids
+
+    def _find_unreadable(self, embedded: int | None) -> frozenset[int]:
+        """Return the added tokens that the model cannot read, such as that of an image in a model of text.
+
+        Raises ChatFormatError if it cannot read an end of a turn or a token of the vocabulary itself.
+        """
+        if embedded is None or len(self.tokenizer) <= embedded:
+            return frozenset()
+        beyond = {token: text for text, token in self.tokenizer.get_vocab().items() if token >= embedded}
+        added = self.tokenizer.added_tokens_decoder.keys()
+        if needed := [token for token in beyond if token not in added or token in self.stop_ids]:
+            raise ChatFormatError(
+                f"token {min(needed)} ({beyond[min(needed)]!r}) is outside the model's embedding, whose vocab_size in "
+                f"config.json is {embedded}: use the tokenizer of this model"
+            )
+        return frozenset(beyond)
 
     @cached_property
     def _byte_decoder(self) -> ByteDecoder | None:
@@ -382,21 +403,6 @@ class ChatFormat:
         if len(offsets) <= limit:
             return text
         return _without_middle(escaped, offsets[head][0], offsets[-tail - 1][1])
-
-
-def _listed_stop_ids(folder: Path, *, vocabulary: int) -> set[int]:
-    """Return the ends of sequence in a model's config files. Raises ChatFormatError for one outside the vocabulary."""
-    listed: set[int] = set()
-    for file in (folder / "config.json", folder / "generation_config.json"):
-        if not file.is_file():
-            continue
-        config = json.loads(file.read_text(encoding="utf-8"))
-        ids = config.get("eos_token_id") if isinstance(config, dict) else None
-        for token in ids if isinstance(ids, list) else [] if ids is None else [ids]:
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
-                raise ChatFormatError(f"{file.name}: eos_token_id {token!r} is no token of the tokenizer; correct it")
-            listed.add(token)
-    return listed
 
 
 def _without_middle(text: str, head_end: int, tail_start: int) -> str:

@@ -33,6 +33,12 @@ _MARKS: Mapping[ToolParser, str] = {"hermes": CALL_OPEN, "mistral": "[TOOL_CALLS
 """Form of calls -> text that no other form has."""
 _DATE = "strftime_now"
 """Function of chat templates that returns the current date."""
+DEFAULT = "default"
+"""Name of the template, among several of a tokenizer, that renders a conversation without tools."""
+
+
+class ChatFormatError(ValueError):
+    """The tokenizer or its chat template cannot be used, or cannot render a conversation."""
 
 
 def tool_parser(folder: Path, source: ModelSource) -> ToolParser:
@@ -41,17 +47,44 @@ def tool_parser(folder: Path, source: ModelSource) -> ToolParser:
 
 
 def _template_text(folder: Path, source: ModelSource) -> str:
-    """Return the chat template of a model folder, or the job's own; empty if it has none."""
+    """Return the chat template that a job's model is rendered with; empty if it has none."""
     file = Path(source.chat_template) if source.chat_template else folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
     config = folder / "tokenizer_config.json"
-    template = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
-    return template if isinstance(template, str) else ""
+    content = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else None
+    return _default_template(content.get("chat_template") if isinstance(content, dict) else None) or ""
 
 
-class ChatFormatError(ValueError):
-    """The tokenizer or its chat template cannot be used, or cannot render a conversation."""
+def own_template(folder: Path, templates: Any) -> str:
+    """Return the chat template of a model folder that renders conversations.
+
+    `templates`: that of its tokenizer, one or several with names. Raises ChatFormatError if none can be chosen.
+    """
+    if template := _default_template(templates):
+        return template
+    if templates:
+        names = ", ".join(sorted(map(str, templates)))
+        raise ChatFormatError(f"there is no chat template {DEFAULT!r} among {names}: set spec.model.chatTemplate")
+    if (folder / "chat_template.json").is_file():
+        raise ChatFormatError(
+            "chat_template.json is an old form that tokenizers do not read: write its chat_template to "
+            "chat_template.jinja, or to a file that spec.model.chatTemplate names"
+        )
+    raise ChatFormatError("no chat template: add chat_template.jinja or set spec.model.chatTemplate")
+
+
+def _default_template(templates: Any) -> str | None:
+    """Return the template for conversations without signatures: the only one, or that with the name of the default.
+
+    Signatures of tools are in the system prompt, so a template for tools is never rendered. `templates`: as in
+    tokenizer_config.json (a list of names and templates), or as transformers has them.
+    """
+    if isinstance(templates, list):
+        entries = [entry for entry in templates if isinstance(entry, dict)]
+        templates = {entry.get("name"): entry.get("template") for entry in entries}
+    template = templates.get(DEFAULT) if isinstance(templates, dict) else templates
+    return template if isinstance(template, str) else None
 
 
 class ChatTemplate:
@@ -90,7 +123,7 @@ class ChatTemplate:
     @property
     def text(self) -> str:
         """The template itself."""
-        return str(self._template or self._tokenizer.chat_template)
+        return str(self._template or _default_template(self._tokenizer.chat_template))
 
     @property
     def uses_date(self) -> bool:

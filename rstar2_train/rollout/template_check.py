@@ -23,15 +23,15 @@ _TAGS = ("<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "```tool_code", "
 
 
 def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
-    """Return the errors of the chat template of a job with demonstrations: field -> error, with file and line.
+    """Return the errors of tokenizer and chat template of a job: field -> error; of a demonstration, with its line.
 
-    The sources are paths.
+    The sources are paths. A model that is not on this machine is not checked: a stage checks it when it starts.
     Sources that do not exist, and invalid rows, have errors of their own (`data.sources.find_invalid_files`).
     """
     model = next((source for source in sources(job) if source.holds == "model"), None)
     files = [source for source in sources(job) if source.holds == "conversations" and Path(source.value).is_file()]
-    if not files or model is None or not (Path(model.value) / "tokenizer.json").is_file():
-        return {}  # a stage that samples checks the template when it starts
+    if model is None or not (Path(model.value) / "config.json").is_file():
+        return {}
     try:
         chat_format = ChatFormat.load(model.value, job.spec.model, tools=offline_toolset(job.spec))
         chat_format.prompt_ids("x")

@@ -13,6 +13,7 @@ import yaml
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.cli.main import main
 from rstar2_train.launch.local import preflight
+from tests.support.tokenizer_folder import TOKENS, write_tokenizer
 
 TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
 
@@ -20,6 +21,7 @@ TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
 def write_job(folder: Path, config: dict[str, Any]) -> Path:
     """Write a job that trains a model folder with this config.json."""
     (folder / "model").mkdir()
+    write_tokenizer(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps(config))
     manifest = yaml.safe_load(TINY.read_text())
     manifest["spec"]["model"]["source"] = "./model"
@@ -97,18 +99,18 @@ def test_validate_tries_the_bucket_of_the_state(
 
 def test_validate_tries_the_server_of_a_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server that only the cluster reaches is a warning; without the model's tokenizer it is not asked."""
-    file = write_job(tmp_path, {"model_type": "qwen3", "vocab_size": 1})
+    file = write_job(tmp_path, {"model_type": "qwen3", "vocab_size": TOKENS})
     manifest = yaml.safe_load(file.read_text())
     manifest["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"endpoint": "http://127.0.0.1:1"}}
-    file.write_text(yaml.safe_dump(manifest))
     field = "spec.grpo.objective.teacher.endpoint"
-    assert main(["validate", str(file)]) == 0
-    assert f"note: {field} was not tried, because the tokenizer of the model" in capsys.readouterr().out
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
-    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
-    assert main(["validate", str(file)]) == 0
-    assert f"warning: {field}: the server does not answer from this machine: " in capsys.readouterr().out
+    for source, printed in (
+        ("pvc://models/base", f"note: {field} was not tried, because the tokenizer of the model"),
+        ("./model", f"warning: {field}: the server does not answer from this machine: "),
+    ):
+        manifest["spec"]["model"]["source"] = source
+        file.write_text(yaml.safe_dump(manifest))
+        assert main(["validate", str(file)]) == 0
+        assert printed in capsys.readouterr().out
     job, _ = preflight.read_job(file)
     job.spec.model.source = str(tmp_path / "model")
     assert "Cannot connect" in preflight._find_teacher_errors(job)[field]

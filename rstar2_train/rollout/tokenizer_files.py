@@ -1,0 +1,157 @@
+"""Reads the tokenizer of a model folder and the tokens at which its turns end, and refuses files with another meaning.
+
+A prompt, a demonstration and a rollout have the tokens that `tokenizer.json` gives their text: all of it, and no other
+ones. Imports neither torch nor transformers until a tokenizer is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rstar2_train.rollout.chat_template import ChatFormatError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "config.json", "generation_config.json"
+RESTRICTIONS = (
+    *("bad_words_ids", "begin_suppress_tokens", "constraints", "force_words_ids", "forced_bos_token_id"),
+    *(
+        "forced_eos_token_id",
+        "sequence_bias",
+        "stop_strings",
+        "suppress_tokens",
+        "token_healing",
+        "watermarking_config",
+    ),
+)
+"""Fields of a generation config that forbid or force tokens, or end a turn at a text. No engine applies them."""
+DEFAULTS = frozenset(
+    {
+        # Sampling and search, which the job sets.
+        *("temperature", "top_p", "top_k", "top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "do_sample"),
+        *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+        *("diversity_penalty", "length_penalty", "exponential_decay_length_penalty", "penalty_alpha", "guidance_scale"),
+        *("num_beams", "num_beam_groups", "num_return_sequences", "early_stopping", "renormalize_logits"),
+        *("remove_invalid_values", "low_memory", "dola_layers"),
+        # Lengths, which the job sets.
+        *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time"),
+        # How transformers computes: caches, compilation, speculation.
+        *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "return_legacy_cache"),
+        *("compile_config", "disable_compile", "continuous_batching_config", "prefill_chunk_size"),
+        *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+        *("assistant_early_exit", "assistant_lookbehind", "assistant_ensemble_weight", "target_lookbehind"),
+        *("prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp"),
+        # What transformers returns, and tokens that the chat template writes.
+        *("output_attentions", "output_hidden_states", "output_logits", "output_scores", "return_dict_in_generate"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version"),
+    }
+)
+"""Fields of a generation config that the settings of the job replace, or that do not change the tokens."""
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model folder. Raises ChatFormatError, which names the file and the remedy."""
+    # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each process.
+    from transformers import PreTrainedTokenizerFast
+
+    if not (folder / TOKENIZER).is_file():
+        raise ChatFormatError(
+            f"{folder}: the tokenizer cannot be used: there is no {TOKENIZER}: add that of the model; transformers "
+            "writes it by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    except Exception as error:  # tokenizers raises its errors as plain Exception, transformers those of any kind
+        raise ChatFormatError(
+            f"{folder}: the tokenizer cannot be used: {TOKENIZER} or tokenizer_config.json cannot be read: {error}; "
+            "download the folder again"
+        ) from error
+    if getattr(tokenizer, "split_special_tokens", False):
+        raise ChatFormatError(
+            f"{folder}: the tokenizer cannot be used: split_special_tokens writes special tokens as characters, so no "
+            "turn has an end; remove it from tokenizer_config.json"
+        )
+    _check_end(folder, tokenizer)
+    return tokenizer
+
+
+def whole_text(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return the tokenizer behind that of transformers, which encodes each text whole, and always in the same way.
+
+    Raises ChatFormatError for another kind of tokenizer.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ChatFormatError(f"{type(tokenizer).__name__} is not a fast tokenizer: {TOKENIZER} is needed")
+    fast: Tokenizer = tokenizer.backend_tokenizer
+    # A file may have been saved with the lengths of another program, which would cut or fill each text.
+    fast.no_truncation()
+    fast.no_padding()
+    if getattr(fast.model, "dropout", None):
+        raise ChatFormatError(f"{TOKENIZER} has a dropout, so a text has random tokens: set it to null")
+    return fast
+
+
+def embedded_tokens(folder: Path) -> int | None:
+    """Return the number of tokens that the model of a folder can read; None: no config.json states it."""
+    size = _read_object(folder / CONFIG).get("vocab_size")
+    return size if isinstance(size, int) and not isinstance(size, bool) else None
+
+
+def listed_stop_ids(folder: Path, *, vocabulary: int) -> set[int]:
+    """Return the ends of sequence in a model's config files.
+
+    Raises ChatFormatError for one outside the vocabulary, and for a generation config that restricts the tokens.
+    """
+    _check_generation(folder / GENERATION)
+    listed: set[int] = set()
+    for file in (folder / CONFIG, folder / GENERATION):
+        ids = _read_object(file).get("eos_token_id")
+        for token in ids if isinstance(ids, list) else [] if ids is None else [ids]:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
+                raise ChatFormatError(f"{file}: eos_token_id {token!r} is no token of the tokenizer; correct it")
+            listed.add(token)
+    return listed
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """Return the content of a config file; empty if there is none. Raises ChatFormatError."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ChatFormatError(f"{file} cannot be read: {error}; download it again") from error
+    if not isinstance(content, dict):
+        raise ChatFormatError(f"{file} must be a JSON object, not {type(content).__name__}; download it again")
+    return content
+
+
+def _check_generation(file: Path) -> None:
+    """Raise ChatFormatError for a field that changes which tokens a turn can have, or whose effect is unknown."""
+    for name, value in _read_object(file).items():
+        if name in RESTRICTIONS and value not in (None, [], {}, False):
+            raise ChatFormatError(
+                f"{file}: {name} is not applied: the engines sample from all tokens, and a turn ends at eos_token_id; "
+                "remove the field"
+            )
+        if name not in DEFAULTS and name not in RESTRICTIONS and not name.startswith("_"):
+            raise ChatFormatError(
+                f"{file}: {name} is unknown, so it would be ignored: remove the field if the model does not need it"
+            )
+
+
+def _check_end(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ChatFormatError if the end of sequence is a token that transformers added to those of the file."""
+    end = tokenizer.eos_token
+    if end is None:
+        return
+    text = (folder / TOKENIZER).read_text(encoding="utf-8")
+    if json.dumps(end) not in text and json.dumps(end, ensure_ascii=False) not in text:
+        raise ChatFormatError(
+            f"{folder}: the tokenizer cannot be used: eos_token {end!r} is no token of {TOKENIZER}; correct it in "
+            "tokenizer_config.json"
+        )
