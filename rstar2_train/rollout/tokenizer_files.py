@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "config.json", "generation_config.json"
-RESTRICTIONS = (
-    *("bad_words_ids", "begin_suppress_tokens", "constraints", "force_words_ids", "forced_bos_token_id"),
-    *(
-        "forced_eos_token_id",
-        "sequence_bias",
-        "stop_strings",
-        "suppress_tokens",
-        "token_healing",
-        "watermarking_config",
-    ),
-)
-"""Fields of a generation config that forbid or force tokens, or end a turn at a text. No engine applies them."""
 DEFAULTS = frozenset(
     {
         # Sampling and search, which the job sets.
@@ -131,16 +119,12 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _check_generation(file: Path) -> None:
-    """Raise ChatFormatError for a field that changes which tokens a turn can have, or whose effect is unknown."""
+    """Raise ChatFormatError for a field that forbids or forces tokens, ends a turn at a text, or is unknown."""
     for name, value in _read_object(file).items():
-        if name in RESTRICTIONS and value not in (None, [], {}, False):
+        if name not in DEFAULTS and not name.startswith("_") and value not in (None, [], {}, False):
             raise ChatFormatError(
                 f"{file}: {name} is not applied: the engines sample from all tokens, and a turn ends at eos_token_id; "
                 "remove the field"
-            )
-        if name not in DEFAULTS and name not in RESTRICTIONS and not name.startswith("_"):
-            raise ChatFormatError(
-                f"{file}: {name} is unknown, so it would be ignored: remove the field if the model does not need it"
             )
 
 
