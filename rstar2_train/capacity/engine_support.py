@@ -13,6 +13,7 @@ from typing import Any
 
 from rstar2_train.capacity.model_defaults import SLIDING, with_defaults
 from rstar2_train.capacity.model_support import PROVEN
+from rstar2_train.capacity.rope_fields import find_length_faults, find_rope_faults, rope_parts
 
 ENGINE_DIFFERS: Mapping[str, str] = {
     "gpt_neox": "vLLM computes other log-probabilities than transformers (several nats): use another model",
@@ -100,8 +101,6 @@ _ENGINE_FIELDS: Mapping[str, Any] = {
 }
 """Fields that vLLM reads for any model type, and no class of transformers whose model vLLM computes: values without an
 effect."""
-_ENGINE_ROPE = ("long_mscale", "mrope_section", "rope_dim", "short_mscale", "use_fope")
-"""Fields of the rotary embedding that only vLLM reads."""
 _PARTIAL = ("glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm")
 """Measured model types whose class turns a part of each head only (`partial_rotary_factor`); vLLM does so for all."""
 _CAPPED = ("gemma2",)
@@ -134,6 +133,8 @@ def find_engine_obstacles(config: Mapping[str, Any], *, longest: int = 0) -> Ite
     if kind in ENGINE_DIFFERS:
         yield f"model_type {kind!r}: {ENGINE_DIFFERS[kind]}"
     yield from _window_obstacles(config, kind, longest)
+    yield from find_rope_faults(config)
+    yield from find_length_faults(config, longest=longest, engines=True)
     yield from _rope_obstacles(config, kind)
     if (
         kind in _ENGINE_HEADS
@@ -202,14 +203,10 @@ def _sampled_windows(kind: str, layers: list[str]) -> list[bool]:
 
 def _rope_obstacles(config: Mapping[str, Any], kind: str) -> Iterator[str]:
     """Yield which fields of the rotary embedding only vLLM reads."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    parts = [config, rope, *(part for part in rope.values() if isinstance(part, Mapping))]
+    parts = [config, *rope_parts(config)]
     for name, value in _ENGINE_FIELDS.items():
         if config.get(name) not in (None, value):
             yield f"{name}: {config[name]} is read by vLLM only: remove the field, which transformers ignores"
-    for name in _ENGINE_ROPE:
-        if any(part.get(name) for part in parts[1:]):
-            yield f"{name} of the rotary embedding is read by vLLM only: remove the field, which transformers ignores"
     if kind in PROVEN and kind not in _PARTIAL:
         factors = [factor for part in parts if (factor := part.get("partial_rotary_factor")) not in (None, 1)]
         if factors:

@@ -7,8 +7,7 @@ warning any job that would not even fit the vendor's largest one.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.adapter_slots import adapter_slots
+from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
@@ -30,6 +30,7 @@ from rstar2_train.capacity.memory import (
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
 from rstar2_train.capacity.model_support import find_obstacles
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
+from rstar2_train.capacity.rope_fields import position_limit
 
 TRAINER_SHARE = 0.92
 """Share of a GPU's memory that the trainer may use: the rest is the context of the driver and fragmentation."""
@@ -240,23 +241,31 @@ def misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> l
 
 
 def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
-    """Return why the trainer or the engines of a job refuse its model, by its config.json.
-
-    A folder without a usable config.json has none: it is reported by those who read it.
-    """
+    """Return why the trainer or the engines of a job refuse its model, by its config.json; a missing file has none."""
+    if not (folder / CONFIG).is_file():
+        return []
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    if not isinstance(config, dict):
-        return []
+        config = read_config(folder)
+    except InvalidConfig as error:
+        return [error.reason]
     obstacles: list[str] = []
     if learned := [sequence_tokens(job, stage) for stage in job.spec.stages if stage.learns]:
         adapter = any(job.lora(stage) for stage in job.spec.stages)
         obstacles += find_obstacles(config, packed=is_packed(job), longest=max(learned), adapter=adapter)
     if sampled := longest_sequence(job):
         obstacles += find_engine_obstacles(config, longest=sampled)
-    return obstacles
+    return list(dict.fromkeys([*obstacles, *_long_conversations(job, config)]))
+
+
+def _long_conversations(job: AgenticRLJob, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the SFT stages that train positions which the model does not have. An engine stops at the last position."""
+    limit = position_limit(config)
+    for index, stage in enumerate(job.spec.stages):
+        if stage.sft is not None and limit and stage.sft.max_tokens > limit:
+            yield (
+                f"max_position_embeddings: the model has {limit:,} positions, spec.stages[{index}].sft.maxTokens is "
+                f"{stage.sft.max_tokens:,}: set maxTokens to {limit} or less"
+            )
 
 
 def spec_warnings(job: AgenticRLJob) -> list[Issue]:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.model_defaults import with_defaults
 from rstar2_train.capacity.model_support import MIXTURES, expert_count
 
@@ -197,11 +198,12 @@ def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
         UnknownModel: if the folder has no usable config.json, or the source is no known model.
     """
     if folder is not None:
-        file = folder / "config.json"
         try:
-            return shape_of(json.loads(file.read_text(encoding="utf-8")), name=folder.name)
-        except (OSError, ValueError) as error:
-            raise UnknownModel(f"spec.model.source: {file} cannot be used: {error}") from error
+            return shape_of(read_config(folder), name=folder.name)
+        except InvalidConfig as error:
+            raise UnknownModel(f"spec.model.source: {error}") from error
+        except ValueError as error:
+            raise UnknownModel(f"spec.model.source: {folder / CONFIG} cannot be used: {error}") from error
     models = _known_models()
     name = source.split("@")[0].split("/")[-1]
     key = "generated" if source.startswith("generated://") else _without_variant(name)

@@ -6,14 +6,15 @@ start whether the trainer's numbers are those of the model.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.config_file import find_faulty_dtype, is_number, read_config
 from rstar2_train.capacity.model_defaults import EXPERTS, with_defaults
+from rstar2_train.capacity.rope_fields import find_length_faults, find_rope_faults
 
 KINDS = frozenset({"full_attention", "sliding_attention", "attention"})
 """Kinds of layers whose sequences can be packed, by their name in `layer_types`."""
@@ -29,10 +30,16 @@ _CAPPED = ("gemma2", "gemma3_text")
 """Measured model types with a cap of the logits: the classes of the others do not read the field."""
 _OUTPUT = re.compile(r"logits?_(scal|mult|soft|cap)|lm_head_(scal|mult)|logit_cap")
 """Names of fields that change the logits."""
+_QUANTISED = ("compression_config", "quantization_config")
+"""Fields of quantised weights."""
+_EXPERT = re.compile(r"expert|router|(^|_)moe(_|$)")
+"""Names of fields of mixtures of experts."""
+_ROUTER_FIELDS = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
+"""Those that dense families have too."""
+_NOISE = re.compile(r"dropout|_pdrop$|layerdrop|jitter_noise")
+"""Names of fields of noise in training."""
 _CAUSAL: Mapping[str, bool] = {"is_causal": True, "use_bidirectional_attention": False}
 """Fields that make attention causal, and their values."""
-_BATCH_ROPE = ("dynamic", "longrope")
-"""Rotary embeddings whose frequencies depend on the longest sequence of a batch, above the trained length."""
 
 
 PROVEN = frozenset(
@@ -48,6 +55,19 @@ PROVEN = frozenset(
 
 MIXTURES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 """Model types whose mixtures of experts are trained, with a replay of the experts that the engines chose."""
+
+
+_CLASS_NAMES = {
+    **{"cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5", "exaone4": "Exaone4", "gemma": "Gemma"},
+    **{"gemma2": "Gemma2", "gemma3_text": "Gemma3", "glm4": "Glm4", "gpt_neox": "GPTNeoX", "granite": "Granite"},
+    **{"granitemoe": "GraniteMoe", "granitemoehybrid": "GraniteMoeHybrid", "helium": "Helium", "llama": "Llama"},
+    **{"hyperclovax": "HyperCLOVAX", "ministral": "Ministral", "mistral": "Mistral", "mixtral": "Mixtral"},
+    **{"olmo": "Olmo", "olmo2": "Olmo2", "olmo3": "Olmo3", "olmoe": "Olmoe", "phi": "Phi", "phi3": "Phi3"},
+    **{"qwen2": "Qwen2", "qwen2_moe": "Qwen2Moe", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "seed_oss": "SeedOss"},
+    **{"arcee": "Arcee", "smollm3": "SmolLM3", "starcoder2": "Starcoder2"},
+}
+CAUSAL_CLASSES = {kind: f"{name}ForCausalLM" for kind, name in _CLASS_NAMES.items()}
+"""The class of a causal language model of each proven model type. A test compares them with transformers."""
 
 
 REFUSED: Mapping[str, str] = {
@@ -79,8 +99,34 @@ class UnsupportedModel(ValueError):
 
 
 def is_proven(folder: Path) -> bool:
-    """Return whether a test proves the model type of a folder's config.json."""
-    return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type") in PROVEN
+    """Return whether a test proves the model type of a folder's config.json. Raises InvalidConfig."""
+    return read_config(folder).get("model_type") in PROVEN
+
+
+def expert_fields(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields by which a model has experts; those of their number first.
+
+    Any name that speaks of experts counts: families name the number of experts in many ways.
+    """
+    counts = [name for name in EXPERTS if config.get(name)]
+    others = [name for name, value in config.items() if value and _EXPERT.search(name) and name not in _ROUTER_FIELDS]
+    if config.get("model_type") == "granitemoehybrid":  # the dense ones have the fields of the mixtures too
+        return counts
+    return list(dict.fromkeys([*counts, *others]))
+
+
+def find_notes(config: Mapping[str, Any]) -> list[str]:
+    """Return the fields of config.json that change the training of a model elsewhere, and that this trainer leaves out.
+
+    They change no log-probability: dropout, noise of routers, auxiliary losses. Custom code is not run.
+    """
+    names = [name for name, value in config.items() if is_number(value) and value and _NOISE.search(name)]
+    notes = [f"{', '.join(names)}: dropout and noise are off in all stages"] if names else []
+    if config.get("output_router_logits"):
+        notes.append("output_router_logits: the auxiliary loss of the routers is not computed")
+    if config.get("auto_map") and config.get("model_type") in PROVEN:
+        notes.append("auto_map: custom code is not run; the classes of transformers and vLLM are used")
+    return notes
 
 
 def expert_count(config: Mapping[str, Any]) -> int:
@@ -123,8 +169,23 @@ def find_obstacles(
     kind = config.get("model_type")
     if reason := REFUSED.get(str(kind)):
         yield f"model_type {kind!r}: {reason}"
-    if config.get("quantization_config"):
-        yield "quantization_config: quantised weights cannot be trained; use the folder of the unquantised model"
+    for name in _QUANTISED:
+        if config.get(name):
+            yield f"{name}: quantised weights cannot be trained; use the folder of the unquantised model"
+    if fault := find_faulty_dtype(config):
+        yield fault
+    if config.get("auto_map") and kind not in PROVEN:
+        yield (
+            f"auto_map: custom code is not run, and model_type {kind!r} is not measured: remove the field if the class "
+            "of transformers is the model, or use another model"
+        )
+    classes = config.get("architectures")
+    expected = CAUSAL_CLASSES.get(str(kind))
+    if classes and expected and classes != [expected]:
+        yield (
+            f"architectures: {', '.join(classes)}: the trainer uses the class of the model_type, and vLLM that of this "
+            f"field: set it to [{expected!r}], or use another model"
+        )
     if any(config.get(name) for name in ("vision_config", "audio_config", "text_config")):
         yield f"model_type {kind!r} is a model for images or audio: save its text model as a folder of its own"
     if adapter and kind not in ADAPTED:
@@ -134,11 +195,11 @@ def find_obstacles(
     for name, value in _CAUSAL.items():
         if config.get(name, value) not in (value, None):
             yield f"{name}: {config[name]}: each token would attend to later ones; only causal models are trained"
-    experts = next((name for name in EXPERTS if config.get(name)), None)
+    experts = expert_fields(config)
     if experts and kind not in MIXTURES:
         yield (
-            f"{experts}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: use "
-            "one of them, or a dense model"
+            f"{experts[0]}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: "
+            "use one of them, or a dense model"
         )
     if kind == "qwen2_moe" and config.get("use_sliding_window"):
         yield "use_sliding_window: the class has its windows only as masks, which packed sequences do not have"
@@ -149,24 +210,5 @@ def find_obstacles(
     others = sorted(set(config.get("layer_types") or ()) - KINDS)
     if packed and others:
         yield f"layer_types: layers of kind {', '.join(others)} cannot be packed: set spec.trainer.packing: false"
-    yield from _rope_obstacles(config, longest)
-
-
-def _rope_obstacles(config: Mapping[str, Any], longest: int) -> Iterator[str]:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    nested = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
-    kinds = {part.get("rope_type", part.get("type")) for part in nested}
-    for kind in _BATCH_ROPE:
-        if kind not in kinds:
-            continue
-        limits = [part.get("original_max_position_embeddings") for part in nested]
-        limits = [config.get("original_max_position_embeddings"), *limits]
-        if kind == "dynamic":
-            limits = [config.get("max_position_embeddings")]
-        limit = next((int(value) for value in limits if value), 0)
-        if not longest or longest > limit:
-            yield (
-                f"rope_type {kind}: beyond {limit:,} tokens its frequencies depend on the longest sequence of a batch, "
-                f"so a sequence would not have the same values in every batch; the job's longest sequence has "
-                f"{longest or 'an unknown number of'} tokens: lower maxResponseTokens, or use another rope_type (yarn)"
-            )
+    yield from find_rope_faults(config)
+    yield from find_length_faults(config, longest=longest, engines=False)

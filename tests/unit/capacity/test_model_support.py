@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from rstar2_train.capacity.model_support import (
+    CAUSAL_CLASSES,
+    PROVEN,
     OutputLayer,
     UnsupportedModel,
+    find_notes,
     find_obstacles,
     output_layer,
 )
+
+LONGROPE = {"rope_type": "longrope", "long_factor": [2.0], "short_factor": [1.0]}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,19 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
             "use_sliding_window: .* only as masks",
         ),
         ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
+        ({"compression_config": {"bits": 4}}, "compression_config: quantised weights cannot be trained"),
+        ({"model_type": "ernie4_5_moe", "moe_num_experts": 64}, "moe_num_experts: mixtures of experts"),
+        ({"model_type": "aria_text", "moe_topk": 2}, "moe_topk: mixtures of experts"),
+        ({"model_type": "llama", "n_expert": 8}, "n_expert: mixtures of experts"),
+        ({"router_hidden": 8}, "router_hidden: mixtures of experts"),
+        ({"dtype": "bf16"}, "dtype: 'bf16' is not supported: set it to .* float32, bfloat16, float16"),
+        ({"torch_dtype": "auto"}, "torch_dtype: 'auto' is not supported"),
+        ({"dtype": "float64"}, "dtype: 'float64' is not supported"),
+        ({"dtype": "float8_e4m3fn"}, "dtype: 'float8_e4m3fn' is not supported"),
+        ({"dtype": {"a": 1}}, "dtype: {'a': 1} is not supported"),
+        ({"auto_map": {"AutoModelForCausalLM": "m.X"}}, "auto_map: custom code is not run"),
+        ({"model_type": "llama", "architectures": ["MistralForCausalLM"]}, "architectures: MistralForCausalLM: the"),
+        ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "set it to .'LlamaForCausalLM'"),
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
         ({"is_causal": False}, "is_causal: False: each token would attend to later ones"),
@@ -62,7 +80,7 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention cannot be packed"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64}, "rope_type dynamic"),
         (
-            {"rope_parameters": {"rope_type": "longrope"}, "original_max_position_embeddings": 64},
+            {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
             "rope_type longrope: beyond 64 tokens .* has 100 tokens",
         ),
     ],
@@ -79,7 +97,7 @@ def test_find_obstacles_accepts_what_is_exact() -> None:
     assert not list(find_obstacles(windows, packed=True))
     hybrid = {"model_type": "new", "layer_types": ["linear_attention"]}
     assert not list(find_obstacles(hybrid, packed=False))
-    long = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 64}}
+    long = {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 64}}
     assert not list(find_obstacles(long, packed=True, longest=64))
     for kind, field in (
         ("olmoe", "num_experts"),
@@ -97,3 +115,28 @@ def test_find_obstacles_reads_missing_fields_from_the_class() -> None:
     """A Granite 4 without these fields is a mixture, with layers that cannot be packed."""
     obstacles = list(find_obstacles({"model_type": "granitemoehybrid", "num_hidden_layers": 2}, packed=True))
     assert [obstacle.partition(":")[0] for obstacle in obstacles] == ["num_local_experts", "layer_types"]
+
+
+@pytest.mark.parametrize(
+    ("config", "notes"),
+    [
+        ({"model_type": "llama", "attention_dropout": 0.0}, []),
+        ({"model_type": "llama", "attention_dropout": 0.1}, ["attention_dropout: dropout and noise are off"]),
+        ({"model_type": "phi", "resid_pdrop": 0.1, "embd_pdrop": 0.2}, ["resid_pdrop, embd_pdrop: dropout"]),
+        ({"model_type": "mixtral", "router_jitter_noise": 0.1}, ["router_jitter_noise: dropout and noise"]),
+        ({"model_type": "mixtral", "output_router_logits": True}, ["output_router_logits: the auxiliary loss"]),
+        ({"model_type": "phi3", "auto_map": {"AutoConfig": "c.Phi3Config"}}, ["auto_map: custom code is not run"]),
+    ],
+)
+def test_find_notes_names_what_is_left_out(config: dict[str, Any], notes: list[str]) -> None:
+    """Fields without an effect on log-probabilities are stated, not refused."""
+    assert not list(find_obstacles(config, packed=True, longest=64))
+    actual = find_notes(config)
+    assert len(actual) == len(notes) and all(text.startswith(note) for text, note in zip(actual, notes, strict=True))
+
+
+def test_causal_classes_are_those_of_transformers() -> None:
+    """vLLM chooses its class by `architectures`, transformers by the model type."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    assert {kind: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in PROVEN} == CAUSAL_CLASSES

@@ -1,0 +1,87 @@
+"""The reasons of a whole job against its model: the lengths of all its stages, and each reason once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.capacity.fit import model_obstacles
+
+LONGROPE = {
+    "model_type": "phi3",
+    "max_position_embeddings": 4096,
+    "original_max_position_embeddings": 128,
+    "rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
+}
+GRPO = {"name": "rl", "type": "GRPO", "grpo": {"data": "d", "maxPromptTokens": 40, "maxResponseTokens": 60}}
+SFT = {"name": "sft", "type": "SFT", "sft": {"data": "d", "maxTokens": 100}}
+
+
+def evaluate(tokens: int) -> dict[str, Any]:
+    """Return a stage that samples responses of this length."""
+    return {
+        "name": "eval",
+        "type": "Evaluate",
+        "evaluate": {"benchmarks": [{"name": "b", "data": "d"}], "sampling": {"maxResponseTokens": tokens}},
+    }
+
+
+def obstacles(folder: Path, config: dict[str, Any], stages: list[dict[str, Any]], **spec: Any) -> str:
+    (folder / "config.json").write_text(json.dumps(config))
+    fields = {
+        "model": {"source": str(folder), "assumeInstructionTuned": True},
+        "accelerator": {"vendor": "None"},
+        "trainer": {"gpusPerReplica": 0},
+        "grpo": {"maxPromptTokens": 40},
+        "stages": stages,
+        **spec,
+    }
+    job = AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": fields})
+    return "; ".join(model_obstacles(job, folder))
+
+
+VALIDATION = {"validation": {"data": "d", "sampling": {"maxResponseTokens": 2000}}}
+
+
+@pytest.mark.parametrize(
+    ("stages", "spec", "refused"),
+    [
+        ([GRPO], {}, False),
+        ([SFT], {}, False),
+        ([GRPO, evaluate(60)], {}, False),
+        ([GRPO, evaluate(2000)], {}, True),
+        ([SFT, evaluate(2000)], {}, True),
+        ([SFT], VALIDATION, True),
+        ([GRPO], VALIDATION, True),
+    ],
+)
+def test_longrope_is_judged_by_the_longest_sequence_of_the_job(
+    stages: list[dict[str, Any]], spec: dict[str, Any], refused: bool, tmp_path: Path
+) -> None:
+    """An engine that allows longer sequences has other frequencies for the short ones of training, too."""
+    text = obstacles(tmp_path, LONGROPE, stages, **spec)
+    assert ("rope_type longrope: an engine that allows more than 128 tokens" in text) is refused, text
+    assert refused or text == ""
+
+
+@pytest.mark.parametrize(("tokens", "refused"), [(64, False), (65, True)])
+def test_conversation_beyond_the_positions_is_refused(tokens: int, refused: bool, tmp_path: Path) -> None:
+    """No engine limits the sequences of SFT."""
+    stage = {**SFT, "sft": {"data": "d", "maxTokens": tokens}}
+    text = obstacles(tmp_path, {"model_type": "llama", "max_position_embeddings": 64}, [stage])
+    assert ("the model has 64 positions, spec.stages[0].sft.maxTokens is 65: set maxTokens to 64" in text) is refused
+
+
+def test_reason_of_trainer_and_engines_is_given_once(tmp_path: Path) -> None:
+    """Both refuse a field of the rotary embedding that only one of them reads."""
+    config = {"model_type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 2.0, "alpha": 1.0}}
+    assert obstacles(tmp_path, config, [GRPO]).count("alpha of the rotary embedding") == 1
+
+
+def test_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """`rstar2 plan` and `validate` give the reason, not a traceback."""
+    assert obstacles(tmp_path, {"layer_types": 3}, [GRPO]) == "layer_types: 3 is not a list of texts: correct it"
