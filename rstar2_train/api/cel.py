@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from rstar2_train.api import cel_objectives
 from rstar2_train.api.cel_rule import Rule, each_grpo
+from rstar2_train.api.job import ROLE_REASONS
 from rstar2_train.api.lora_rules import NO_OFFLOAD, TRANSPORT
 from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
@@ -24,7 +25,7 @@ from rstar2_train.api.roles import (
     SANDBOX_ANNOTATIONS,
     RuntimePatch,
 )
-from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
+from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, NEVER_MATCHES, OUTPUT_LIMITS
 from rstar2_train.api.sources import IN_BUCKET, LOCAL_FOLDER, NO_COLLECTIVE
 from rstar2_train.api.stages import GRPOSettings
 
@@ -212,6 +213,12 @@ ROLES = (
         rule="size(self.?onExitCodes.orValue([])) + size(self.?onReasons.orValue([]))"
         " + size(self.?onPodConditions.orValue([])) > 0",
         message="must set onExitCodes, onReasons or onPodConditions: without them the rule matches nothing",
+    ),
+    Rule(
+        at="spec.failurePolicy.rules[]",
+        rule=f"'trainer' in self.roles || self.?onReasons.orValue([]).all(reason, reason in {list(ROLE_REASONS)})",
+        message=NEVER_MATCHES,
+        field=".onReasons",
     ),
 )
 

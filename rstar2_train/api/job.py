@@ -50,6 +50,8 @@ Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
 FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost", "PodRejected"]
 """Outcome reasons, and the reasons of failures of pods."""
+ROLE_REASONS = ("OOMKilled", "Evicted", "Disrupted", "PodRejected")
+"""Reasons of failures of pods of other roles than the trainer's, which report no outcome."""
 PodCondition = Annotated[str, StringConstraints(pattern=LABEL_KEY, max_length=317)]
 """Type of a pod's condition."""
 
@@ -94,7 +96,8 @@ class FailureRule(ApiModel):
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16), SET] = []
     """Exit codes that match: of the orchestrator, or of a container of another role."""
     on_reasons: Annotated[list[FailureReason], Field(max_length=16), SET] = []
-    """Outcome reasons, or reasons of pods, that match."""
+    """Outcome reasons, or reasons of pods, that match. Pods of other roles than the trainer's have only OOMKilled,
+    Evicted, Disrupted and PodRejected."""
     on_pod_conditions: Annotated[list[PodCondition], Field(max_length=16), SET] = []
     """Conditions of a pod that match if they are True, such as DisruptionTarget."""
     action: Literal["FailJob", "RestartStage"]

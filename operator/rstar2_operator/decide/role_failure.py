@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from rstar2_operator import names
 from rstar2_operator.decide.containers import changed_at
 from rstar2_operator.decide.decision import ROLE_FAILED, Verdict
+from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.observed import Object, created_at, labels, own_statuses, seconds, true_conditions
 from rstar2_train.api.failure_policy import Failure, matching_rule
+
+DISRUPTED, DISRUPTION_TARGET = "Disrupted", "DisruptionTarget"
 
 
 def role_failure(facts: Facts) -> Verdict:
@@ -44,7 +47,12 @@ def _failures(pod: Object, since: float) -> Iterator[tuple[Failure, str]]:
                 code, reason = int(ended["exitCode"]), str(ended.get("reason", ""))
                 description = f"container {container.get('name', '')} exited with code {code} ({reason})"
                 yield Failure(exit_code=code, reasons=frozenset({reason}), role=role), description
-    if status.get("reason") and changed_at(pod) >= since:  # a failed pod stays until the garbage collection
-        yield Failure(reasons=frozenset({status["reason"]}), role=role), f"{status['reason']}: {status.get('message')}"
+    rejected = cause_of_rejection(pod)
+    if (status.get("reason") or rejected) and changed_at(pod) >= since:  # it stays until the garbage collection
+        reasons = {status.get("reason", ""), REJECTED} if rejected else {status["reason"]}
+        description = rejected or f"{status['reason']}: {status.get('message', '')}"
+        yield Failure(reasons=frozenset(reasons), role=role), description
     for kind in true_conditions(pod, since=since):
-        yield Failure(pod_conditions=frozenset({kind}), role=role), f"condition {kind} is True"
+        named = frozenset({DISRUPTED} if kind == DISRUPTION_TARGET else ())
+        failure = Failure(reasons=named, pod_conditions=frozenset({kind}), role=role)
+        yield failure, f"condition {kind} is True"

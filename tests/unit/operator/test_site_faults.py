@@ -95,7 +95,6 @@ def test_waits_end_though_clocks_differ() -> None:
     failed = at_first_stage("g")
     failed.finish_job("demo-g0-1", 137)
     final = failed.children["Job", "demo-g0-1"]["status"]["conditions"][0]
-    assert failed.reconcile().reason == "BackOff"
     final["lastTransitionTime"] = timestamp(failed.now + 10_800)
     assert failed.reconcile().reason == "Restarted"
 
@@ -285,3 +284,29 @@ def test_deadline_of_others_is_named(of: str, code: int) -> None:
     ended = pod["status"] if of == "Pod" else job["status"]["conditions"][0]
     ended |= {"reason": "DeadlineExceeded", "message": "active longer than specified"}
     assert f"DeadlineExceeded: {of}/demo-s0-1" in cluster.reconcile().message
+
+
+REJECTED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
+FAILED_INIT = {"name": "agent-init", "state": {"terminated": {"exitCode": 1}}}
+DRAINED = {"type": "DisruptionTarget", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("PodRejected", REJECTED),
+        ("PodRejected", {"phase": "Failed", "initContainerStatuses": [FAILED_INIT]}),
+        ("Disrupted", {"phase": "Running", "conditions": [DRAINED]}),
+    ],
+)
+def test_role_rule_has_the_reasons_of_the_api(reason: str, status: dict[str, Any]) -> None:
+    """A rule names reasons of the API, and not those of kubelets, for engines as for trainer pods."""
+    rule = {"roles": ["rollout"], "onReasons": [reason], "action": "FailJob"}
+    cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+    cluster.now += 50
+    changed = {"lastTransitionTime": timestamp(cluster.now)}
+    status = {**status, "conditions": [each | changed for each in status.get("conditions", ())]}
+    labels = {"rstar2.dev/job": "demo", "rstar2.dev/role": "rollout", "batch.kubernetes.io/job-name": ""}
+    metadata = {"name": "demo-rollout-x", "labels": labels, "creationTimestamp": timestamp(cluster.now)}
+    cluster.pods["demo-rollout-x"] = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status}
+    assert cluster.reconcile().reason == "RoleFailed"
