@@ -162,10 +162,11 @@ class Operator:
 
     def run_orchestrator(self, stage: str) -> None:
         """Let the pod "orchestrator" of the first attempt of a stage run, as the kubelet does."""
-        labels = self.api.objects["Job", f"{self.name}-{stage}-1"]["spec"]["template"]["metadata"]["labels"]
-        self.api.put(
-            {"kind": "Pod", "metadata": {"name": "orchestrator", "labels": labels}, "status": {"phase": "Running"}}
-        )
+        job = self.api.objects["Job", f"{self.name}-{stage}-1"]
+        owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"], "controller": True}
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        meta = {"name": "orchestrator", "labels": labels, "ownerReferences": [owner]}
+        self.api.put({"kind": "Pod", "metadata": meta, "status": {"phase": "Running"}})
 
     def delete(self, *finalizers: str) -> None:
         """Delete the job as a user would; `finalizers`: those that the API server adds for the kind of deletion."""

@@ -244,6 +244,9 @@ class SimulatedCluster(MemoryApi):
                     "namespace": NAMESPACE,
                     "uid": f"{name}-{index}",
                     "labels": pod_labels,
+                    "ownerReferences": [
+                        {"kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
+                    ],
                     "creationTimestamp": timestamp(self.now),
                 },
                 "spec": {"nodeName": f"node-{len(self.node_faults) + 1}"},

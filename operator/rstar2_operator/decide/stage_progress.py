@@ -8,11 +8,11 @@ from rstar2_operator import names
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
+    exit_code,
     held_exit_code,
     is_alive,
     is_of,
     is_true,
-    job_finished_at,
     labels,
     seconds,
 )
@@ -47,9 +47,17 @@ def last_attempt(stage: Stage, observed: ObservedJob) -> int:
     reports = observed.progress(), observed.outcome(stage.name)
     numbers = [*observed.attempts(stage.name), int(observed.stage_status(stage.name).get("attempts", 0))]
     numbers += [report.attempt for report in reports if report is not None and report.stage == stage.name]
-    pod_labels = (labels(pod) for pod in observed.pods)
-    numbers += [int(own[names.ATTEMPT_LABEL]) for own in pod_labels if own.get(names.STAGE_LABEL) == stage.name]
-    return max(numbers)
+    attempts = (attempt for pod in observed.pods if (attempt := attempt_of(pod)) is not None)
+    return max([*numbers, *(number for name, number in attempts if name == stage.name)])
+
+
+def attempt_of(pod: Object) -> tuple[str, int] | None:
+    """Return stage and attempt of a pod; None for a pod that no Job controls, such as a copy for debugging."""
+    own, owners = labels(pod), pod["metadata"].get("ownerReferences") or ()
+    stage, number = own.get(names.STAGE_LABEL), own.get(names.ATTEMPT_LABEL, "")
+    if stage is None or not number.isdecimal() or not any(owner.get("controller") for owner in owners):
+        return None
+    return stage, int(number)
 
 
 def running_attempts(observed: ObservedJob) -> list[tuple[str, int]]:
@@ -57,10 +65,8 @@ def running_attempts(observed: ObservedJob) -> list[tuple[str, int]]:
 
     Stages that the spec no longer has are included, as are pods of a deleted job of the same name.
     """
-    pod_labels = (labels(pod) for pod in observed.pods if is_alive(pod))
-    return sorted(
-        {(own[names.STAGE_LABEL], int(own[names.ATTEMPT_LABEL])) for own in pod_labels if names.STAGE_LABEL in own}
-    )
+    attempts = (attempt_of(pod) for pod in observed.pods if is_alive(pod))
+    return sorted({attempt for attempt in attempts if attempt is not None})
 
 
 def hung_at(stage: str, observed: ObservedJob) -> float | None:
@@ -84,8 +90,8 @@ def first_pod(job: Object, observed: ObservedJob) -> Object | None:
 def preparation(observed: ObservedJob) -> Preparation:
     """Return the state of the storage's preparation.
 
-    If the prepare Job was deleted, its outcome, the status or the Job of a stage shows whether it had completed. If an
-    injected container keeps its pod running, the exit of its own container counts.
+    If the prepare Job was deleted, its outcome, the status or the Job of a stage shows whether it had completed. The
+    exit of its own container counts, also if an injected one keeps the pod running, or fails.
     """
     prepare = observed.child("Job", names.prepare(observed.name))
     if prepare is None:
@@ -93,6 +99,11 @@ def preparation(observed: ObservedJob) -> Preparation:
         completed = outcome is not None and outcome.ended_well
         has_attempts = any(names.STAGE_LABEL in labels(job) for job in observed.of_kind("Job"))
         return "complete" if completed or has_attempts or is_true(observed.job, "StorageReady") else "missing"
-    if job_finished_at(prepare) is None:
-        return "complete" if held_exit_code(first_pod(prepare, observed)) == 0 else "running"
-    return "failed" if is_true(prepare, "Failed") else "complete"
+    if is_true(prepare, "Complete") or any(_has_succeeded(pod) for pod in observed.pods if is_of(pod, prepare)):
+        return "complete"
+    return "failed" if is_true(prepare, "Failed") else "running"
+
+
+def _has_succeeded(pod: Object) -> bool:
+    """Return whether the own container of a pod ended well, and the pod ended or is held by injected containers."""
+    return (held_exit_code(pod) if is_alive(pod) else exit_code(pod)) == 0

@@ -53,6 +53,23 @@ def test_exit_code_is_that_of_the_own_container() -> None:
     assert exit_code(pod) == 78
 
 
+@pytest.mark.parametrize("job_failed", [False, True])
+def test_preparation_succeeds_though_an_injected_container_fails(job_failed: bool) -> None:
+    """The exit code of a proxy fails the pod, and at last the Job; the storage is prepared."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    exit_own(cluster, "demo-prepare", 0)
+    status = cluster.pods["demo-prepare-0"]["status"]
+    status["phase"], status["containerStatuses"][0]["state"] = "Failed", {"terminated": {"exitCode": 1}}
+    if job_failed:
+        failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+        cluster.children["Job", "demo-prepare"]["status"] = {
+            "conditions": [{**failed, "lastTransitionTime": timestamp(cluster.now)}]
+        }
+    cluster.round()
+    assert cluster.running() == ["demo-g0-1"] and cluster.created_jobs == ["demo-prepare", "demo-g0-1"]
+
+
 def test_preparation_ends_with_its_own_container() -> None:
     """The first stage starts, and does not prepare again after the deletion of the prepare Job."""
     cluster = SimulatedCluster(manifest("g"))
