@@ -14,6 +14,7 @@ from rstar2_operator.decide.attempt import idle_since
 from rstar2_operator.decide.containers import OUT_OF_MEMORY, memory_limit
 from rstar2_operator.decide.decision import Decision, Verdict
 from rstar2_operator.decide.diagnostics import STUCK_SECONDS, Diagnosis
+from rstar2_operator.decide.disruption import cause_of_rejection
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import has_lost_quota, held_workload
@@ -47,6 +48,9 @@ def storage(facts: Facts) -> Verdict:
         failed = _failed_pods(facts.observed)
         return _preparing(facts, "Downloading model and datasets.", prepare=True, remove_pods=failed)
     if facts.preparation == "failed":
+        if cause := _rejected(facts.observed):
+            message = f"The preparation is retried: {cause}."
+            return _preparing(facts, message, stale_jobs=tuple(_prepare_jobs(facts.observed)))
         return fail(facts, *_failure(facts.observed))
     if facts.stage is None or stage_progress.running_attempts(facts.observed) or not _has_new_sources(facts):
         return None
@@ -148,8 +152,7 @@ def _failure(observed: ObservedJob) -> tuple[str, str]:
 
 def _cause_of_pods(observed: ObservedJob) -> str:
     """Return why the last failed pod of the preparation ended: its Job knows only that its retries are used up."""
-    pods = [pod for pod in observed.pods if labels(pod).get(names.ROLE_LABEL) == "prepare"]
-    for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
+    for pod in _pods(observed):
         if (status := pod.get("status") or {}).get("reason"):
             return f"{status['reason']}: Pod/{pod['metadata']['name']}: {str(status.get('message', '')).rstrip(' .')}"
         for container in own_statuses(pod):
@@ -162,6 +165,28 @@ def _cause_of_pods(observed: ObservedJob) -> str:
         if failed := failed_init_container(pod):
             return f"InitContainerFailed: Pod/{pod['metadata']['name']}: {failed}"
     return ""
+
+
+def _prepare_jobs(observed: ObservedJob) -> list[Object]:
+    """Return the Job of the preparation, unless it is being deleted."""
+    prepare = observed.child("Job", names.prepare(observed.name))
+    return [] if prepare is None or prepare["metadata"].get("deletionTimestamp") else [prepare]
+
+
+def _rejected(observed: ObservedJob) -> str:
+    """Return the kubelet's words if the last pod of the preparation failed before its container started; else empty.
+
+    Such a failure is one of the node, or of an injected container, as for an attempt.
+    """
+    pods = _pods(observed)
+    cause = cause_of_rejection(pods[0]) if pods else ""
+    return f"Pod/{pods[0]['metadata']['name']}: {cause}" if cause else ""
+
+
+def _pods(observed: ObservedJob) -> list[Object]:
+    """Return the pods of the preparation, newest first."""
+    pods = [pod for pod in observed.pods if labels(pod).get(names.ROLE_LABEL) == "prepare"]
+    return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
 
 
 def _failed_pods(observed: ObservedJob) -> tuple[Object, ...]:

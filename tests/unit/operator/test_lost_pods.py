@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -308,3 +309,48 @@ async def test_status_that_cannot_be_written_starts_no_attempt(monkeypatch: pyte
     assert operator.names("Job") == ["demo-prepare"]
     monkeypatch.setattr(operator.api, "apply", apply)
     await operator.until(lambda: len(operator.names("Job")) == 2, seconds=60)
+
+
+@pytest.mark.parametrize("change", ["no owner", "no number", "a word"])
+def test_copy_of_a_pod_is_no_attempt(change: str) -> None:
+    """A copy for debugging has the labels of a pod, or part of them: the next attempt does not wait for it."""
+    cluster = at_first_stage("s")
+    copied = copy.deepcopy(cluster.pods["demo-s0-1-0"])
+    copied["metadata"] |= {"name": "debug", "uid": "debug"}
+    if change == "no owner":
+        del copied["metadata"]["ownerReferences"]
+    elif change == "no number":
+        del copied["metadata"]["labels"]["rstar2.dev/attempt"]
+    else:
+        copied["metadata"]["labels"]["rstar2.dev/attempt"] = "debug"
+    cluster.pods["debug"] = copied
+    cluster.finish_job("demo-s0-1", 1)
+    copied["status"]["phase"] = "Running"
+    cluster.now += 3600
+    cluster.round()
+    assert "demo-s0-2" in cluster.created_jobs
+    cluster.delete_job()
+    cluster.round()
+    cluster.pods = {"debug": copied}
+    cluster.round()
+    cluster.finish_job("demo-report", 0)
+    assert cluster.round(1).phase == "Deleting" and "debug" in cluster.job["status"]["message"]
+
+
+@pytest.mark.parametrize("cause", ["NodeAffinity", "init"])
+def test_preparation_whose_pods_are_rejected_is_repeated(cause: str) -> None:
+    """As for an attempt, a kubelet that rejects pods, or an injected init container, does not fail the job."""
+    cluster = SimulatedCluster(manifest("s"))
+    cluster.round()
+    cluster.finish_job("demo-prepare", 1)
+    status: dict[str, Any] = {"phase": "Failed"}
+    if cause == "init":
+        status["initContainerStatuses"] = [{"name": "vault", "state": {"terminated": {"exitCode": 1}}}]
+    else:
+        status |= {"reason": cause, "message": "Pod was rejected: Predicate NodeAffinity failed"}
+    cluster.pods["demo-prepare-0"]["status"] = status
+    decision = cluster.reconcile()
+    assert decision.phase == "Preparing" and "demo-prepare-0" in decision.message
+    cluster.terminate()
+    cluster.round()
+    assert cluster.running() == ["demo-prepare"] and cluster.created_jobs == ["demo-prepare"] * 2

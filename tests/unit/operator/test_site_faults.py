@@ -224,16 +224,19 @@ def test_remaining_time_is_that_of_the_running_attempt() -> None:
     assert cluster.running() == ["demo-s1-1"] and "estimatedRemainingSeconds" not in cluster.job["status"]
 
 
-def test_preparation_failure_names_an_init_container() -> None:
-    """An injected init container that fails ends each pod of the preparation before its own container starts."""
+def test_preparation_retry_names_an_init_container() -> None:
+    """An injected init container that fails ends each pod of the preparation before its own container starts.
+
+    The preparation is repeated, as an attempt would be.
+    """
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()
     cluster.finish_job("demo-prepare", 1)
     (pod,) = cluster.pods.values()
     ended = {"name": "istio-validation", "state": {"terminated": {"exitCode": 126, "reason": "Error"}}}
     pod["status"] |= {"initContainerStatuses": [ended], "containerStatuses": []}
-    decision = cluster.round()
-    assert decision.reason == "PrepareFailed"
+    decision = cluster.reconcile()
+    assert decision.reason == "Preparing"
     assert "Pod/demo-prepare-0: init container istio-validation exited with code 126 (Error)" in decision.message
 
 
@@ -252,13 +255,13 @@ def test_preparation_failure_has_the_cause_of_its_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "message"),
     [
         ({"reason": "Evicted", "message": "Usage of EmptyDir exceeds 20Gi. "}, "Evicted: Pod/demo-prepare-0: Usage of"),
         ({}, "OOMKilled: Pod/demo-prepare-0: container prepare reached its memory limit"),
     ],
 )
-def test_preparation_failure_has_the_words_of_the_kubelet(status: dict[str, str], words: str) -> None:
+def test_preparation_failure_has_the_words_of_the_kubelet(status: dict[str, str], message: str) -> None:
     """The exit code of a container that the kubelet killed shows neither the volume nor the limit."""
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()
@@ -268,9 +271,9 @@ def test_preparation_failure_has_the_words_of_the_kubelet(status: dict[str, str]
     pod["status"]["containerStatuses"] = [{"name": "prepare", "state": {"terminated": ended}}]
     cluster.round(1)
     prepared = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "StorageReady")
-    assert words in prepared["message"], "its Job retries"
+    assert message in prepared["message"], "its Job retries"
     cluster.finish_job("demo-prepare", 137)
-    assert words in cluster.round(1).message
+    assert message in cluster.round(1).message
 
 
 @pytest.mark.parametrize("of", ["Pod", "Job"])
