@@ -7,13 +7,14 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.decision import Ending
+from rstar2_operator.decide.decision import FINAL, Ending
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.observed import Object, ObservedJob, job_finished_at, labels
+from rstar2_operator.observed import Object, ObservedJob, is_true, job_finished_at, labels
 
-JUDGE_ROLES = frozenset({"redis", "judge", "executor"})
+ROLES_OF_ROLLOUTS = frozenset({"redis", "judge", "executor", "environment", "agent"})
+"""Roles that an edit of the job may remove, and that a running attempt uses."""
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service", "PodDisruptionBudget"})
 KEPT_ATTEMPTS = 3
 """Finished attempts per stage whose Job is kept, and with it the log as long as Kubernetes keeps the pods."""
@@ -24,12 +25,13 @@ def prunable(
 ) -> list[tuple[str, Object]]:
     """Return (kind, object) of the objects to delete. `bodies`, `ending`: of the decision.
 
-    A judge that the decision no longer needs, after an upgrade or an edit, stays for the attempt that started with it.
+    A judge, environment or agent that the decision no longer needs, after an upgrade or an edit, stays for the attempt
+    that started with it.
     """
     holds_pods = bool(running_pods(observed, except_roles=WITHOUT_QUOTA))
     desired = {(body["kind"], body["metadata"]["name"]) for body in bodies}
     samples = ("Deployment", names.rollout(observed.name)) in desired
-    kept = JUDGE_ROLES if samples and stage_progress.running_attempts(observed) else frozenset()
+    kept = ROLES_OF_ROLLOUTS if samples and stage_progress.running_attempts(observed) else frozenset()
     return [
         (kind, child)
         for (kind, name), child in observed.children.items()
@@ -40,7 +42,7 @@ def prunable(
             kind in PRUNED
             # Its deletion returns the quota; at the end of the job the condition Finished does.
             or (kind == "Workload" and not holds_pods and ending not in ("completed", "failed"))
-            or (kind == "Job" and _is_superseded(child, observed, now) and _is_recorded(child, observed))
+            or (kind == "Job" and _is_superseded(child, observed, now, ending) and _is_recorded(child, observed))
         )
     ]
 
@@ -66,7 +68,7 @@ def idle_workloads(observed: ObservedJob) -> list[tuple[str, Object]]:
     return [("Workload", body) for body in workloads if not body["metadata"].get("deletionTimestamp")]
 
 
-def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
+def _is_superseded(job: Object, observed: ObservedJob, now: float, ending: Ending | None) -> bool:
     """Return whether a Job that is not in the decision should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)
     if job_finished_at(job) is None:
@@ -75,8 +77,9 @@ def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
             return True
         due = stage_progress.hung_at(stage, observed)
         return due is not None and now >= due
-    if stage is None:
-        return False
+    if stage is None:  # the report about an end that an edit has taken back would be that of the next end
+        has_ended = ending is not None or any(is_true(observed.job, phase) for phase in FINAL)
+        return not has_ended and labels(job).get(names.ROLE_LABEL) == "report"
     attempts = sorted(observed.attempts(stage), reverse=True)
     return int(labels(job)[names.ATTEMPT_LABEL]) not in attempts[:KEPT_ATTEMPTS]
 

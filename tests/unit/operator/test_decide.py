@@ -809,3 +809,20 @@ def test_failure_policy_deleted_job_keeps_the_failure(code: int, phase: str) -> 
     assert "demo-s0-2" not in cluster.created_jobs
     cluster.now += 10
     assert ("demo-s0-2" in cluster.created_jobs or cluster.round().restarts.counted.number == 1) == (code == 1)
+
+
+def test_report_of_an_end_that_did_not_come_is_repeated() -> None:
+    """A raised deadline continues the job; the report about its later end is another one."""
+    cluster = at_first_stage("s", activeDeadlineSeconds=1000)
+    cluster.now += 1000
+    cluster.round()
+    cluster.terminate()
+    cluster.round()
+    cluster.job["spec"]["activeDeadlineSeconds"] = 100_000
+    cluster.finish_job("demo-report", 0)
+    cluster.round()
+    cluster.finish_stage("s0", 2)
+    cluster.round()
+    assert cluster.created_jobs.count("demo-report") == 2
+    (container,) = cluster.children["Job", "demo-report"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-2:] == ["--ending", "completed"]
