@@ -18,13 +18,15 @@ from rstar2_operator import names
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import additions_of, as_applied, replacement
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, labels
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, labels
 from rstar2_train.api.base import API_VERSION, KIND
 
 log = logging.getLogger(__name__)
 
 CREATE_ONLY = frozenset({"Job", "Secret", "Workload"})
 """Created once: Jobs and admitted Workloads are immutable, and a Secret's passwords must not change."""
+GRANTS = frozenset({"NetworkPolicy", "RoleBinding", "PodDisruptionBudget"})
+"""Kinds that permit or protect pods; those of a running attempt must stay as they are, whatever an edit asks for."""
 OWNERLESS = frozenset({"PersistentVolumeClaim"})
 """Kept when the job is deleted, unless spec.storage.reclaimPolicy is Delete."""
 
@@ -125,6 +127,19 @@ def keep_revision(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> li
             spec = {**live["spec"], "replicas": body["spec"]["replicas"]}
             result.append({**body, "metadata": meta, "spec": spec})
     return result
+
+
+def keep_grants(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
+    """Return the objects without changed GRANTS while a Job of the job has pods: an edit is for the next one. Pure."""
+    jobs = ("trainer", "prepare", "report")
+    holds = any(is_alive(pod) and labels(pod).get(names.ROLE_LABEL) in jobs for pod in observed.pods)
+    return [body for body in bodies if not (holds and body["kind"] in GRANTS and _is_changed(body, observed))]
+
+
+def _is_changed(body: dict[str, Any], observed: ObservedJob) -> bool:
+    """Return whether an object exists in another form."""
+    live = observed.child(body["kind"], body["metadata"]["name"])
+    return live is not None and annotations_of(live).get(names.HASH) != body["metadata"]["annotations"][names.HASH]
 
 
 def _is_other_revision(body: dict[str, Any], live: Object, observed: ObservedJob) -> bool:

@@ -24,6 +24,7 @@ from rstar2_operator.apply import (
     changed,
     delete,
     has_equal_pods,
+    keep_grants,
     keep_revision,
     must_wait,
     rejection,
@@ -235,6 +236,7 @@ class Reconciler:
         bodies = desired = self._desired.bodies(state.desired, observed.job, context, decision, has_secret=has_secret)
         if _is_running(decision, observed):
             bodies = keep_revision(bodies, observed)
+        bodies = keep_grants(bodies, observed)
         blocked, transient = state.status.rejected, list[Exception]()
         if decision.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
             bodies = [body for body in bodies if body["kind"] == "Job"]

@@ -44,8 +44,9 @@ def access(context: BuildContext) -> list[Manifest]:
 
 
 def _patched(context: BuildContext) -> list[str]:
-    """Return the ServiceAccounts that runtimePatches give to trainer pods."""
-    patches = (patch for patch in context.job.spec.runtime_patches if "trainer" in patch.roles)
+    """Return the ServiceAccounts that runtimePatches give to trainer, prepare and report pods."""
+    roles = {"trainer", "prepare", "report"}
+    patches = (patch for patch in context.job.spec.runtime_patches if roles & set(patch.roles))
     return sorted({patch.service_account_name for patch in patches if patch.service_account_name})
 
 

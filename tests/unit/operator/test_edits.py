@@ -1,0 +1,95 @@
+"""Edits of a job while pods of it run: the running ones keep what they use, and the next ones get the edit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
+
+AGENT = {"image": "registry/agent:1", "command": ["agent"]}
+ENVIRONMENT = {"name": "game", "image": "registry/game:1"}
+
+
+def patch(account: str, role: str = "trainer") -> list[dict[str, Any]]:
+    """Return runtimePatches that give the pods of a role a ServiceAccount."""
+    return [{"manager": "site", "roles": [role], "serviceAccountName": account}]
+
+
+def subjects(cluster: SimulatedCluster) -> list[str]:
+    """Return the accounts that may write progress and outcomes."""
+    return [each["name"] for each in cluster.children["RoleBinding", "demo-trainer"]["subjects"]]
+
+
+def policy(cluster: SimulatedCluster) -> Any:
+    """Return the NetworkPolicy of the trainer."""
+    return cluster.children["NetworkPolicy", "demo-trainer"]["spec"]
+
+
+def end_attempt(cluster: SimulatedCluster) -> None:
+    """Let the attempt fail, and the next one start."""
+    cluster.finish_job("demo-g0-1", 1)
+    cluster.now += 3600
+    cluster.round(4)
+    assert "demo-g0-2" in cluster.running()
+
+
+def test_edit_of_an_account_keeps_the_rights_of_running_pods() -> None:
+    """Without its rights an attempt, or the preparation, could not report its outcome."""
+    cluster = at_first_stage("g", runtimePatches=patch("first"))
+    cluster.job["spec"]["runtimePatches"] = patch("second")
+    cluster.round()
+    assert subjects(cluster) == ["demo-trainer", "first"]
+    end_attempt(cluster)
+    assert subjects(cluster) == ["demo-trainer", "second"]
+
+
+@pytest.mark.parametrize("role", ["trainer", "prepare", "report"])
+def test_account_of_each_job_has_the_rights(role: str) -> None:
+    """A patch of any role whose pods write to the ConfigMap is bound."""
+    cluster = SimulatedCluster(manifest("g", runtimePatches=patch("hub", role)))
+    cluster.round()
+    assert subjects(cluster) == ["demo-trainer", "hub"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"rollout": {"weightTransport": "Collective"}}, {"rollout": {"weightTransport": "Folder"}}),
+        ({"agent": AGENT}, {"agent": None}),
+    ],
+)
+def test_edit_of_the_network_is_for_the_next_attempt(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """A running attempt keeps the connections that it uses."""
+    cluster = at_first_stage("g", **before)
+    first = policy(cluster)
+    cluster.job["spec"] |= {key: value for key, value in after.items() if value}
+    for key in [key for key, value in after.items() if value is None]:
+        del cluster.job["spec"][key]
+    cluster.round()
+    assert policy(cluster) == first
+    end_attempt(cluster)
+    assert policy(cluster) != first
+
+
+@pytest.mark.parametrize(("field", "value"), [("agent", AGENT), ("environments", [ENVIRONMENT])])
+def test_edit_that_removes_a_role_is_for_the_next_attempt(field: str, value: Any) -> None:
+    """The rollouts of a running attempt still use the role."""
+    cluster = at_first_stage("g", **{field: value})
+    name = f"demo-{field.removesuffix('s')}"
+    del cluster.job["spec"][field]
+    cluster.round()
+    assert name in kinds(cluster, "Deployment")
+    end_attempt(cluster)
+    assert name not in kinds(cluster, "Deployment")
+
+
+def test_edit_of_replicas_keeps_the_budget_of_running_pods() -> None:
+    """With fewer pods in the budget than run, a drain would evict one of them."""
+    cluster = at_first_stage("g", trainer={"replicas": 4, "gpusPerReplica": 0, "disruptionPolicy": "Refuse"})
+    cluster.job["spec"]["trainer"]["replicas"] = 1
+    cluster.round()
+    assert cluster.children["PodDisruptionBudget", "demo-trainer"]["spec"]["minAvailable"] == 4
+    end_attempt(cluster)
+    assert cluster.children["PodDisruptionBudget", "demo-trainer"]["spec"]["minAvailable"] == 1
