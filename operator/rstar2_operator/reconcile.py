@@ -181,7 +181,7 @@ class Reconciler:
         objects = prunable_when_invalid(observed, now=now, ends=ends, evicted=evicted)
         objects += (("Pod", pod) for pod in lost)
         if not running:
-            objects += (each for each in idle_workloads(observed) if each not in objects)
+            objects += (workload for workload in idle_workloads(observed) if workload not in objects)
         return await self._delete(key, objects), running, lost_at
 
     def _state(self, key: Key, job: Object) -> ReconcileState:

@@ -194,7 +194,7 @@ def _of_workers(context: BuildContext, amounts: Manifest) -> Manifest:
     """Return `amounts` without devices. The default requests are those of spec.rollout.workers processes."""
     workers = context.job.spec.rollout.workers or 1
     requests = {"cpu": f"{500 * workers}m", "memory": f"{workers}Gi"}
-    own = {kind: {name: each[name] for name in OF_NODES if name in each} for kind, each in amounts.items()}
+    own = {kind: {name: given[name] for name in OF_NODES if name in given} for kind, given in amounts.items()}
     return merge({"requests": requests}, own)
 
 

@@ -125,8 +125,8 @@ def unready(pod: Object) -> tuple[float, str] | None:
     if injected := unready_injected(pod):
         text = f"injected container {', '.join(injected)} is not ready since {timestamp(since)}"
         return since + START_SECONDS, text
-    words = ready.get("message") or ready.get("reason") or ""
-    return since + START_SECONDS, f"its containers run, but it is not ready since {timestamp(since)}: {words}"
+    reported = ready.get("message") or ready.get("reason") or ""
+    return since + START_SECONDS, f"its containers run, but it is not ready since {timestamp(since)}: {reported}"
 
 
 def unready_injected(pod: Object) -> list[str]:

@@ -221,8 +221,8 @@ def _pod_problems(pod: Object, observed: ObservedJob, now: float) -> Iterator[Di
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
         if scheduled.get("reason") == UNSCHEDULABLE:
-            words = [str(scheduled.get("message", "")), _event_words(pod, observed)]
-            yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, "; ".join(filter(None, words)))
+            messages = [str(scheduled.get("message", "")), _event_words(pod, observed)]
+            yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, "; ".join(filter(None, messages)))
         return
     if (waits := waiting_container(pod, role)) is not None:
         reason, message, container = waits

@@ -124,7 +124,7 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     code = orchestrator_exit_code(stage, observed, number=number)
     disrupted = disruption.disruption(last, stage.name, number, observed)
     pressure, memory = disruption.eviction_by_pressure(last, observed), out_of_memory(last, observed)
-    words = pressure or memory or deadline_exceeded(last, observed)
+    cause_of_pods = pressure or memory or deadline_exceeded(last, observed)
     texts = (pressure, memory, disrupted)
     pods = Failure(
         reasons=frozenset(text.partition(":")[0] for text in texts if text) | _lost(bool(disrupted), code),
@@ -140,7 +140,7 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
     if rule is not None:
         cause = disrupted or cause
         if rule.action == "FailJob":
-            return NextStep("FailJob", reason=words or cause)
+            return NextStep("FailJob", reason=cause_of_pods or cause)
         counts, reason = rule.counts_towards_max, cause
     elif decision.action == "FailJob":
         return NextStep("FailJob", reason=cause)
@@ -156,7 +156,7 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
         # that crashes counts, because it may crash in every attempt.
         is_lost = decision.action == "Suspend" and not _has_crashed_worker(last, observed)
         counts, reason = not (is_lost and progressed), cause
-    reason = words or reason
+    reason = cause_of_pods or reason
     counted = facts.restarts.counted_at(job_finished_at(last) or 0.0, policy)
     if counts and counted >= policy.max_restarts:
         return NextStep("FailJob", reason=exhausted(reason, counted))

@@ -274,5 +274,5 @@ def _cause(workload: Object) -> str:
 
 def _check(check: Object) -> str:
     """Return the state of an admission check, and the words of its controller."""
-    words = str(check.get("message") or "").strip(" .")
-    return f"{check['name']} is {check['state']}" + (f" ({words})" if words else "")
+    message = str(check.get("message") or "").strip(" .")
+    return f"{check['name']} is {check['state']}" + (f" ({message})" if message else "")

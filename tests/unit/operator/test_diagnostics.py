@@ -39,21 +39,21 @@ def of_role(cluster: SimulatedCluster, role: str, *, lost_nodes: dict[str, float
 
 
 @pytest.mark.parametrize(
-    ("reason", "problem"),
+    ("reason", "text"),
     [
-        ("SignatureValidationFailed", "ImagePullBackOff: SignatureValidationFailed: words"),
-        ("RegistryUnavailable", "ImagePullBackOff: RegistryUnavailable: words"),
-        ("ErrImagePull", "ImagePullBackOff: words"),
-        ("PreStartHookError", "PodNotStarted: container engine waits: PreStartHookError: words"),
-        ("ReasonOfALaterKubelet", "PodNotStarted: container engine waits: ReasonOfALaterKubelet: words"),
+        ("SignatureValidationFailed", "ImagePullBackOff: SignatureValidationFailed: message"),
+        ("RegistryUnavailable", "ImagePullBackOff: RegistryUnavailable: message"),
+        ("ErrImagePull", "ImagePullBackOff: message"),
+        ("PreStartHookError", "PodNotStarted: container engine waits: PreStartHookError: message"),
+        ("ReasonOfALaterKubelet", "PodNotStarted: container engine waits: ReasonOfALaterKubelet: message"),
     ],
 )
-def test_waiting_container_has_the_words_of_the_kubelet(reason: str, problem: str) -> None:
+def test_waiting_container_has_the_words_of_the_kubelet(reason: str, text: str) -> None:
     """Each reason of a waiting container is a problem, known or not, except those of a usual start."""
     cluster = at_first_stage("g")
-    with_pod(cluster, "rollout", waiting("rollout", reason, "words"))
-    (found,) = of_role(cluster, "rollout")
-    assert problem in str(found)
+    with_pod(cluster, "rollout", waiting("rollout", reason, "message"))
+    (problem,) = of_role(cluster, "rollout")
+    assert text in str(problem)
     with_pod(cluster, "rollout", waiting("rollout", "ContainerCreating", ""))
     assert of_role(cluster, "rollout") == []
 
@@ -69,8 +69,8 @@ def test_crashing_container_is_named_in_the_command(container: str) -> None:
 def test_container_that_would_run_as_root_is_no_missing_secret() -> None:
     """The kubelet has one reason for several faults of a container's configuration: the message decides."""
     cluster = at_first_stage("g")
-    words = "container has runAsNonRoot and image will run as root"
-    with_pod(cluster, "agent", waiting("agent", "CreateContainerConfigError", words))
+    message = "container has runAsNonRoot and image will run as root"
+    with_pod(cluster, "agent", waiting("agent", "CreateContainerConfigError", message))
     text = str(of_role(cluster, "agent")[0])
     assert "USER" in text and "Secret" not in text
 
@@ -84,7 +84,7 @@ def test_executor_out_of_memory_names_a_field_that_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "problem"),
+    ("reason", "message", "text"),
     [
         ("FailedPrepareDynamicResources", "driver x not registered", "FailedPrepareDynamicResources: driver x"),
         ("NetworkNotReady", "cni config uninitialized", "NetworkNotReady: cni config uninitialized"),
@@ -92,7 +92,7 @@ def test_executor_out_of_memory_names_a_field_that_it_has() -> None:
         ("FailedScheduling", "0/3 nodes", "the kubelet reports no problem"),
     ],
 )
-def test_pending_pod_has_the_words_of_its_events(reason: str, message: str, problem: str) -> None:
+def test_pending_pod_has_the_words_of_its_events(reason: str, message: str, text: str) -> None:
     """A pod that does not start within a minute shows its newest Warning event, of any reason."""
     cluster = at_first_stage("g")
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(cluster.now)}
@@ -105,33 +105,34 @@ def test_pending_pod_has_the_words_of_its_events(reason: str, message: str, prob
     cluster.now += 90
     about = {"kind": "Pod", "name": "demo-rollout-x", "uid": "demo-rollout-x"}
     event = {"involvedObject": about, "reason": reason, "message": message, "lastTimestamp": timestamp(cluster.now)}
-    (found,) = diagnoses(replace(cluster.observed(), warnings=(event,)), now=cluster.now)
-    assert problem in str(found)
+    (problem,) = diagnoses(replace(cluster.observed(), warnings=(event,)), now=cluster.now)
+    assert text in str(problem)
 
 
 def test_missing_claim_template_is_named() -> None:
     """The scheduler knows only that a claim is missing; the event of its controller names the template."""
     cluster = at_first_stage("g")
-    words = 'waiting for dynamic resource controller to create the resourceclaim "a"'
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    message = 'waiting for dynamic resource controller to create the resourceclaim "a"'
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     with_pod(cluster, "rollout", {"phase": "Pending", "conditions": [condition]})["spec"] = {}
     about = {"kind": "Pod", "name": "demo-rollout-x", "uid": "demo-rollout-x"}
     event = {"involvedObject": about, "reason": "FailedResourceClaimCreation", "lastTimestamp": timestamp(cluster.now),
              "message": 'resourceclaimtemplate.resource.k8s.io "gpus" not found'}  # fmt: skip
-    (found,) = diagnoses(replace(cluster.observed(), warnings=(event,)), now=cluster.now)
-    assert words in str(found) and '"gpus" not found' in str(found) and "spec.accelerator.claimTemplates" in str(found)
+    (problem,) = diagnoses(replace(cluster.observed(), warnings=(event,)), now=cluster.now)
+    for part in (message, '"gpus" not found', "spec.accelerator.claimTemplates"):
+        assert part in str(problem)
 
 
 def test_scheduler_that_fails_is_reported() -> None:
-    """A scheduler that cannot bind a pod says so in a condition with a reason of its own."""
+    """A scheduler that cannot bind a pod sets a condition with a reason of its own."""
     cluster = at_first_stage("g")
     condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "binding volumes"}
     with_pod(cluster, "rollout", {"phase": "Pending", "conditions": [condition]})["spec"] = {}
     assert of_role(cluster, "rollout") == []
     assert next_overdue_at(cluster.observed(), now=cluster.now) == cluster.now + 60
     cluster.now += 61
-    (found,) = of_role(cluster, "rollout")
-    assert found.reason == "PodNotScheduled" and "SchedulerError: binding volumes" in found.message
+    (problem,) = of_role(cluster, "rollout")
+    assert problem.reason == "PodNotScheduled" and "SchedulerError: binding volumes" in problem.message
 
 
 def test_evicted_engine_is_reported_while_its_role_is_not_ready() -> None:
@@ -147,8 +148,8 @@ def test_evicted_engine_is_reported_while_its_role_is_not_ready() -> None:
     with_pod(cluster, "rollout", status)
     assert of_role(cluster, "rollout") == []
     cluster.children["Deployment", "demo-rollout"]["status"] = {"readyReplicas": 0}
-    (found,) = of_role(cluster, "rollout")
-    assert (found.reason, found.message) == ("PodFailed", "Evicted: Usage of EmptyDir exceeds")
+    (problem,) = of_role(cluster, "rollout")
+    assert (problem.reason, problem.message) == ("PodFailed", "Evicted: Usage of EmptyDir exceeds")
     cluster.now += 700
     assert of_role(cluster, "rollout") == []
 
@@ -157,9 +158,9 @@ NOT_READY = {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotRea
 
 
 @pytest.mark.parametrize(
-    ("ready", "seconds", "words"), [(True, 60, "gate x is missing"), (False, 1800, "container engine runs")]
+    ("ready", "seconds", "message"), [(True, 60, "gate x is missing"), (False, 1800, "container engine runs")]
 )
-def test_engine_that_is_never_ready_is_reported(ready: bool, seconds: int, words: str) -> None:
+def test_engine_that_is_never_ready_is_reported(ready: bool, seconds: int, message: str) -> None:
     """A readiness gate that stays, and a load that hangs: the first is known soon, a large model takes long."""
     cluster = at_first_stage("g")
     state = {"running": {"startedAt": timestamp(cluster.now)}}
@@ -169,8 +170,8 @@ def test_engine_that_is_never_ready_is_reported(ready: bool, seconds: int, words
     assert next_overdue_at(cluster.observed(), now=cluster.now) == cluster.now + seconds
     assert of_role(cluster, "rollout") == []
     cluster.now += seconds
-    (found,) = of_role(cluster, "rollout")
-    assert found.reason == "PodNotStarted" and words in found.message
+    (problem,) = of_role(cluster, "rollout")
+    assert problem.reason == "PodNotStarted" and message in problem.message
 
 
 def unschedulable(cluster: SimulatedCluster) -> dict[str, Any]:
@@ -195,10 +196,10 @@ def test_finalizer_of_an_ended_pod_hides_no_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "words"),
+    ("lost", "message"),
     [(None, "The node is unreachable"), ({}, "hangs: restart it"), ({"node-1": 0.0}, "out-of-service")],
 )
-def test_pod_that_does_not_terminate_blames_its_node(lost: dict[str, float] | None, words: str) -> None:
+def test_pod_that_does_not_terminate_blames_its_node(lost: dict[str, float] | None, message: str) -> None:
     """While a deleted pod runs, missing resources are expected. A node that reports is not unreachable."""
     cluster = at_first_stage("g")
     unschedulable(cluster)["spec"] = {}
@@ -207,4 +208,4 @@ def test_pod_that_does_not_terminate_blames_its_node(lost: dict[str, float] | No
     cluster.pods["demo-g0-1-old"] = pod
     cluster.now += 60
     assert of_role(cluster, "rollout", lost_nodes=lost) == []
-    assert words in str(of_role(cluster, "trainer", lost_nodes=lost)[-1])
+    assert message in str(of_role(cluster, "trainer", lost_nodes=lost)[-1])

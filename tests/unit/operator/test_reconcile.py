@@ -119,14 +119,14 @@ async def test_reconcile_retry_after_is_respected() -> None:
     assert operator.names("Job") == []
 
 
-@pytest.mark.parametrize("words", ['failed calling webhook "v"', 'admission webhook "v" denied the request: no'])
+@pytest.mark.parametrize("message", ['failed calling webhook "v"', 'admission webhook "v" denied the request: no'])
 @pytest.mark.parametrize("status", [500, 503])
-async def test_reconcile_error_of_webhook_is_reported(words: str, status: int) -> None:
+async def test_reconcile_error_of_webhook_is_reported(message: str, status: int) -> None:
     """An admission webhook that fails or denies may have status 500, but a person must correct it."""
     operator = Operator(manifest("g"))
-    operator.api.rejected_kinds["Job"] = api_error(status, "InternalError", words)
+    operator.api.rejected_kinds["Job"] = api_error(status, "InternalError", message)
     await operator.run()
-    assert words in operator.condition("Degraded")["message"]
+    assert message in operator.condition("Degraded")["message"]
 
 
 @pytest.mark.parametrize("error", [api_error(503, "X", "etcd is full"), TimeoutError()])
