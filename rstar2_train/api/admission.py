@@ -14,9 +14,10 @@ from typing import Any
 
 from rstar2_train.api.base import API_VERSION, COMPUTE, LABEL_KEY
 from rstar2_train.api.cel import with_lora
+from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, DTYPE, ENGINE_DTYPES, REFUSED
 from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.lora_layers import ATTENTION, LAYER, MLP
-from rstar2_train.api.lora_rules import ENGINE_ARGS, ONE_REPLICA
+from rstar2_train.api.lora_rules import ONE_REPLICA
 from rstar2_train.api.roles import (
     BUILTIN_TOOLS,
     GPU_RESOURCES,
@@ -25,7 +26,7 @@ from rstar2_train.api.roles import (
     RESERVED_DOMAINS,
     RESERVED_LABELS,
 )
-from rstar2_train.api.rules import MEMORY_LIMITS, RESERVED_ENGINE_ARGS
+from rstar2_train.api.rules import MEMORY_LIMITS
 
 TEMPLATE = Path(__file__).parents[2] / "helm" / "rstar2" / "templates" / "admission-policy.yaml"
 NAME = '{{ .Release.Namespace }}-{{ include "rstar2.operator" . }}'
@@ -252,13 +253,13 @@ TASKS = (
     ),
     AdmissionRule(
         "object.spec.rollout.?engineArgs.orValue({}).all(k,"
-        f" !k.replace('_', '-').matches('^-*({'|'.join(sorted(RESERVED_ENGINE_ARGS))})$'))",
-        "rollout.engineArgs: an argument is set by the operator and cannot be overridden",
+        f" k.replace('_', '-').matches('^-*({'|'.join(sorted(ALLOWED_ENGINE_ARGS))})$'))",
+        f"rollout.engineArgs: an argument is set by the operator, or {REFUSED}",
     ),
     AdmissionRule(
-        f"!({with_lora(['GRPO'], 'object.spec')}) || object.spec.rollout.?engineArgs.orValue({{}}).all(k,"
-        f" !k.replace('_', '-').contains('{ENGINE_ARGS}'))",
-        "rollout.engineArgs: an argument follows from lora and cannot be set",
+        "object.spec.rollout.?engineArgs.orValue({}).all(k, !k.matches('^-*dtype$') ||"
+        f" object.spec.rollout.engineArgs[k] in {_texts(ENGINE_DTYPES)})",
+        f"rollout.engineArgs: dtype {DTYPE}",
     ),
     AdmissionRule(
         f"variables.learning.all(s, {_LORA.format('s')}.?start.orValue('New') == 'New' || variables.learning.all(p,"

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rstar2_train.api.engine_args import plain
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import SFTStage
 
-ENGINE_ARGS = "lora"
-"""Part of the names of all vLLM arguments about adapters, which follow from the field `lora`."""
 TRANSPORT = (
     "must be Folder or Auto in a job with a GRPO stage with LoRA: such a stage sends its adapter alone, and its base "
     "never changes"
@@ -35,10 +34,7 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
         if rollout.weight_transport in ("Delta", "Collective"):
             yield Issue("spec.rollout.weightTransport", TRANSPORT, rollout.weight_transport)
         for name, value in rollout.engine_args.items():
-            plain = name.lstrip("-").replace("_", "-")
-            if ENGINE_ARGS in plain:
-                yield Issue(f"spec.rollout.engineArgs.{name}", "follows from lora and cannot be set")
-            elif plain == "data-parallel-size" and value != 1:
+            if plain(name) == "data-parallel-size" and value != 1:
                 yield Issue(f"spec.rollout.engineArgs.{name}", ONE_REPLICA)
     yield from _continued(job)
     default = SFTStage.model_fields["learning_rate"].default

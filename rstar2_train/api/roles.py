@@ -232,7 +232,8 @@ class RolloutSpec(ApiModel):
     resources: Resources = Resources()
     """Requests and limits per pod."""
     engine_args: Annotated[dict[str, AnyValue], Field(max_length=64)] = {}
-    """Further vLLM arguments by their long names without the dashes."""
+    """Further vLLM arguments by their long names without the dashes, such as max-model-len. Arguments that could change
+    the model, its probabilities or its sampling are refused."""
     admission: AdmissionSpec = AdmissionSpec()
     """When the next trajectory may enter an engine (paper §3.2)."""
     workers: Annotated[int, Field(ge=1, le=64)] | None = None

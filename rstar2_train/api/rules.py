@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from rstar2_train.api.base import ApiModel, ListType, amount
+from rstar2_train.api.engine_args import engine_args
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import ROLE_REASONS, AgenticRLJob
 from rstar2_train.api.lora_rules import lora
@@ -37,13 +38,6 @@ NEVER_MATCHES = (
     f"never matches: pods of the roles have only {', '.join(ROLE_REASONS)}; for the outcome of an attempt, or a lost "
     "pod of it, use the role trainer"
 )
-RESERVED_ENGINE_ARGS = frozenset(
-    {
-        *("model", "served-model-name", "host", "port", "uds", "root-path", "api-key", "middleware"),
-        *("tensor-parallel-size", "worker-extension-cls", "enable-scale-out", "logprobs-mode"),
-    }
-)
-"""vLLM arguments that the engine's launcher sets itself."""
 
 
 def _repeated_entries(job: AgenticRLJob) -> Iterator[Issue]:
@@ -229,13 +223,6 @@ def _storage(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"spec.storage.{to_camel(name)}", message, getattr(storage, name), warning=True)
 
 
-def _engine_args(job: AgenticRLJob) -> Iterator[Issue]:
-    for name in job.spec.rollout.engine_args:
-        plain = name.lstrip("-").replace("_", "-")
-        if plain in RESERVED_ENGINE_ARGS:
-            yield Issue(f"spec.rollout.engineArgs.{name}", "is set by the operator and cannot be overridden")
-
-
 def _judge(job: AgenticRLJob) -> Iterator[Issue]:
     limits = job.spec.judge.limits
     for name, value, (low, high) in (
@@ -379,7 +366,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _accelerator,
     _without_requests,
     _storage,
-    _engine_args,
+    engine_args,
     _judge,
     _tools,
     _mcp_servers,

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, SERVING_ENGINE_ARGS, plain
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_source
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
-from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
 from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence
 from rstar2_train.capacity.memory import ENGINE_SHARE
@@ -118,10 +118,9 @@ def engine_command(
         if sleep_mode:
             args["enable-sleep-mode"] = True
     for name, value in rollout.engine_args.items():
-        key = name.lstrip("-").replace("_", "-")
-        if key in RESERVED_ENGINE_ARGS:
-            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system: remove it")
-        args[key] = value
+        if plain(name) not in ALLOWED_ENGINE_ARGS and plain(name) not in SERVING_ENGINE_ARGS:
+            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system, or not allowed: remove it")
+        args[plain(name)] = value
     argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
         argv += _flag(key, value)

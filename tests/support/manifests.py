@@ -235,7 +235,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec",
         copy.deepcopy(GOOD["spec"]) | {"trainer": {"lora": {}}, "rollout": {"engineArgs": {"max_loras": 4}}},
-        "spec.rollout.engineArgs.max_loras: follows from lora",
+        "spec.rollout.engineArgs.max_loras: could change the model",
         None,
     ),
     (
@@ -597,6 +597,28 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.trainer.resources.requests.cpu",
     ),
     ("spec.rollout.engineArgs", {"host": "0.0.0.0"}, "is set by the operator", None),
+    *(
+        ("spec.rollout.engineArgs", {name: value}, f"spec.rollout.engineArgs.{name}: could change the model", None)
+        for name, value in {
+            "hf-overrides": {"head_dtype": "bfloat16"},
+            "--load_format": "dummy",
+            "tokenizer": "other",
+            "generation-config": "auto",
+            "override-generation-config": {"top_k": 5},
+            "logits-processors": ["a.b"],
+            "quantization": "fp8",
+            "kv_cache_dtype": "fp8",
+            "disable-sliding-window": True,
+            "config-format": "mistral",
+            "hf-config-path": "other",
+            "revision": "main",
+            "runner": "pooling",
+            "speculative-config": {},
+            "quant": "fp8",
+            "nonsense": 1,
+        }.items()
+    ),
+    ("spec.rollout.engineArgs", {"dtype": "auto"}, "dtype is 'auto': must be float32, bfloat16 or float16", None),
     ("spec.rollout.engineArgs", {"dtype": "x" * 5000}, "at most 4096 characters", "may not be more than 4096"),
     ("metadata.name", "tiny.one", "lower-case letters, digits and '-'", "metadata.name in body should match"),
     (

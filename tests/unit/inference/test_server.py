@@ -115,19 +115,19 @@ def test_engine_command_engine_args_override_defaults() -> None:
         "enforce-eager": False,
         "seed": None,
         "max_num_seqs": 9,
-        "x": ["a", 1],
-        "y": {"k": 2},
+        "cudagraph-capture-sizes": [1, 2],
+        "compilation_config": {"k": 2},
     }
     start = make(engineArgs=arguments)
     assert start.argv.count("--dtype") == 1 and value(start, "--dtype") == "bfloat16"
     assert "--no-enforce-eager" in start.argv and "--enforce-eager" not in start.argv
     assert "--seed" not in start.argv
     assert value(start, "--max-num-seqs") == "9"
-    assert start.argv[start.argv.index("--x") :][:3] == ["--x", "a", "1"]
-    assert json.loads(value(start, "--y")) == {"k": 2}
+    assert start.argv[start.argv.index("--cudagraph-capture-sizes") :][1:3] == ["1", "2"]
+    assert json.loads(value(start, "--compilation-config")) == {"k": 2}
 
 
-@pytest.mark.parametrize("name", ["host", "middleware", "--port", "api_key"])
+@pytest.mark.parametrize("name", ["host", "middleware", "--port", "api_key", "hf_overrides", "nonsense"])
 def test_engine_command_reserved_argument_raises(name: str) -> None:
     """engineArgs cannot change the address or the token check."""
     with pytest.raises(ValueError, match=rf"engineArgs: '{name}' is set by the system"):
