@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import Any
 
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_http import SHORT_SECONDS, EngineHttp
+from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
@@ -63,6 +65,8 @@ class EngineClient(EngineHttp):
         self._part_tokens = part_tokens
         self._has_adapters = has_adapters
         self._token = token
+        self._sampled, self._sampled_at = 0, 0.0
+        """Tokens that the engine had sampled in all, and the time at which they last changed."""
 
     @cached_property
     def _generate_route(self) -> Route:
@@ -81,6 +85,7 @@ class EngineClient(EngineHttp):
     ) -> SampledTurn:
         """Sample a turn of at most `max_tokens` after `prompt_ids`, up to one of `stop_ids`.
 
+        The limit of time counts from the last token that the engine sampled for any request, as `load` last saw.
         `turn`: receives each part as it arrives. If it has tokens of a lost engine, only the rest is sampled.
         Raises EngineUnavailable when the engine cannot serve it now, EngineRejected when the request is invalid.
         """
@@ -105,9 +110,12 @@ class EngineClient(EngineHttp):
 
         body, seconds = encode_request(parameters, prompt_ids, turn.token_ids), 60 + max_tokens / 5
         try:
-            reply = await self.session.turns.send(self._generate_route, body, add, seconds=seconds)
+            reply = await self.session.turns.send(
+                self._generate_route, body, add, seconds=seconds, progress=lambda: self._sampled_at
+            )
         except TimeoutError as error:
-            raise EngineUnavailable(f"{self.url}{GENERATE} did not respond within {seconds:g} s") from error
+            message = f"{self.url}{GENERATE} did not respond, and sampled no token, within {seconds:g} s"
+            raise EngineUnavailable(message) from error
         except OSError as error:
             if turn.finish_reason is None:  # else the turn is complete, only the end of the reply is missing
                 raise EngineUnavailable(f"{self.url}{GENERATE}: {error or type(error).__name__}") from error
@@ -118,6 +126,13 @@ class EngineClient(EngineHttp):
             raise EngineUnavailable(f"{self.url} ended its reply in the middle of a turn")
         turn.check_routes(len(prompt_ids), url=self.url)
         return turn.whole()
+
+    async def load(self) -> EngineLoad | None:
+        """Return the engine's live figures; None if it does not report them. A busy engine is slow, not lost."""
+        load = await super().load()
+        if load is not None and load.tokens != self._sampled:
+            self._sampled, self._sampled_at = load.tokens, time.monotonic()
+        return load
 
     async def limits(self) -> EngineLimits:
         """Return the engine's capacity, from `/v1/models` and `/metrics`."""

@@ -105,7 +105,8 @@ class _Connection(asyncio.Protocol):
         self._retry_after: float | None = None
         self._seconds, self._since_data = 0.0, False
         self._counted_from = 0.0
-        """Start of `_seconds`: that of the request, or its last data."""
+        """Start of `_seconds`: that of the request, its last data, or what `_progress` returns."""
+        self._progress: Callable[[], float] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Fires at the end of `_seconds` or earlier. It stays set for later requests: a new one costs more."""
         self._timer_at = 0.0
@@ -125,6 +126,7 @@ class _Connection(asyncio.Protocol):
         *,
         seconds: float,
         since_data: bool,
+        progress: Callable[[], float] | None,
     ) -> Reply:
         """Send a request, in parts, and wait for the end of its reply; otherwise as `HttpConnections.send`.
 
@@ -135,7 +137,7 @@ class _Connection(asyncio.Protocol):
         self._is_complete = self.has_reply = False
         self._retry_after = None
         self._text.clear()
-        self._seconds, self._since_data = seconds, since_data
+        self._seconds, self._since_data, self._progress = seconds, since_data, progress
         self._counted_from = time.monotonic()
         self._set_timer()
         try:
@@ -235,6 +237,8 @@ class _Connection(asyncio.Protocol):
         self._timer = None
         if self._reply is None:  # the next request sets it
             return
+        if self._progress is not None:
+            self._counted_from = max(self._counted_from, self._progress())
         if time.monotonic() < self._counted_from + self._seconds:
             self._set_timer()
         elif self._since_data and self._has_accepted:
@@ -276,15 +280,18 @@ class HttpConnections:
         *,
         seconds: float,
         since_data: bool = False,
+        progress: Callable[[], float] | None = None,
         repeat: bool = True,
     ) -> Reply:
         """Send `body`; call `pass_on` with the data of a reply of status 200 as they arrive; return at its end.
 
-        `seconds`: limit of the time of the request, or with `since_data` of the time without data. `repeat`: send the
-        request again if a kept connection closes before the first byte of the reply, as when the server closed it while
-        the request was in flight; without it, the ends of idle connections are read first. Raises NotConnected before
-        the request is sent, TimeoutError, ReplyBroken, another OSError when the connection fails, and any error of
-        `pass_on`. An error or a cancellation closes the connection.
+        `seconds`: limit of the time of the request, or with `since_data` of the time without data. `progress`: the time
+        (`time.monotonic`) at which the server last made progress with any request: the limit counts from it. `repeat`:
+        send the request again if a kept connection closes before the first byte of the reply, as when the server closed
+        it while the request was in flight; without it, the ends of idle connections are read first.
+
+        Raises NotConnected before the request is sent, TimeoutError, ReplyBroken, another OSError when the connection
+        fails, and any error of `pass_on`. An error or a cancellation closes the connection.
         """
         head = b"%b%d\r\n\r\n" % (route.head, len(body))
         request = [head + body] if len(body) <= MOST_COPIED_BYTES else [head, body]
@@ -296,7 +303,9 @@ class HttpConnections:
             kept = _newest(idle)
             connection = kept or await _open(route, seconds=min(seconds, self._connect_seconds))
             try:
-                reply = await connection.exchange(request, pass_on, seconds=seconds, since_data=since_data)
+                reply = await connection.exchange(
+                    request, pass_on, seconds=seconds, since_data=since_data, progress=progress
+                )
             except ConnectionError:
                 if kept is None or kept.has_reply or not repeat:
                     raise

@@ -256,8 +256,12 @@ async def test_generator_cancelled_with_its_engine_lost_ends() -> None:
 
 
 async def test_client_load_reads_the_metrics() -> None:
-    """The live figures are summed over the engine's labels; a server without them reports none."""
-    texts = ["", METRICS]
+    """The live figures are summed over the engine's labels; a server without them reports none.
+
+    The limit of a turn counts from the last new token.
+    """
+    tokens = "vllm:generation_tokens_total{} 5\n"
+    texts = ["", METRICS + tokens, METRICS + tokens, METRICS]
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(text=texts[-1])
@@ -270,6 +274,13 @@ async def test_client_load_reads_the_metrics() -> None:
     async with EngineSession() as session:
         client = EngineClient(f"http://127.0.0.1:{runner.addresses[0][1]}", token="", session=session)
         assert await client.load() == EngineLoad(kv_usage=0.625, running=7, waiting=2, preemptions=13)
+        assert client._sampled_at == 0
+        texts.pop()
+        assert await client.load() == EngineLoad(kv_usage=0.625, running=7, waiting=2, preemptions=13, tokens=5)
+        sampled_at = client._sampled_at
+        texts.pop()
+        await client.load()
+        assert client._sampled_at == sampled_at > 0
         texts.pop()
         assert await client.load() is None
     await runner.cleanup()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -300,6 +301,22 @@ async def test_post_time_without_data_is_counted_from_the_last_data() -> None:
     async with connected(write) as client:
         assert await client.post(seconds=2, since_data=True) == Reply(200)
         assert client.data == b"abcde"
+
+
+async def test_post_limit_counts_from_the_progress_of_the_server() -> None:
+    """A server that is busy with other requests is slow, not lost; it is lost when its progress ends."""
+    now, until = time.monotonic, time.monotonic() + 1
+
+    async def answer_late(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.6)
+        writer.write(WHOLE)
+
+    async with connected(answer_late, hang) as client:
+        send = client.connections.send
+        assert await send(client.server.route, BODY, client._add, seconds=0.2, progress=now) == Reply(200)
+        with pytest.raises(TimeoutError):
+            await send(client.server.route, BODY, client._add, seconds=0.2, progress=lambda: min(now(), until))
+        assert now() > until
 
 
 async def test_post_silence_fails() -> None:
