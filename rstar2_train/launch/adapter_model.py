@@ -11,8 +11,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import safe_open
+
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.capacity.weight_files import companions
+from rstar2_train.capacity.weight_files import SINGLE, companions, weight_map
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.model_folder import ModelNotFound
 from rstar2_train.utils.files import file_sha256
@@ -92,7 +94,7 @@ def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable
         files = [folder / CONFIG, folder / TENSORS, *companions(model_dir)]
         parts = [identity.base or folder_digest(model_dir), *((path.name, file_sha256(path)) for path in files)]
         target = (jobs / CACHE / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]).resolve()
-        if not (target / "config.json").is_file():
+        if not _is_whole(target):
             notify(f"Merging {folder} with {model_dir} into {target} ...")
             merge_into(folder, model_dir, target)
         elif base is not None:
@@ -100,3 +102,15 @@ def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable
     except ShardFileInvalid as error:
         raise PreflightError(str(error)) from error
     return target
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a merged model has all its files, and none is shorter than its header states."""
+    try:
+        files = {folder / name for name in (weight_map(folder) or {"": SINGLE}).values()}
+        for file in files:
+            with safe_open(file, framework="numpy"):
+                pass
+    except Exception:  # safetensors has errors of its own
+        return False
+    return (folder / "config.json").is_file()

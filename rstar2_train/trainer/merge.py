@@ -7,19 +7,27 @@ of a stage. One file of weights is in memory at a time.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
-from safetensors import safe_open
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import copy_companions, tensor_files
-from rstar2_train.weights.adapter_check import check_base, find_difference, inspect_adapter
+from rstar2_train.weights.adapter_check import LayerShapes, check_base, find_difference, inspect_adapter
 from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
+
+_NUMBERED = re.compile(r"\.\d+\.")
+"""In the names of the layers of a transformer; neither embedding nor output layer have a number."""
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def merge(adapter: Path, base: Path, target: Path) -> None:
@@ -31,26 +39,24 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         target: the folder to create.
 
     Raises:
-        ShardFileInvalid: if the adapter cannot be read, is of another kind, or does not fit the base.
-        FileNotFoundError: if the base has no safetensors.
+        ShardFileInvalid: if adapter or base cannot be read, the adapter is of another kind or does not fit the base,
+            or the base cannot store the sum.
         StageFailed: StorageFull.
     """
-    form, files = inspect_adapter(adapter), tensor_files(base)
-    names: dict[Path, list[str]] = {}
-    for name, path in files.items():
-        names.setdefault(path, []).append(name)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in names:
-        with safe_open(path, framework="pt") as file:
-            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in names[path]}
-    if json.loads((base / "config.json").read_text(encoding="utf-8")).get("quantization_config"):
+    form = inspect_adapter(adapter)
+    names, shapes = _read_base(base)
+    config = _read_config(base)
+    if config.get("quantization_config"):
         raise ShardFileInvalid(
             f"{base} has quantised weights: merge {adapter} with the folder of the unquantised model"
         )
-    if difference := find_difference(form.layers, shapes):
+    if difference := find_difference(form.layers, shapes, modules=form.identity.modules):
         raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
+    _check_output(adapter, form.layers, base)
     check_base(adapter, form.identity, base)
     factors = load_file(adapter / TENSORS)
+    if broken := sorted(name for name, factor in factors.items() if not factor.isfinite().all()):
+        raise ShardFileInvalid(f"{adapter / TENSORS}: {broken[0]} has values that are not finite: its training failed")
     with checkpoint.write_folder(target, durable=True) as folder:
         copy_companions(base, folder)
         if (base / INDEX).exists():
@@ -62,7 +68,68 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
                     weight, layer = file.get_tensor(name), name.removesuffix(".weight")
                     if layer in form.layers and name != layer:
                         a, b = (factors[tensor_name(layer, matrix)].float() for matrix in ("lora_A", "lora_B"))
-                        total = merged(weight, low_rank(a, b, scale=form.identity.scale))
-                        weight = total.to(weight.dtype)
+                        weight = _sum(weight, low_rank(a, b, scale=form.identity.scale), place=f"{path}: {name}")
                     whole[name] = weight
             save_file(whole, folder / path.name, metadata={"format": "pt"})
+
+
+def _read_base(base: Path) -> tuple[dict[Path, list[str]], dict[str, tuple[int, ...]]]:
+    """Return the tensors of each weight file of a base, and the shape of each tensor.
+
+    Raises ShardFileInvalid for a damaged file, and unless index and files have the same tensors.
+    """
+    names: dict[Path, list[str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    try:
+        for name, path in tensor_files(base).items():
+            names.setdefault(path, []).append(name)
+        for path, indexed in names.items():
+            with safe_open(path, framework="pt") as file:
+                if differing := sorted(set(file.keys()) ^ set(indexed)):
+                    raise ShardFileInvalid(
+                        f"{path}: only one of this file and {INDEX} has {differing[0]!r}: download the folder again"
+                    )
+                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in indexed}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ShardFileInvalid(f"the weights of {base} cannot be read: {error}: download the folder again") from error
+    return names, shapes
+
+
+def _read_config(base: Path) -> dict[str, Any]:
+    """Return the config.json of a base. Raises ShardFileInvalid."""
+    file = base / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ShardFileInvalid(f"{file} cannot be read: {error}: download the folder again") from error
+    if not isinstance(config, dict):
+        raise ShardFileInvalid(f"{file} must be a JSON object: download the folder again")
+    return config
+
+
+def _check_output(adapter: Path, layers: LayerShapes, base: Path) -> None:
+    """Raise ShardFileInvalid if an adapter changes an output layer that is the base's embedding too."""
+    outside = [layer for layer in sorted(layers) if not _NUMBERED.search(layer)]
+    if not outside:
+        return
+    from transformers import AutoConfig
+
+    try:
+        is_tied = AutoConfig.from_pretrained(base, local_files_only=True).tie_word_embeddings
+    except (OSError, ValueError, AttributeError, KeyError) as error:
+        raise ShardFileInvalid(f"{base}: whether its output layer is tied cannot be read: {error}") from error
+    if is_tied:
+        raise ShardFileInvalid(
+            f"{adapter} changes {outside[0]}, which is tied to the embedding of {base} (tie_word_embeddings): the "
+            "merged model would have another embedding too; train the adapter without this target"
+        )
+
+
+def _sum(weight: Tensor, product: Tensor, *, place: str) -> Tensor:
+    """Return a stored weight plus a product, in its dtype. Raises ShardFileInvalid if this dtype cannot hold it."""
+    if weight.dtype not in _DTYPES:
+        raise ShardFileInvalid(f"{place} has dtype {weight.dtype}: merge with the folder of the unquantised model")
+    total = merged(weight, product).to(weight.dtype)
+    if not total.isfinite().all():
+        raise ShardFileInvalid(f"{place} has values that {weight.dtype} cannot hold: convert the base to bfloat16")
+    return total

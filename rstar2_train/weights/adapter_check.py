@@ -9,6 +9,8 @@ model without an error. Pure, except for the reads; without torch.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,16 +35,24 @@ from rstar2_train.weights.version_store import read_manifest
 
 LayerShapes = dict[str, tuple[int, int]]
 """Rows and columns of the weight of each layer, by the layer's name in the model."""
-_FIXED = {"peft_type": "LORA", "bias": "none"}
-_INITIALIZATIONS = (None, True, False, "gaussian")
-"""Values of init_lora_weights that leave the base as it is."""
-_FLOATS = ("F32", "BF16", "F16")
-_UNUSED = (
-    *("use_dora", "use_rslora", "lora_bias", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern"),
-    *("layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens", "use_qalora"),
-    *("use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config"),
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "task_type": (None, "CAUSAL_LM"),
+    # Other initialisations change the base.
+    "init_lora_weights": (None, True, False, "gaussian"),
+}
+"""Field of peft's config -> its values with the meaning of plain LoRA."""
+_READ = ("r", "lora_alpha", "target_modules")
+_WITHOUT_EFFECT = (
+    *(BASE_FIELD, "revision", "auto_mapping", "inference_mode", "lora_dropout", "megatron_core", "peft_version"),
+    "qalora_group_size",
 )
-"""Fields of peft's config that change the meaning of the tensors, and that no adapter of this project sets."""
+"""Fields of peft's config that do not change a forward pass of a trained adapter. Any other one must be unset."""
+_UNSET = (None, False, [], {})
+_FLOATS = ("F32", "BF16", "F16")
+_TENSOR = re.compile(re.escape(PREFIX) + r"(.+)\.(lora_[AB])\.weight")
+_WHOLE_COPIES = re.compile(r"\.base_layer\.|\.modules_to_save\.|lora_embedding_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,22 +129,29 @@ def inspect_adapter(folder: Path) -> StoredAdapter:
     """
     config = _read_config(folder / CONFIG)
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+    if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not math.isfinite(alpha):
         raise ShardFileInvalid(f"{folder / CONFIG} has r {rank!r} and lora_alpha {alpha!r}, which are no scale")
     modules = _modules(folder / CONFIG, config)
+    if not (folder / TENSORS).exists() and (folder / "adapter_model.bin").exists():
+        raise ShardFileInvalid(
+            f"{folder} has adapter_model.bin and no {TENSORS}: save the adapter again with "
+            "PeftModel.save_pretrained(FOLDER, safe_serialization=True)"
+        )
     layers = _layers(folder / TENSORS, rank=rank, modules=modules, dtypes=_FLOATS)
+    if unused := sorted(module for module in modules if not any(_is_target(layer, [module]) for layer in layers)):
+        raise ShardFileInvalid(
+            f"{folder / TENSORS} has no tensors of the target {unused[0]!r} of {CONFIG}: copy the adapter again, or "
+            "remove the target if the model does not have it"
+        )
     identity = AdapterIdentity(base=find_base(folder) or "", rank=rank, alpha=alpha, modules=tuple(modules))
-    if config.get("init_lora_weights") not in _INITIALIZATIONS:
-        value = config["init_lora_weights"]
-        raise ShardFileInvalid(f"{folder / CONFIG} has init_lora_weights {value!r}, which changes the base")
     base = str(config.get(BASE_FIELD) or "")
     return StoredAdapter(identity=identity, base_folder=base, layers=layers)
 
 
-def find_difference(layers: LayerShapes, model: dict[str, tuple[int, ...]]) -> str:
-    """Return the first layer of an adapter that a model does not have; empty if it has all.
+def find_difference(layers: LayerShapes, model: dict[str, tuple[int, ...]], *, modules: Collection[str] = ()) -> str:
+    """Return the first layer that only one of an adapter and a model has; empty if both have the same.
 
-    `model`: shapes of all tensors of the model folder.
+    `model`: shapes of all tensors of the model folder. `modules`: targets of the adapter, of which it needs each layer.
     """
     for layer, shape in sorted(layers.items()):
         actual = model.get(f"{layer}.weight")
@@ -142,6 +159,9 @@ def find_difference(layers: LayerShapes, model: dict[str, tuple[int, ...]]) -> s
             return f"the adapter has layer {layer!r}, which the model does not have"
         if tuple(actual) != tuple(shape):
             return f"the adapter's layer {layer!r} has shape {tuple(shape)}, the model has {tuple(actual)}"
+    targets = (name.removesuffix(".weight") for name in sorted(model) if name.endswith(".weight"))
+    if missing := next((layer for layer in targets if layer not in layers and _is_target(layer, modules)), ""):
+        return f"the model has the target layer {missing!r}, which the adapter does not have: copy the adapter again"
     return ""
 
 
@@ -174,16 +194,19 @@ def _verify_config(path: Path, adapter: AdapterIdentity) -> None:
 def _read_config(path: Path) -> dict[str, Any]:
     """Return the content of a config. Raises ShardFileInvalid if a field gives the tensors another meaning."""
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        values = {name: config.get(name) for name in (*_FIXED, *_UNUSED)}
-    except (OSError, ValueError, AttributeError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ShardFileInvalid(f"{path} is not a config of peft: {error}") from error
+    if not isinstance(config, dict):
+        raise ShardFileInvalid(f"{path} is not a config of peft: it must be a JSON object")
     for name, expected in _FIXED.items():
-        if values[name] != expected:
-            raise ShardFileInvalid(f"{path} has {name} {values[name]!r}, only {expected!r} is supported")
-    for name in _UNUSED:
-        if values[name]:
-            raise ShardFileInvalid(f"{path} sets {name}, which is not supported")
+        if (value := config.get(name)) not in expected:
+            raise ShardFileInvalid(f"{path} has {name} {value!r}, supported: {expected}")
+    for name, value in config.items():
+        if name not in _FIXED and name not in (*_READ, *_WITHOUT_EFFECT) and value not in _UNSET:
+            raise ShardFileInvalid(
+                f"{path} sets {name}, which is not supported: merge the adapter with the program that trained it"
+            )
     return config
 
 
@@ -191,8 +214,29 @@ def _modules(path: Path, config: dict[str, Any]) -> set[str]:
     """Return the target modules of a config. Raises ShardFileInvalid for another form, such as a pattern."""
     modules = config.get("target_modules")
     if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
-        raise ShardFileInvalid(f"{path} is not a config of peft: target_modules must be a list of names")
+        raise ShardFileInvalid(
+            f"{path} has target_modules {modules!r}, which must be a list of names: write the names of the layers in "
+            "the place of a pattern"
+        )
     return set(modules)
+
+
+def _is_target(layer: str, modules: Collection[str]) -> bool:
+    """Return whether the name of a layer is, or ends with, one of the target modules, as peft selects them."""
+    return any(layer == module or layer.endswith(f".{module}") for module in modules)
+
+
+def _unknown_tensor(path: Path, name: str) -> ShardFileInvalid:
+    """Return the error of a tensor that is not A or B of a linear layer."""
+    if _WHOLE_COPIES.search(name):
+        return ShardFileInvalid(
+            f"{path} has {name!r}: adapters of embeddings and whole copies of layers are not supported: train without "
+            "them; save_pretrained(FOLDER, save_embedding_layers=False) omits a copy of the output layer"
+        )
+    return ShardFileInvalid(
+        f"{path} has {name!r}, which is not named as peft saves it ({PREFIX}LAYER.lora_A.weight): save the adapter "
+        "again with PeftModel.save_pretrained"
+    )
 
 
 def _layers(path: Path, *, rank: int, modules: Collection[str], dtypes: tuple[str, ...] = ("F32",)) -> LayerShapes:
@@ -210,17 +254,19 @@ def _layers(path: Path, *, rank: int, modules: Collection[str], dtypes: tuple[st
         raise
     except Exception as error:  # safetensors has errors of its own
         raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
-    names = {name.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for name in shapes}
-    if not names:
+    if not shapes:
         raise ShardFileInvalid(f"{path} has no tensors")
+    names = set()
+    for name in sorted(shapes):
+        if (match := _TENSOR.fullmatch(name)) is None or _WHOLE_COPIES.search(name) or match[1].endswith(".default"):
+            raise _unknown_tensor(path, name)
+        names.add(match[1])
     layers: LayerShapes = {}
     for layer in sorted(names):
         a, b = shapes.pop(tensor_name(layer, "lora_A"), ()), shapes.pop(tensor_name(layer, "lora_B"), ())
         if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
             raise ShardFileInvalid(f"{path}: {layer} has A {list(a)} and B {list(b)}, which do not have rank {rank}")
-        if layer.rsplit(".", 1)[-1] not in modules:
+        if not _is_target(layer, modules):
             raise ShardFileInvalid(f"{path}: {layer} is not a target of {CONFIG}")
         layers[layer] = (b[0], a[1])
-    if shapes:
-        raise ShardFileInvalid(f"{path} has an unknown tensor {min(shapes)!r}")
     return layers

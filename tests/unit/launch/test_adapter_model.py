@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,12 @@ def write_base(folder: Path, *, seed: int, dtype: torch.dtype = torch.bfloat16) 
     return folder
 
 
-def write_random_adapter(folder: Path, base: Path, *, layers: dict[str, tuple[int, int]] = LAYERS) -> Path:
+def write_random_adapter(
+    folder: Path, base: Path, *, layers: dict[str, tuple[int, int]] = LAYERS, seed: int = 0
+) -> Path:
     """Write an adapter of rank 8 and alpha 4."""
     folder.mkdir(parents=True)
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     tensors = {}
     for layer, (rows, columns) in layers.items():
         tensors[tensor_name(layer, "lora_A")] = draw.normal(size=(8, columns)).astype(np.float32)
@@ -111,9 +114,7 @@ def test_adapter_is_merged_exactly_and_once(tmp_path: Path, base: Path, adapter:
             assert (folder / name).read_bytes() == (base / name).read_bytes()
     again = whole_model(adapter, base=None, jobs=jobs, notify=notes.append)
     assert (again, len(notes)) == (served.folder, 1), "the merged model is used again"
-    (adapter / TENSORS).write_bytes(
-        (write_random_adapter(tmp_path / "b", base, layers=dict([*LAYERS.items()][:1])) / TENSORS).read_bytes()
-    )
+    (adapter / TENSORS).write_bytes((write_random_adapter(tmp_path / "b", base, seed=1) / TENSORS).read_bytes())
     assert whole_model(adapter, base=None, jobs=jobs) != served.folder, "another adapter in the same folder"
 
 
@@ -169,6 +170,85 @@ def test_export_refuses(
     assert export(*(argument.format(**folders) for argument in arguments)) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def change_factors(adapter: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change the tensors of an adapter. `change`: one tensor -> its replacement."""
+    save_file({name: change(tensor) for name, tensor in load_file(adapter / TENSORS).items()}, adapter / TENSORS)
+
+
+def change_weights(base: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change the matrices in the first file of a base."""
+    weights = load_file(base / SHARDS[0])
+    weights = {name: change(tensor) if tensor.ndim == 2 else tensor for name, tensor in weights.items()}
+    save_file(weights, base / SHARDS[0])
+
+
+def omit_from_index(base: Path) -> None:
+    index = base / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"].popitem()
+    index.write_text(json.dumps(content))
+
+
+def tie_output(base: Path, adapter: Path) -> None:
+    """Store the output layer of a base with tied embeddings, and adapt it."""
+    config = {"model_type": "llama", "tie_word_embeddings": True}
+    (base / "config.json").write_text(json.dumps(config))
+    save_file(load_file(base / SHARDS[0]) | {"lm_head.weight": torch.zeros(4, 6)}, base / SHARDS[0])
+    index = base / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["lm_head.weight"] = SHARDS[0]
+    index.write_text(json.dumps(content))
+    factors = load_file(adapter / TENSORS)
+    first = next(iter(LAYERS))
+    for part in ("lora_A", "lora_B"):
+        factors[tensor_name("lm_head", part)] = factors[tensor_name(first, part)].clone()
+    save_file(factors, adapter / TENSORS)
+    own = json.loads((adapter / CONFIG).read_text())
+    (adapter / CONFIG).write_text(json.dumps(own | {"target_modules": ["up_proj", "lm_head"]}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda base, _: (base / "config.json").write_text("{"), "config.json cannot be read"),
+        (lambda base, _: (base / "config.json").write_text("[]"), "config.json must be a JSON object"),
+        (lambda base, _: (base / SHARDS[1]).unlink(), "download the folder again"),
+        (lambda base, _: (base / SHARDS[1]).write_bytes(b"x" * 9), "download the folder again"),
+        (lambda base, _: (base / "model.safetensors.index.json").write_text("[]"), "download the folder again"),
+        (lambda base, _: omit_from_index(base), "only one of this file and model.safetensors.index.json has"),
+        (lambda base, _: change_weights(base, lambda weight: weight.to(torch.int8)), "has dtype torch.int8"),
+        (lambda base, _: change_weights(base, lambda weight: weight.to(torch.float8_e4m3fn)), "has dtype torch.float8"),
+        (lambda base, _: change_weights(base, lambda weight: weight.half() * 0 + 65504), ""),
+        (lambda _, adapter: change_factors(adapter, lambda part: part * float("nan")), "that are not finite"),
+        (tie_output, "which is tied to the embedding"),
+    ],
+)
+def test_merge_refuses_what_it_cannot_store(
+    tmp_path: Path, base: Path, damage: Callable[[Path, Path], object], message: str, capsys: Any
+) -> None:
+    """Damaged bases, other dtypes and values, and an output layer that is the embedding: no folder is written."""
+    foreign = write_foreign_adapter(tmp_path / "foreign", base)
+    damage(base, foreign)
+    if not message:
+        change_factors(foreign, lambda part: part * 1000)
+        message = "has values that torch.float16 cannot hold"
+    assert export(foreign, tmp_path / "out", "--merge", "--base", base) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("torn", [*SHARDS, "config.json"])
+def test_torn_merged_model_is_written_again(tmp_path: Path, base: Path, adapter: Path, torn: str) -> None:
+    """A file that is missing or shorter than its header states."""
+    first = whole_model(adapter, base=None, jobs=tmp_path / "jobs")
+    whole = (first / torn).read_bytes()
+    (first / torn).unlink()
+    if torn == SHARDS[0]:
+        (first / torn).write_bytes(whole[:50])
+    assert whole_model(adapter, base=None, jobs=tmp_path / "jobs") == first
+    assert (first / torn).read_bytes() == whole
 
 
 def test_merged_model_is_that_of_the_named_base(tmp_path: Path, base: Path, adapter: Path) -> None:

@@ -1,16 +1,18 @@
 """The verification of a published adapter: each file, field and shape that is wrong is refused with its name."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rstar2_train.weights.adapter_check import AdapterOrder, find_difference, is_zero, verify_adapter
-from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
+from rstar2_train.weights.adapter_check import AdapterOrder, find_difference, inspect_adapter, is_zero, verify_adapter
+from rstar2_train.weights.adapter_folder import CONFIG, TENSORS, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
 from tests.support.adapters import change_config, publish, reseal
 
@@ -90,7 +92,7 @@ def config(**fields: object) -> Damage:
         (tensors(a=None), "do not have rank 8"),
         (tensors(b=B[:, :4].copy()), "do not have rank 8"),
         (tensors(b=B.astype(np.float16)), "has dtype F16, expected F32"),
-        (tensors(other=A), "do not have rank 8"),
+        (tensors(other=A), "has 'model.norm.weight', which is not named as peft saves it"),
         (tensors(a=None, b=None), "has no tensors"),
     ],
 )
@@ -102,11 +104,101 @@ def test_wrong_adapter_is_refused_with_the_reason(order: AdapterOrder, damage: D
     assert re.search(reason, str(refusal.value)), refusal.value
 
 
+def inspected(
+    folder: Path, *, names: tuple[str, str] = TENSOR_NAMES, more: dict[str, np.ndarray] | None = None, **fields: object
+) -> Path:
+    """Write an adapter of another program with one layer. `fields`: of its config; `more`: further tensors."""
+    folder.mkdir(exist_ok=True)
+    save_file(dict(zip(names, (A, B), strict=True)) | (more or {}), folder / TENSORS)
+    content = {"peft_type": "LORA", "bias": "none", "r": 8, "lora_alpha": 16, "target_modules": ["up_proj"]} | fields
+    (folder / CONFIG).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"task_type": "CAUSAL_LM", "lora_dropout": 0.1, "peft_version": "0.21.2", "init_lora_weights": "gaussian"},
+        {
+            "auto_mapping": {"base_model_class": "X"},
+            "megatron_core": "megatron.core",
+            "loftq_config": {},
+            "later": None,
+        },
+        {"target_modules": ["mlp.up_proj"]},
+        {"target_modules": [LAYER]},
+        {"lora_alpha": 0.5},
+    ],
+)
+def test_adapter_of_peft_is_accepted(tmp_path: Path, fields: dict[str, object]) -> None:
+    """Fields without effect, and the forms of targets that name layers as peft does."""
+    assert inspect_adapter(inspected(tmp_path, **fields)).layers == {LAYER: (4, 6)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        *(({"lora_alpha": value}, "are no scale") for value in (float("nan"), float("inf"), True, "16", None)),
+        *(({"r": value}, "are no scale") for value in (8.0, True, 0, "8")),
+        *(
+            ({name: value}, f"sets {name}, which is not supported: merge the adapter")
+            for name, value in {
+                "layers_to_transform": [1],
+                "layers_pattern": "layers",
+                "exclude_modules": ["q_proj"],
+                "use_dora": True,
+                "use_rslora": True,
+                "fan_in_fan_out": True,
+                "modules_to_save": ["lm_head"],
+                "rank_pattern": {"up_proj": 4},
+                "trainable_token_indices": [1],
+                "ensure_weight_tying": True,
+                "use_later": True,
+            }.items()
+        ),
+        ({"task_type": "SEQ_CLS"}, "has task_type 'SEQ_CLS', supported: "),
+        ({"init_lora_weights": "pissa"}, "has init_lora_weights 'pissa', supported: "),
+        ({"peft_type": "LOHA"}, "has peft_type 'LOHA', supported: "),
+        ({"target_modules": "all-linear"}, "must be a list of names: write the names"),
+        ({"target_modules": ["up_proj", "q_proj"]}, "has no tensors of the target 'q_proj'"),
+        ({"target_modules": ["down_proj"]}, "has no tensors of the target 'down_proj'|is not a target"),
+        ({"names": [name.replace(".weight", ".default.weight") for name in TENSOR_NAMES]}, "not named as peft saves"),
+        ({"names": [name.removeprefix("base_model.model.") for name in TENSOR_NAMES]}, "not named as peft saves"),
+        ({"more": {"base_model.model.lm_head.base_layer.weight": A}}, "whole copies of layers are not supported"),
+        ({"more": {"base_model.model.model.embed_tokens.lora_embedding_A": A}}, "adapters of embeddings"),
+        ({"more": {tensor_name("model.layers.1.mlp.up_proj", "lora_A"): A}}, "do not have rank 8"),
+    ],
+)
+def test_adapter_of_another_meaning_is_refused(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+    """Only known fields with known values, and tensors as peft names them, have the meaning that is merged."""
+    with pytest.raises(ShardFileInvalid) as refusal:
+        inspect_adapter(inspected(tmp_path, **fields))
+    assert re.search(reason, str(refusal.value)), refusal.value
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "3"])
+def test_adapter_with_broken_files_is_refused(tmp_path: Path, content: str) -> None:
+    """Damaged configs and tensors, and tensors in the old form, have a remedy."""
+    folder = inspected(tmp_path)
+    tensors = (folder / TENSORS).read_bytes()
+    (folder / TENSORS).write_bytes(tensors[:-10])
+    with pytest.raises(ShardFileInvalid, match="cannot be read"):
+        inspect_adapter(folder)
+    (folder / TENSORS).rename(folder / "adapter_model.bin")
+    with pytest.raises(ShardFileInvalid, match="save the adapter again"):
+        inspect_adapter(folder)
+    (folder / CONFIG).write_text(content)
+    with pytest.raises(ShardFileInvalid, match="is not a config of peft"):
+        inspect_adapter(folder)
+
+
 def test_adapter_of_another_model_is_found() -> None:
     """A layer that the model lacks, or that has another shape."""
     model = {f"{LAYER}.weight": (4, 6)}
     assert find_difference({LAYER: (4, 6)}, model) == ""
     assert "shape (4, 7), the model has (4, 6)" in find_difference({LAYER: (4, 7)}, model)
+    both = model | {"model.layers.1.mlp.up_proj.weight": (4, 6)}
+    assert "has the target layer 'model.layers.1" in find_difference({LAYER: (4, 6)}, both, modules=["up_proj"])
     assert "'model.layers.1.mlp.up_proj', which" in find_difference({"model.layers.1.mlp.up_proj": (4, 6)}, model)
 
 
