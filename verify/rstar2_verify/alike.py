@@ -111,7 +111,10 @@ def _is_direction(node: Node) -> bool:
 
 def _python_list(answer: Node, text: str, known: Node) -> Node:
     """Return a list for `[2, 3]` as Python prints it, if the known answer is a list."""
-    pair = answer.kind == "interval" and answer.text == "[]" and known.kind in ("list", "set", "tuple")
+    if answer.kind == "relation" and answer.text == "=" and "[" in text:
+        return answer._replace(parts=(answer.parts[0], _python_list(answer.parts[1], text[text.index("[") :], known)))
+    values = known.kind in ("list", "set", "tuple") or any(node.kind == "pm" for node in nodes(known))
+    pair = answer.kind == "interval" and answer.text == "[]" and values
     several = answer.kind == "tuple" and text.startswith("[") and known.kind in ("list", "set")
     printed = (pair or several) and "\\" not in text and ", " in text
     return Node("list", answer.parts, ",") if printed else answer

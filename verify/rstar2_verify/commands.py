@@ -179,6 +179,10 @@ class CommandParser(FunctionParser):
             if spoken is None:
                 raise ParseError("words that are no number")
             node, self.at = spoken
+            if self.is_sign("(") and self.ahead().kind == "number" and self.ahead(2).text == ")":
+                if self.ahead().node != node:
+                    raise ParseError("a number in words and another one")
+                self.at += 3  # `nine (9)`
             return node
         run = [self.take().text]
         while self.token.kind == "word" and token.text not in self.compounds:

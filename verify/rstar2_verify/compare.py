@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from fractions import Fraction
 
 import mpmath
 from mpmath import mp
@@ -36,17 +37,22 @@ from .shapes import (
     members,
     same_products,
     with_binomials,
+    with_names,
     with_systems,
     without_otherwise,
 )
 from .texts import compatible_notes, unnoted
-from .tree import Node, NotExact, TooLarge, Undefined, Unknown, difference, names, substituted
+from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
+
+MAX_PAIRED = 40
+"""Most members of a list that are compared with each one of another list."""
 
 
 def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
     given, known = (as_cases(with_systems(side)) for side in (given, known))
+    given, known = with_names(given, known), with_names(known, given)
     if known.kind == "list":
         given = as_list(given)
     ours, theirs = declared(given, known), declared(known, given)
@@ -132,6 +138,10 @@ def _same_kind(given: Node, known: Node) -> bool:
     """Compare two values without labels by the rule of their types."""
     if known.kind == "matrix":
         given = from_rows(given)
+    if {given.kind, known.kind} == {"set", "tuple"}:
+        given, known = (
+            side.parts[0] if side.kind == "set" and len(side.parts) == 1 else side for side in (given, known)
+        )
     if "tuple" not in (given.kind, known.kind):  # the point `C(1,2)`
         given, known = with_binomials(given), with_binomials(known)
     given, known = componentwise(given), componentwise(known)
@@ -235,10 +245,20 @@ def _same_progressions(given: Node, known: Node) -> bool:
     return len(shorter) == len(longer) or (len(shorter) > 1 and 1 in (len(steps), len(ratios)))
 
 
+def _key(node: Node) -> tuple[Node, Fraction | None]:
+    """Return a key that only equal members have: the fraction that a number without notes has, else its tree."""
+    try:
+        return UNNAMED, exact(node)
+    except (NotExact, Undefined):
+        return structure(node), None
+
+
 def _distinct(members: Sequence[Node]) -> list[Node]:
     kept: list[Node] = []
-    for member in members:
-        if not any(same(member, other) for other in kept):
+    by_key = {_key(member): member for member in reversed(members)}
+    for key, member in reversed(by_key.items()):
+        others = [] if key[1] is not None and len(by_key) > MAX_PAIRED else kept
+        if not any(same(member, other) for other in others[:MAX_PAIRED]):
             kept.append(member)
     return kept
 
@@ -248,11 +268,21 @@ def _same_members(ours: list[Node], theirs: list[Node]) -> bool:
     if len(ours) != len(theirs):
         return False
     notes = [[unnoted(member)[1] for member in side] for side in (ours, theirs)]
-    rest = list(theirs)
+    rest = {at: _key(member) for at, member in enumerate(theirs)}
+    places: dict[tuple[Node, Fraction | None], list[int]] = {}
+    for at, key in rest.items():
+        places.setdefault(key, []).append(at)
+    left = []
     for member in ours:
-        match = next(
-            (at for at, other in enumerate(rest) if same(member, other) and _may_pair(member, other, notes)), None
-        )
+        equal = places.get(_key(member))
+        if equal:
+            del rest[equal.pop()]
+        else:
+            left.append(member)
+    if len(left) > MAX_PAIRED:
+        raise Undecided
+    for member in left:
+        match = next((at for at in rest if same(member, theirs[at]) and _may_pair(member, theirs[at], notes)), None)
         if match is None:
             return False
         del rest[match]
@@ -360,6 +390,8 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     if not (ours == theirs or (ours in EQUALITIES and theirs in EQUALITIES) or TURNED.get(ours) == theirs):
         return False
     if any(part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)):
+        return _same_in_order(given.parts, known.parts) or _same_in_order(given.parts[::-1], known.parts)
+    if ours == theirs and ours in ("\\parallel", "\\perp"):
         return _same_in_order(given.parts, known.parts) or _same_in_order(given.parts[::-1], known.parts)
     if ours == theirs == "\\to" or (ours not in EQUALITIES and not inequality and ours != "!="):
         return _same_in_order(given.parts, known.parts)

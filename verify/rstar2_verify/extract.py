@@ -44,9 +44,11 @@ _LIMITED = re.compile(
 )
 _REFUTED = re.compile(r"[$\s]*(?:(?:is|are) (?:not|wrong|incorrect|false)|isn't)\b")
 _EXPLAINED = re.compile(
-    r"[*_#>\s]*(?:explanation|reason(?:ing)?|justification|check|verification|note|proof|because|since|here|why)\b",
+    r"[*_#>\s]*(?:explanation|reason(?:ing)?|justification|check|verification|note|proof|because|since|here|why"
+    r"|this is)\b",
     re.IGNORECASE,
 )
+_BREAK = re.compile(r"\n|\.\s+(?=(?:This is|Note|Explanation|Because|Since|Here)\b)")
 _CONNECTED = re.compile(
     r"[*_#>\s]*(?:so|thus|hence|therefore|then|or|and|which|for|where|with|if|when)\b", re.IGNORECASE
 )
@@ -69,6 +71,10 @@ _MARKER = re.compile(
 )
 _BULLET = re.compile(r"\s*[-*+\N{BULLET}] +(\S.*?)[\s,;]*\Z")
 """An item of a list, in a line of its own."""
+_LINE = re.compile(
+    r"(?![=+*/<>&^])(?:(?!\\(?:begin|end|left|right)\b|\\\\|[^\W\d_]{3})[^{}()\[\]&]|\\[a-zA-Z]+|\{[^{}]*\}|\([^()]*\))+"
+)
+"""A line that is a formula."""
 _CLOSING = re.compile(r"\bI hope (?:it|this) is correct[.!\s]{0,9}\Z", re.IGNORECASE)
 _WRAPPERS = tuple(
     re.compile(pattern, re.DOTALL)
@@ -96,6 +102,9 @@ _SINGLE = re.compile(r"(?<!\\)\\(?![\\])[a-zA-Z]")
 _CALLS = re.compile(
     r"(?:np|numpy|mpmath|mp|decimal)\.(?:float\d*|int\d*|uint\d*|mpf|Decimal|str_|bool_?)\(\s*['\"]?([^()'\"]*)['\"]?\s*\)"
 )
+_POINT = re.compile(r"\bPoint(?:[23]D)?\(")
+_CONDITIONS = re.compile(r"\([^()|&,]*[<>][^()|&,]*\)(?:\s*(?:\|\s*\([^()|&,]*\))+|\s*&\s*\([^()|&,]*\))")
+_JOINED = re.compile(r"(And|Or)\(([^()]*[<>][^()]*)\)")
 _COMPLEX = re.compile(r"\bcomplex\(\s*([-+.\de]+)\s*,\s*([-+.\de]+)\s*\)")
 _COLLECTION = re.compile(
     r"(?:np\.|numpy\.)?(?:array|set|frozenset|list|tuple|deque|dict_values|dict_keys)\((.*)\)", re.DOTALL
@@ -109,6 +118,11 @@ def _unprinted(text: str) -> str:
     """Return a value that Python prints without its type: `np.float64(7.0)`, `set([1, 2])`, `{'x': 1}`."""
     if "\\" in text or len(text) > 2_000 or not text.endswith((")", "]", "}")):
         return text
+    text = _POINT.sub("(", text)
+    if _CONDITIONS.fullmatch(text):
+        text = re.sub("[()]", "", text.replace("&", " and ").replace("|", " or "))
+    joined = _JOINED.fullmatch(text)
+    text = joined[2].replace(",", f" {joined[1].lower()} ") if joined else text
     text = _COMPLEX.sub(r"\1+(\2)i", _CALLS.sub(r"\1", text))
     for call in (_COLLECTION, _QUOTED_CALL):
         match = call.fullmatch(text)
@@ -145,7 +159,7 @@ def final_answer(text: str) -> str:
 def _without_explanation(text: str) -> str:
     """Return what follows the last marker, without the explanation after a line that is only a value."""
     answer = _after_marker(text)
-    first, _, rest = answer.strip().partition("\n")
+    first, rest = [*_BREAK.split(answer.strip(), maxsplit=1), ""][:2]
     value = _VALUE.fullmatch(first) and (first.count(" ") < 3 or not re.match(r"\W*[-+]?\d", first))
     explained = _EXPLAINED.match(rest) and (
         value or answer != text or (re.fullmatch(r"\*\*[^*]+\*\*", first) and ":" in rest[:40])
@@ -160,6 +174,10 @@ def _after_marker(text: str) -> str:
     items = [_BULLET.match(line) for line in text.split("\n")] if "\n" in text else []
     if items and all(items):
         return ", ".join(item[1] for item in items if item)
+    lines = [line.strip(" $") for line in re.split(r"\n|(?<=\$\$)\s+(?=\$\$)", text) if line.strip(" $")]
+    stated = all("=" in line for line in lines) or not re.search("[a-zA-Z]", text)
+    if len(lines) > 1 and stated and all(map(_LINE.fullmatch, lines)):
+        return ", ".join(line.rstrip(" .,;") for line in lines)
     if "####" in text:
         return text.rpartition("####")[2]
     for marker in reversed(list(_MARKER.finditer(text))):
@@ -213,7 +231,7 @@ def _boxed(text: str) -> str | None:
         return f"{segment}{{{answer}}}{after}"
     if limited or _REFUTED.match(text, end + 1):
         return f"{limited[0] if limited else 'not'} {answer}"
-    if tail and not re.match(r"[\s.,;:!?*}]*\Z|[.,;:]?\s+[A-Za-z]|\s*[.,;]\s", after):
+    if tail and not re.match(r"[\s.,;:!?*}]*\Z|\s*\\end\b|[.,;:]?\s+[A-Za-z]|\s*[.,;]\s", after):
         answer += " " + after.rstrip(" .,;:")
     elif scaled := _SCALED.match(text, end + 1):
         answer += " " + " ".join(filter(None, scaled.groups()))

@@ -19,6 +19,10 @@ PYTHON = {
 """Functions of SymPy -> kind of the node."""
 
 
+_ALIGNED = ("aligned", "align", "gathered", "split")
+_RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "\\in", "~"])
+
+
 class FunctionParser(NameParser):
     """A position in a list of tokens, and the functions that can be at it."""
 
@@ -124,6 +128,7 @@ class FunctionParser(NameParser):
         rows: list[Node] = []
         cells: list[Node] = []
         self.rows += 1
+        self._align(name)
         while True:
             if self.token.kind == "command" and self.token.text == f"\\end {name}":
                 self.take()
@@ -133,6 +138,10 @@ class FunctionParser(NameParser):
             if self.skip("\\\\"):
                 rows.append(Node("row", tuple(cells)))
                 cells = []
+            elif self.is_sign("=") and rows and not cells:
+                chain = rows.pop().parts[-1]
+                step, chained = self.statement(), chain.kind == "relation"
+                cells = [Node("relation", (*(chain.parts if chained else (chain,)), step), f"{chain.text * chained} =")]
             elif not self.skip("&", ",", "\\quad"):
                 if name == "cases" and self.token.kind == "word" and self.token.text.lower() in ("if", "for", "when"):
                     self.take()
@@ -144,12 +153,24 @@ class FunctionParser(NameParser):
             return Node("call", (Node("matrix", tuple(rows), "matrix"),), "det")
         if name.endswith("matrix") or (name == "array" and not all(row.parts[0].kind == "relation" for row in rows)):
             return Node("matrix", tuple(rows), "matrix")
-        if name in ("cases", "aligned", "align", "gathered", "array"):
+        if name in ("cases", "array", *_ALIGNED):
+            if len(rows) == 1 and rows[0].parts[0].kind == "relation":
+                return rows[0].parts[0]
             statements = [row.parts[0] for row in rows if len(row.parts) == 1 and row.parts[0].kind == "relation"]
             if 1 < len(statements) == len(rows):
                 return Node("list", tuple(statements), " ".join(["and"] * (len(rows) - 1)))
             return Node("matrix", tuple(rows), "cases")
         raise ParseError(f"unknown environment {name}")
+
+    def _align(self, name: str) -> None:
+        """Drop the marks that align relations: `x &= 1`."""
+        end = next((at for at in range(self.at, len(self.tokens)) if self.tokens[at].text == f"\\end {name}"), self.at)
+        if name in _ALIGNED:
+            self.tokens[self.at : end] = [
+                token
+                for at, token in enumerate(self.tokens[self.at : end], self.at)
+                if token.text != "&" or not {self.tokens[at - 1].text, self.tokens[at + 1].text} & _RELATIONS
+            ]
 
     def _python(self, name: str) -> Node:
         """Parse a call of Python or SymPy by its arguments."""

@@ -20,7 +20,7 @@ import functools
 
 from .cursor import Reading
 from .expression_grammar import RELATIONS, ExpressionParser
-from .lexicon import NEUTRAL
+from .lexicon import LIMITING, NEUTRAL, takes_argument
 from .tokens import Lexer, Token
 from .tree import Node, ParseError, depth
 from .words import integer_family, is_number_word, phrased, spoken_number
@@ -131,6 +131,8 @@ class Parser(ExpressionParser):
     def statement(self) -> Node:
         """Parse a relation with the words around it."""
         notes = self._leading_words()
+        if notes and (notes[-1] in LIMITING or notes[-2:] == ["up", "to"] or takes_argument(notes)):
+            notes[-1] += "-"
         self._skip_heading()
         ends = self.token.kind == "end" or self.token.text.startswith("\\end ") or (notes and self.is_sign("]", "&"))
         if ends or self.is_sign(*_SEPARATORS, ")", "}", "\\}"):
@@ -212,7 +214,12 @@ class Parser(ExpressionParser):
         """Read the notes, notes in brackets and arrows after a value into `notes`."""
         while True:
             token = self.token
-            if self._note_bracket():
+            if self.is_sign("(") and self.ahead().text == "or":
+                self.at += 2
+                self.is_word("possibly", "maybe", "perhaps", "also") and self.take()
+                node = Node("list", (node, self.relation()), "or")
+                self.expect(")")
+            elif self._note_bracket():
                 depth = 0
                 while self.token.kind != "end":
                     step = self.take()
@@ -227,6 +234,13 @@ class Parser(ExpressionParser):
                 return node
             elif self.is_word("remainder", "rem", "with") and self._remainder():
                 node = Node("remainder", (node, self.sum()))
+            elif self.is_word("below") and self.ahead().text.lower() in ("zero", "0"):
+                self.at += 2
+                inner = node.parts[0] if node.kind in ("quantity", "degree") else node
+                negative = Node("neg", (inner,))
+                node = negative if inner is node else node._replace(parts=(negative,))
+            elif self.is_word("times", "plus") and self.ahead().kind != "end" and self.ahead().text != "as":
+                notes.append(self.take().text.lower() + "-")
             elif self.is_word("of") and node.kind == "percent" and self.ahead().kind == "number":
                 self.take()
                 node = Node("mul", (node, self.sum()))

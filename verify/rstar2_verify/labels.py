@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from .evaluator import TRIGONOMETRIC
 from .expressions import same_expressions
@@ -70,6 +71,9 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
     if node.kind != "relation":
         return node
     operators = node.text.split()
+    if operators[1::2] == ["\\to"] * (len(node.parts) // 2 - 1) and set(operators[::2]) == {"="} != {*operators}:
+        pairs = zip(node.parts[::2], node.parts[1::2], strict=True)
+        return _conclusion([Node("relation", pair, "=") for pair in pairs]) or node
     if "~" in operators:
         at = operators.index("~")
         kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
@@ -190,10 +194,25 @@ def _equal_or_unknown(label: Node, value: Node) -> bool:
         return False
 
 
+def _conclusion(equations: Sequence[Node]) -> Node | None:
+    """Return the last of the equations `2x = 20, x = 10`, if it solves the others; None for other lists."""
+    *steps, last = equations
+    if not all(is_equation(part) and len(part.parts) == 2 for part in equations) or last.parts[0].kind != "name":
+        return None
+    letter, value = last.parts
+    if names(value) or any(names(step) != {letter.text} or letter in step.parts for step in steps):
+        return None
+    solved = (substituted(step, {letter.text: value}) for step in steps)
+    return last if all(_equal_or_unknown(*step.parts) for step in solved) else None
+
+
 def _list_without_labels(node: Node, other: Node) -> Node:
     """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
     labelled = [is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
     others = other.parts if other.kind == "list" else ()
+    last = None if others else _conclusion(node.parts)
+    if last is not None:
+        return last
     if not any(labelled) or is_alternative(node):
         return node
     if all(labelled) and others and all(is_equation(part) for part in others):

@@ -6,6 +6,7 @@ Each table is data: adding a word is one entry. Standard library only.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def word_set(*texts: str) -> frozenset[str]:
@@ -90,11 +91,16 @@ HEADINGS = word_set(
     "interval ratio set slope function series sequence sum product term expression equation average mean",
 )
 """Words that announce a value."""
+LIMITING = word_set("below above beyond within under over almost double")
+"""Words that change a number directly after them; the notes mark them with a hyphen."""
+
+
 MODIFIERS = word_set(
     "not no never non nor neither except excluding excluded outside without least most between false wrong incorrect",
     "undefined none nothing cannot isn't doesn't impossible than fewer less over under unless fails",
-    "fail nonexistent unbounded invalid extraneous half twice triple thrice dozen either but",
-)
+    "fail nonexistent unbounded invalid extraneous half twice triple thrice dozen either but else maybe perhaps",
+    "possibly otherwise times- plus- of- to-",
+) | {f"{word}-" for word in LIMITING}
 """Words that change the value next to them: both answers must have the same ones."""
 GROUPS = tuple(
     tuple(map(word_set, group))
@@ -113,6 +119,21 @@ GROUPS = tuple(
     )
 )  # fmt: skip
 """Words of which one excludes the others."""
+_MEASURED = (
+    NEUTRAL
+    | HEADINGS
+    | {word for group in GROUPS for members in group for word in members} - {"negative"}
+    | word_set("mass weight force energy power velocity charge current voltage density concentration momentum pressure")
+    | word_set("temperature age price difference chance rate acceleration")
+)
+
+
+def takes_argument(words: Sequence[str]) -> bool:
+    """Return whether words that end with `of` name a function of the number: `the reciprocal of`, not `a mass of`."""
+    article = next((word for word in reversed(words) if word in ("a", "an", "the")), "the")
+    return words[-1:] == ["of"] and article == "the" and not _MEASURED.issuperset(words)
+
+
 DIRECTIONS = word_set(
     "north south east west up down left right upward downward northeast northwest southeast southwest"
 )

@@ -14,7 +14,7 @@ from mpmath import mp
 
 from .real_sets import REALS, RealInterval, complement, intervals, merged
 from .shapes import OTHERWISE
-from .tree import Node, TooLarge, Undefined, Unknown, names, substituted
+from .tree import Node, TooLarge, Undecided, Undefined, Unknown, names, substituted
 from .values import equal_values
 
 _STEPS = (Fraction(3, 7), Fraction(22, 9), Fraction(37, 5), Fraction(101, 6))
@@ -26,6 +26,10 @@ _MAX_DENOMINATOR = 1000
 Piece = tuple[list[RealInterval], Node]
 
 
+MAX_PIECES = 40
+"""Most pieces of a function that is compared."""
+
+
 def same_pieces(given: Node, known: Node) -> bool | None:
     """Return whether two functions of one variable agree on all pieces; None for other values."""
     sides = [side.parts[1] if side.kind == "relation" and side.text == "=" else side for side in (given, known)]
@@ -33,6 +37,8 @@ def same_pieces(given: Node, known: Node) -> bool | None:
         return None
     (letter,) = names(given) | names(known)
     try:
+        if max(len(side.parts) for side in sides) > MAX_PIECES:
+            raise Undecided
         pieces = [list(_pieces(side)) for side in sides]
         points = list(_points([interval for side in pieces for region, _ in side for interval in region]))
         for point in points:

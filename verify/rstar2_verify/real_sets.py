@@ -229,19 +229,25 @@ def _conditions(node: Node, letter: str | None) -> list[RealInterval]:
     """Return the set of several conditions; `or` is a union, a comma and `and` are an intersection."""
     if len(names(node)) > 1:
         raise Unknown("conditions in several letters")
-    result = intervals(node.parts[0], letter)
+    result = list(intervals(node.parts[0], letter))
     for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
         other = intervals(part, letter)
+        if separator == "or":
+            result += other
+            continue
+        result = merged(result)
         common = _intersection(result, other)
         excluded = part.kind == "relation" and part.text == "!="
         apart = (separator in (",", ";") or part.kind != "relation") and not excluded and not common
-        result = merged([*result, *other]) if separator == "or" or apart else common
-    return result
+        result = [*result, *other] if apart else common
+    return merged(result)
 
 
 def _same(first: Any, second: Any) -> bool:
     if mp.isinf(first) or mp.isinf(second):
         return bool(first == second)
+    if abs(float(first) - float(second)) > 1e-6 * max(abs(float(first)), abs(float(second))):
+        return False
     with mp.workdps(DIGITS):
         return bool(abs(first - second) <= mpmath.mpf(10) ** -100 * max(abs(first), abs(second)))
 

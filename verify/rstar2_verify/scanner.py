@@ -13,7 +13,9 @@ from typing import NamedTuple
 from .numerals import continued, repeating
 from .tree import Node, ParseError
 
-MAX_EXPONENT = 5000
+MAX_DIGITS = 2000
+"""Most digits of a number: Python prints 4,300."""
+MAX_EXPONENT = 2000
 """Largest absolute exponent of a number in scientific notation."""
 _GROUPED = re.compile(
     r"\d{1,3}(?:(?:\{,\}|\\text\{,\}|,?\\!|,\\!|\\,|\\ |[ _\u2009\u202f\xa0]|\\;)\d{3})+(?!\d| ?\d)(?:\.\d+)?"
@@ -79,6 +81,8 @@ class Scanner:
         match = match or _DIGITS.match(self.text, at)
         if match is None:
             raise ParseError("a digit that is not ASCII")
+        if match.end() - at > MAX_DIGITS:
+            raise ParseError("a number of too many digits")
         whole, point, part = re.sub(r"[^\d.]", "", match[0]).partition(".")
         if decimal:
             whole, point, part = re.sub(r"\D", "", decimal[1]), ".", decimal[2]
@@ -89,6 +93,8 @@ class Scanner:
         decimals: int | None = len(part) if point else None
         if repeated:
             period = "".join(group for group in repeated.groups() if group)
+            if len(period) > MAX_DIGITS:
+                raise ParseError("a period of too many digits")
             value, end, decimals = repeating(whole, part, period), repeated.end(), None
         elif dots and period_of:
             value, end, decimals = repeating(whole, *period_of), dots.end(), None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .lexicon import CARDINALS, SCALES, word_set
+from .lexicon import CARDINALS, SCALES, takes_argument, word_set
 from .texts import opposed, opposed_directions
 
 MAX_CHARACTERS = 2_000
@@ -49,7 +49,7 @@ _LIMITS = word_set(
 )
 """Words of a sentence that states no answer."""
 _COMPARED = word_set(
-    "least most than over under half twice times double triple above below fewer less percent",
+    "least most than over under half twice times double triple above below fewer less percent up almost beyond within",
 )
 """Words next to the only number of a sentence that make it another number."""
 _AFTER = word_set("than times more fewer less")
@@ -102,7 +102,8 @@ def _predicates(sentence: str) -> Iterator[str]:
     if not verbs:
         place = _PREPOSITION.search(sentence)
         before = sentence[: place.start()] if place else ""
-        if place and not re.search(r"\d", before) and _COMPARED.isdisjoint(before.lower().split()):
+        terms = re.findall("[a-z]+", sentence[: place.end()].lower()) if place else []
+        if place and not (re.search(r"\d", before) or takes_argument(terms)) and _COMPARED.isdisjoint(terms):
             yield sentence[place.end() :]
         return
     subject, predicate = sentence[: verbs[-1].start()].strip(), sentence[verbs[-1].end() :].strip()
@@ -135,6 +136,12 @@ def _only_number(sentence: str) -> Iterator[str]:
     counted = any(not at or terms[at - 1] not in _DETERMINERS for at in numbers)
     own = re.findall(r"[A-Za-z]+", numerals[0][0])
     near = {word.lower() for word in (*before[-3:], *own)} | {word.lower() for word in after[:2]} & _AFTER
-    if len(terms) < 3 or counted or not (_LIMITS.isdisjoint(terms) and _COMPARED.isdisjoint(near)):
+    leading = [word.lower() for word in before]
+    if (
+        len(terms) < 3
+        or counted
+        or takes_argument(leading)
+        or not (_LIMITS.isdisjoint(terms) and _COMPARED.isdisjoint(near))
+    ):
         return
     yield numerals[0][0].strip()

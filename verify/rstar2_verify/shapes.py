@@ -198,6 +198,17 @@ def with_systems(node: Node) -> Node:
     return Node("list", systems, ",") if len(sizes) == 1 and sizes != {1} else node
 
 
+def with_names(node: Node, other: Node) -> Node:
+    """Return `x=1, y=1, z=1` for `x=y=z=1` next to a tuple or a list; other nodes unchanged."""
+    *labels, value = node.parts if is_equation(node) else [node]
+    if len(labels) < 2 or names(value) or any(label.kind != "name" for label in labels):
+        return node
+    if not (other.kind in ("tuple", "list", "set") or (is_equation(other) and other.parts[0].kind == "tuple")):
+        return node
+    equations = (Node("relation", (label, value), "=") for label in labels)
+    return Node("list", tuple(equations), " ".join("," * len(labels[1:])))
+
+
 def as_list(node: Node) -> Node:
     r"""Return the list of `3 \to 6 \to 12`; other nodes unchanged."""
     arrows = node.text.split() if node.kind == "relation" else []

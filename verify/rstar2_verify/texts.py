@@ -16,7 +16,8 @@ from .units import unit_of
 
 _SENTENCE = word_set(
     "geometry molecular function functions graph series sequence figure shape matrix triangle's sum lies no-one person",
-    "reaction process triangle quadrilateral hybridization hybridized hybridised statement we it",
+    "reaction process triangle quadrilateral hybridization hybridized hybridised statement we it direction",
+    "condition toward towards",
 )
 _PLACES: dict[str, list[tuple[int, int]]] = {}
 """Word -> its groups of words that exclude each other, and its place in them."""
@@ -114,20 +115,22 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
     kept = kept or result
     while kept and kept[-1] == ",":
         kept.pop()
-    kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] == ["and"])]
+    kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] in (["and"], ["but"]))]
     return ["and" if word == "," else SYNONYMS.get(word, word) for word in kept]
 
 
 def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
     """Return whether two answers in words are the same."""
     if list(given) == list(known) or "".join(given) == "".join(known):
-        return True
+        return bool(known)
     if not any(mark.isascii() for side in (given, known) for word in side if word != "and" for mark in word):
         runs = ["".join(side).replace("and", "") for side in (given, known)]
         circled = not any(mark.isalpha() for run in runs for mark in run)
         return sorted(runs[0]) == sorted(runs[1]) if circled else runs[0] == runs[1]
     if not same_meaning(given, known):
         return False
+    if len(known) == 2 and "converges" in known:
+        return sorted(given) == sorted(known)
     joined = "nor" if "neither" in known else "and"
     if joined in known and "or" not in (*given, *known):
         sides = [[_singular(word) for word in side if word != "neither"] for side in (given, known)]

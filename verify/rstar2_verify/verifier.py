@@ -91,7 +91,7 @@ def _compared(known: str, answer: str, kind: str | None) -> Verdict:
     """Return the verdict on two answers, within the limits of a comparison."""
     try:
         return Comparison(known, answer).verdict(kind)
-    except (Undecided, RecursionError, MemoryError, OverflowError):
+    except (Undecided, RecursionError, MemoryError, OverflowError, ValueError):
         return Verdict("undecided", "the values agree within the limits of the computation, which proves nothing")
 
 
