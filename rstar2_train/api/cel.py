@@ -216,7 +216,8 @@ ROLES = (
     ),
     Rule(
         at="spec.failurePolicy.rules[]",
-        rule=f"'trainer' in self.roles || self.?onReasons.orValue([]).all(reason, reason in {list(ROLE_REASONS)})",
+        rule="'trainer' in self.roles || !has(self.onReasons)"
+        f" || self.onReasons.all(reason, reason in {list(ROLE_REASONS)})",
         message=NEVER_MATCHES,
         field=".onReasons",
     ),
