@@ -75,11 +75,13 @@ EFFECTS: tuple[tuple[str, str], ...] = (
         (f"spec.environments[[]].{field}", replaces("environment", and_attempt=True))
         for field in ("image", "command", "resources.*")
     ),
+    ("spec.environments[[]].replicas", NOW),
     ("spec.environments[[]].*", ATTEMPT),
     *(
         (f"spec.agent.{field}", replaces("agent", and_attempt=True))
         for field in ("image", "command", "maxConcurrentEpisodes")
     ),
+    ("spec.agent.replicas", NOW),
     ("spec.agent.*", ATTEMPT),
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
