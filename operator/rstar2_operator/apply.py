@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 CREATE_ONLY = frozenset({"Job", "Secret", "Workload"})
 """Created once: Jobs and admitted Workloads are immutable, and a Secret's passwords must not change."""
 GRANTS = frozenset({"NetworkPolicy", "RoleBinding", "PodDisruptionBudget"})
-"""Kinds that permit or protect pods; those of a running attempt must stay as they are, whatever an edit asks for."""
+"""Kinds that permit or protect pods: an edit must not change them while pods use them."""
 OWNERLESS = frozenset({"PersistentVolumeClaim"})
 """Kept when the job is deleted, unless spec.storage.reclaimPolicy is Delete."""
 

@@ -1,4 +1,4 @@
-"""Edits of a job while pods of it run: the running ones keep what they use, and the next ones get the edit."""
+"""Edits of a job while its pods run: they keep their rights and connections, and the next pods get the edit."""
 
 from __future__ import annotations
 
