@@ -42,11 +42,11 @@ def is_number(value: Any) -> bool:
 _POSITIVE = (
     *("hidden_size", "max_position_embeddings", "moe_intermediate_size", "num_attention_heads", "num_hidden_layers"),
     *("num_key_value_heads", "original_max_position_embeddings", "vocab_size", "head_dim", "intermediate_size"),
-    *("sliding_window", "no_rope_layer_interval"),
+    "no_rope_layer_interval",
 )
 _COUNTS = (
     *("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "decoder_sparse_step"),
-    *("max_window_layers", "shared_expert_intermediate_size", "shared_intermediate_size"),
+    *("max_window_layers", "sliding_window", "shared_expert_intermediate_size", "shared_intermediate_size"),
 )
 _SWITCHES = (
     *("attention_bias", "is_causal", "is_encoder_decoder", "tie_word_embeddings", "use_sliding_window"),
@@ -100,7 +100,7 @@ def find_faulty_fields(config: Mapping[str, Any]) -> list[str]:
         if isinstance(values, list) and values and _whole(1)(layers) and len(values) != layers:
             faults.append(f"{name}: {len(values)} values, num_hidden_layers is {layers}: correct one of them")
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
-    if _whole(1)(heads) and _whole(1)(kv_heads) and heads % kv_heads:
+    if isinstance(heads, int) and isinstance(kv_heads, int) and kv_heads > 0 and heads % kv_heads:
         faults.append(f"num_key_value_heads: {kv_heads} does not divide num_attention_heads, {heads}: correct it")
     return faults
 

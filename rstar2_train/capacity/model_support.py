@@ -201,6 +201,8 @@ def find_obstacles(
             f"{experts[0]}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: "
             "use one of them, or a dense model"
         )
+    if config.get("sliding_window") == 0:
+        yield "sliding_window: 0: classes take it for no window, or for one without tokens: set it to null"
     if kind == "qwen2_moe" and config.get("use_sliding_window"):
         yield "use_sliding_window: the class has its windows only as masks, which packed sequences do not have"
     try:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rstar2_train.capacity.config_file import unique_object
+
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MISTRAL = "consolidated"
@@ -32,7 +34,7 @@ def weight_map(folder: Path) -> dict[str, str] | None:
     if not index.is_file():
         return None
     try:
-        files = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        files = dict(json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=unique_object)["weight_map"])
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{index} is no index of weight files: {error!r}") from error
     if not all(isinstance(file, str) for file in files.values()):

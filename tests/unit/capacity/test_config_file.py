@@ -64,7 +64,7 @@ def test_any_value_of_a_field_is_read_or_refused(kind: str, tmp_path: Path) -> N
             '{"layer_types": ["full_attention"], "num_hidden_layers": 2}',
             "layer_types: 1 values, num_hidden_",
         ),
-        ('{"sliding_window": "8"}', "sliding_window: '8' is not a whole number above 0"),
+        ('{"sliding_window": "8"}', "sliding_window: '8' is not a whole number"),
         ('{"num_key_value_heads": [1]}', "num_key_value_heads: [1] is not a whole number"),
         ('{"num_attention_heads": 0}', "num_attention_heads: 0 is not a whole number above 0"),
         ('{"num_attention_heads": 4, "num_key_value_heads": 3}', "3 does not divide num_attention_heads, 4"),

@@ -69,6 +69,7 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "set it to .'LlamaForCausalLM'"),
         ({"text_config": {"hidden_size": 8}}, "save its text model"),
         ({"is_encoder_decoder": True}, "only decoders"),
+        ({"model_type": "llama", "sliding_window": 0}, "sliding_window: 0: "),
         ({"is_causal": False}, "is_causal: False: each token would attend to later ones"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention: True"),
         (
