@@ -1,7 +1,7 @@
 """Checks the files of a job's sources before its first stage: models, rows, chat template and functions.
 
 `rstar2 validate`, the preflight of `rstar2 run` and the prepare program of a cluster call it. The base install, which
-`rstar2 validate` supports, has only the checks of the models' config.json.
+`rstar2 validate` supports, has only the checks of the models' config.json and of the headers of their weights.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.fit import is_packed, model_obstacles
 from rstar2_train.capacity.frozen_model import find_frozen_model_errors, frozen_models
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
-from rstar2_train.capacity.weight_files import ambiguous_weights
+from rstar2_train.capacity.weight_check import find_weight_faults
+from rstar2_train.capacity.weight_files import INDEX, SINGLE, ambiguous_weights
+from rstar2_train.capacity.weight_headers import read_tensors
 
 
 def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -31,32 +34,57 @@ def find_source_errors(job: AgenticRLJob) -> dict[str, str]:
 def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
     """Return why the trainer or the engines refuse the models of a job whose sources are paths: field -> reasons.
 
-    A model type that no test proves is measured with a small random model. The base install cannot measure.
+    The headers of the weight files are compared with the class of the model. A model type that no test proves is
+    measured with a small random model. The base install compares the headers with config.json only.
     """
     folder, errors = Path(job.spec.model.source), find_frozen_model_errors(job)
     for field, other in frozen_models(job).items():
-        if field in errors or not (other / "config.json").is_file() or is_proven(other):
+        if field in errors or not (other / CONFIG).is_file():
             continue
-        if reasons := _measured_obstacles(other, packed=is_packed(job)):
-            errors[field] = f"{other}/config.json: {'; '.join(reasons)}"
-    if not (folder / "config.json").is_file():
+        if refusal := _trained_obstacle(other, packed=is_packed(job), written=False):
+            errors[field] = refusal
+    if not (folder / CONFIG).is_file():
         return errors
     if error := ambiguous_weights(folder):
         return errors | {"spec.model.source": error}
-    obstacles = model_obstacles(job, folder)
-    if not obstacles and any(stage.learns for stage in job.spec.stages) and not is_proven(folder):
-        obstacles = _measured_obstacles(folder, packed=is_packed(job))
-    return errors | ({"spec.model.source": f"{folder}/config.json: {'; '.join(obstacles)}"} if obstacles else {})
+    reason: str | None
+    if obstacles := model_obstacles(job, folder):
+        reason = f"{folder / CONFIG}: {'; '.join(obstacles)}"
+    elif any(stage.learns for stage in job.spec.stages):
+        reason = _trained_obstacle(folder, packed=is_packed(job), written=True)
+    else:
+        reason = _torn_weights(folder)
+    return errors | ({"spec.model.source": reason} if reason else {})
 
 
-def _measured_obstacles(folder: Path, *, packed: bool) -> list[str]:
-    """Return why the trainer does not compute a class of models that no test proves, by a small random model of it."""
+def _torn_weights(folder: Path) -> str | None:
+    """Return why an engine cannot read the safetensors of a folder, which may have other weights, or none yet."""
+    if not any((folder / name).is_file() for name in (INDEX, SINGLE)):
+        return None
     try:
-        from rstar2_train.trainer.self_check import check_folder
-    except ImportError:  # an installation without the trainer: its ranks check the model
-        return []
-    try:
-        check_folder(folder, packed=packed)
+        read_tensors(folder)
     except UnsupportedModel as error:
-        return [str(error)]
-    return []
+        return str(error)
+    return None
+
+
+def _trained_obstacle(folder: Path, *, packed: bool, written: bool) -> str | None:
+    """Return why the trainer does not load a folder, or not compute with its weights; None: it does.
+
+    A class that no test proves is measured. `written`: whether the job writes the weights.
+    """
+    try:
+        config = read_config(folder)
+        if faults := list(find_weight_faults(folder, config, read_tensors(folder), written=written)):
+            return f"{folder}: {'; '.join(faults)}"
+        try:
+            from rstar2_train.trainer.file_check import check_model_files
+            from rstar2_train.trainer.self_check import check_folder
+        except ImportError:  # an installation without the trainer: its ranks check the model
+            return None
+        check_model_files(folder, written=written)
+        if not is_proven(folder):
+            check_folder(folder, packed=packed)
+    except (InvalidConfig, UnsupportedModel) as error:
+        return str(error)
+    return None

@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import __version__ as version
 
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import UnsupportedModel, find_obstacles, output_layer
+from rstar2_train.capacity.weight_headers import read_tensors
 from rstar2_train.trainer import attention, lora, varlen
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
-from rstar2_train.trainer.model_files import file_names, tensor_files
+from rstar2_train.trainer.model_class import build_on_meta, read_model_config
+from rstar2_train.trainer.model_files import check_files, file_names
 from rstar2_train.trainer.routing import ARGUMENT, Routing, install_replay
 from rstar2_train.trainer.sharding import Piece, own_pieces
 from rstar2_train.weights.adapter_folder import AdapterIdentity
@@ -143,9 +145,7 @@ def load_policy(
         seed: of the initial values of an adapter, with the digest of its base.
 
     Raises:
-        FileNotFoundError: if the folder has no config.json or no safetensors.
-        UnsupportedModel: if the model cannot be computed exactly.
-        ValueError: if its tensors are not those of the model in config.json.
+        UnsupportedModel: if the model cannot be computed exactly, or its files are not those of its config.json.
     """
     identity = None
     if adapter is not None:
@@ -162,7 +162,7 @@ def load_policy(
         dtype=torch.float32 if trained and adapter is None else compute.dtype,
         adapter=identity,
     )
-    _fill_parameters(policy, model_dir)
+    _fill_parameters(policy, model_dir, written=trained)
     if identity is not None:
         lora.initialize(trained_shards(policy), seed=f"{seed}/{identity.base}")
     return policy if trained else policy.requires_grad_(False)
@@ -181,14 +181,11 @@ def shard_policy(
     adapter: AdapterIdentity | None = None,
 ) -> Policy:
     """Build and shard the policy with uninitialised parameters; see `load_policy`."""
-    config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
+    config = read_model_config(model_dir)
     obstacles = list(find_obstacles(config.to_dict(), packed=packed, longest=longest, adapter=adapter is not None))
     if obstacles:
         raise UnsupportedModel(f"{model_dir / 'config.json'}: {'; '.join(obstacles)}")
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation=attention.NAME if attention.supports(config) else "sdpa"
-        )
+    model = build_on_meta(config, dtype=dtype, attention=attention.NAME if attention.supports(config) else "sdpa")
     model.tie_weights()
     # No dropout: the ratio of eq. 6 compares two passes over the same tokens, which must not differ randomly.
     model.eval()
@@ -275,9 +272,10 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
 
 
 @torch.no_grad()
-def _fill_parameters(policy: Policy, model_dir: Path) -> None:
-    files = tensor_files(model_dir)
-    names = file_names(policy.model, stored_shards(policy), files, folder=model_dir)
+def _fill_parameters(policy: Policy, model_dir: Path, *, written: bool) -> None:
+    tensors = read_tensors(model_dir)
+    names = file_names(policy.model, stored_shards(policy), tensors, folder=model_dir)
+    check_files(policy.model, model_dir, stored_shards(policy), names, tensors, written=written)
     policy.file_names = {name: tensors[0] for name, tensors in names.items() if len(tensors) == 1}
     policy.tensor_names = {name: tensors for name, tensors in names.items() if len(tensors) > 1}
     shards = stored_shards(policy)
@@ -287,20 +285,30 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
     by_file: dict[Path, list[tuple[Piece, Tensor]]] = {}
     for name, parameter in shards.items():
         for piece in own_pieces(parameter, policy.tensors_of(name)):
-            by_file.setdefault(files[piece.name], []).append((piece, parameter.to_local().view(-1)))
+            by_file.setdefault(tensors[piece.name].file, []).append((piece, parameter.to_local().view(-1)))
+    infinite: list[str] = []
     for path, pieces in by_file.items():
         with safe_open(path, framework="pt") as file:
             for piece, local in pieces:
                 values = file.get_slice(piece.name)
-                if tuple(values.get_shape()) != piece.shape:
-                    raise ValueError(
-                        f"{path}: {piece.name} has shape {values.get_shape()}, but config.json requires "
-                        f"{list(piece.shape)}"
-                    )
                 width = math.prod(piece.shape[1:])
                 part = local[piece.place]
                 first = piece.start // width
                 part.copy_(values[first : first + len(part) // width].reshape(-1))
+                if not torch.isfinite(part).all():
+                    infinite.append(f"{path}: {piece.name}")
+    _refuse_infinite(infinite)
+
+
+def _refuse_infinite(own: list[str]) -> None:
+    """Raise UnsupportedModel on each rank if one of them read a tensor with NaN or infinity. Collective."""
+    everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everywhere, own)
+    if names := sorted({name for names in everywhere for name in names}):
+        raise UnsupportedModel(
+            f"{', '.join(names[:3])}: {len(names)} tensors have NaN or infinite values: download the folder again, or "
+            "use the weights of an earlier step"
+        )
 
 
 @torch.no_grad()

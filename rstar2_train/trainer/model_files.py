@@ -11,16 +11,20 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
+from torch import Tensor
 
+from rstar2_train.capacity.config_file import read_config
+from rstar2_train.capacity.model_support import MIXTURES, UnsupportedModel
+from rstar2_train.capacity.weight_check import BUFFERS, find_weight_faults, is_expert
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions, weight_map
+from rstar2_train.capacity.weight_headers import StoredTensor
+from rstar2_train.trainer.sharding import tensor_shape
 
-BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
-"""Tensors of old files that the constructors compute today."""
 GENERATION_CONFIG = "generation_config.json"
 
 
@@ -68,7 +72,7 @@ def file_names(
         folder: for the message.
 
     Raises:
-        ValueError: if a parameter has no tensor, or a tensor no parameter.
+        UnsupportedModel: if a parameter has no tensor, or a tensor no parameter.
     """
     rename = _Renaming(model)
     places: dict[str, dict[tuple[int, int], str]] = {}
@@ -89,11 +93,50 @@ def file_names(
         and not any(re.search(pattern, name) for pattern in skipped)
     )
     if missing or unknown:
-        raise ValueError(
+        raise UnsupportedModel(
             f"{folder}: the weights are not those of a {type(model).__name__}: missing {missing[:3]}, "
-            f"unknown {unknown[:3]}"
+            f"unknown {unknown[:3]}: correct config.json, or download the folder again"
         )
     return {name: names[name] for name in parameters}
+
+
+def check_files(
+    model: Any,
+    folder: Path,
+    parameters: Mapping[str, Tensor],
+    names: Mapping[str, Sequence[str]],
+    tensors: Mapping[str, StoredTensor],
+    *,
+    written: bool,
+) -> None:
+    """Raise UnsupportedModel if the tensors of a folder are not the parameters of its model, unchanged.
+
+    Args:
+        model: the model of transformers.
+        folder: the model folder.
+        parameters: those of the model, by name.
+        names: the tensors of each parameter (`file_names`).
+        tensors: those of the files.
+        written: whether the job writes the weights in the format of config.json.
+    """
+    for parameter, stored in names.items():
+        shape = tensor_shape(parameters[parameter], len(stored))
+        for name in stored:
+            if tensors[name].shape != shape:
+                raise UnsupportedModel(
+                    f"{tensors[name].file}: {name} has shape {list(tensors[name].shape)}, but config.json requires "
+                    f"{list(shape)}: correct config.json, or download the folder again"
+                )
+    experts = next(filter(is_expert, parameters), None)
+    if experts and model.config.model_type not in MIXTURES:
+        raise UnsupportedModel(
+            f"{experts}: mixtures of experts of model_type {model.config.model_type!r} are not supported, only "
+            f"{', '.join(MIXTURES)}: use one of them, or a dense model"
+        )
+    config = read_config(folder) | {"tie_word_embeddings": bool(getattr(model.config, "tie_word_embeddings", False))}
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    if faults := list(find_weight_faults(folder, config, tensors, written=written, tied=tied)):
+        raise UnsupportedModel(f"{folder}: {'; '.join(faults)}")
 
 
 class _Renaming:

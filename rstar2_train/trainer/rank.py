@@ -150,7 +150,7 @@ class TrainerRank:
             layout=layout,
             attention=self.policy.attention,
             compiled=config.compiled,
-            family_difference=None if family is None else family.largest,
+            family_difference=family.largest,
             difference=weights.mean,
             adapter=self.policy.adapter,
         )

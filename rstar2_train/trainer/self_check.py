@@ -22,12 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.model import Policy, load_policy
+from rstar2_train.trainer.model_class import read_model_config, refused
 from rstar2_train.trainer.small_config import WINDOW, small_config
 
 LENGTHS = (2 * WINDOW + 5, 2, WINDOW + 3, 17)
@@ -72,22 +73,18 @@ def check_weights(policy: Policy, compute: ComputeDevice, *, packed: bool) -> Di
     return differences
 
 
-def check_family(model_dir: Path, *, packed: bool) -> Differences | None:
+def check_family(model_dir: Path, *, packed: bool) -> Differences:
     """Compare a small random model of the class of a model folder with transformers. Collective, if there are ranks.
 
-    Returns:
-        The differences; None if no small model of this class can be built.
-
     Raises:
-        UnsupportedModel: if they differ, or the trainer cannot load the small model.
+        UnsupportedModel: if they differ, or if no small model of this class can be built or loaded.
     """
-    config = small_config(AutoConfig.from_pretrained(model_dir, local_files_only=True))
-    model = None if config is None else _random_model(config)
-    if model is None:
-        return None
-    rows = _rows(model.config.vocab_size, torch.device("cpu"))
-    with torch.no_grad():
-        expected = torch.cat([row_logprobs(model(row[None]).logits[0], row) for row in rows])
+    whole = read_model_config(model_dir)
+    with refused(f"{model_dir}: a small model of {type(whole).__name__} cannot be built, so it could not be measured"):
+        model = _random_model(small_config(whole))
+        rows = _rows(model.config.vocab_size, torch.device("cpu"))
+        with torch.no_grad():
+            expected = torch.cat([row_logprobs(model(row[None]).logits[0], row) for row in rows])
     with tempfile.TemporaryDirectory(prefix="rstar2-check-") as name:
         _save(model, Path(name))
         compute = ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
@@ -107,13 +104,12 @@ def check_family(model_dir: Path, *, packed: bool) -> Differences | None:
     return differences
 
 
-def check_folder(model_dir: Path, *, packed: bool) -> Differences | None:
+def check_folder(model_dir: Path, *, packed: bool) -> Differences:
     """Run `check_family` in this process, outside of a trainer. Raises UnsupportedModel."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        return check_family(model_dir, packed=packed)
-    except (OSError, ValueError) as error:  # transformers does not know the class
-        raise UnsupportedModel(str(error)) from error
+        with refused(f"{model_dir}: the class could not be measured"):
+            return check_family(model_dir, packed=packed)
     finally:
         dist.destroy_process_group()
 
@@ -136,16 +132,13 @@ def _refusal(model: Any, differences: Differences, padded: Differences | None, d
 
 
 def _random_model(config: Any) -> Any:
-    """Return a small model whose biases and norms are random too; None if the class cannot be built."""
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
-            for name, parameter in model.named_parameters():
-                if "bias" in name or "norm" in name:
-                    torch.nn.init.normal_(parameter, mean=float("norm.weight" in name), std=0.2)
-    except Exception:  # any error of a constructor: the sizes of this class do not fit together
-        return None
+    """Return a small model whose biases and norms are random too."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+        for name, parameter in model.named_parameters():
+            if "bias" in name or "norm" in name:
+                torch.nn.init.normal_(parameter, mean=float("norm.weight" in name), std=0.2)
     return model
 
 

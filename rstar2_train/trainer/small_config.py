@@ -23,15 +23,15 @@ _EXPERTS, _CHOSEN = 8, 3
 _SPECIAL_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
-def small_config(config: Any) -> Any | None:
-    """Return a small copy of a config of transformers; None if its fields do not fit together.
+def small_config(config: Any) -> Any:
+    """Return a small copy of a config of transformers. Raises ValueError if its fields do not fit together.
 
     Heads, layers and widths are fewer. Each kind of layer stays, and so do all factors, flags and rotary parameters.
     """
     values: dict[str, Any] = config.to_dict()
     heads, layers = values.get("num_attention_heads"), values.get("num_hidden_layers")
     if not isinstance(heads, int) or not isinstance(layers, int):
-        return None
+        raise ValueError("its fields num_attention_heads and num_hidden_layers are no numbers, or have other names")
     kv_heads = values.get("num_key_value_heads") or heads
     kept = _layers_of_all_kinds(values, layers)
     small: dict[str, Any] = {
@@ -59,10 +59,7 @@ def small_config(config: Any) -> Any | None:
             small[name] = _small_rope(values[name], width)
     names = {"architectures", "dtype", "torch_dtype", "transformers_version", "model_type", "_name_or_path"}
     merged = {name: value for name, value in (values | small).items() if name not in names}
-    try:
-        return type(config)(**merged)
-    except Exception:  # any validation error of the class
-        return None
+    return type(config)(**merged)
 
 
 def _small_mixture(values: dict[str, Any]) -> dict[str, Any]:

@@ -315,7 +315,7 @@ def test_rank_export_splits_large_models(model_dir: Path, tmp_path: Path, monkey
 def test_rank_load_without_weights_raises(tmp_path: Path, model_dir: Path) -> None:
     """A model folder without safetensors is rejected."""
     (tmp_path / "config.json").write_text((model_dir / "config.json").read_text())
-    with rank_here(None) as rank, pytest.raises(FileNotFoundError, match="no safetensors"):
+    with rank_here(None) as rank, pytest.raises(UnsupportedModel, match="no safetensors"):
         rank.load(tmp_path, OPTIMIZER)
 
 

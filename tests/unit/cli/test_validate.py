@@ -13,16 +13,21 @@ import yaml
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.cli.main import main
 from rstar2_train.launch.local import preflight
+from tests.support.model_families import write_family
 from tests.support.tokenizer_folder import TOKENS, write_tokenizer
 
 TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
+QWEN3 = {"model_type": "qwen3"}
 
 
 def write_job(folder: Path, config: dict[str, Any]) -> Path:
-    """Write a job that trains a model folder with this config.json."""
+    """Write a job that trains a model folder with this config.json; of a Qwen3, with its weights."""
     (folder / "model").mkdir()
+    if config == QWEN3:
+        write_family("Qwen3", folder / "model", vocab_size=TOKENS)
+    else:
+        (folder / "model" / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps(config))
     manifest = yaml.safe_load(TINY.read_text())
     manifest["spec"]["model"]["source"] = "./model"
     file = folder / "job.yaml"
@@ -53,7 +58,7 @@ def test_preflight_refuses_a_model_by_its_config(tmp_path: Path) -> None:
 
 def test_validate_accepts_a_proven_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A family of docs/models.md needs no measurement."""
-    assert main(["validate", str(write_job(tmp_path, {"model_type": "qwen3"}))]) == 0
+    assert main(["validate", str(write_job(tmp_path, QWEN3))]) == 0
     assert ": valid, " in capsys.readouterr().out
 
 
@@ -62,7 +67,7 @@ def test_validate_needs_no_trainer(
     local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An installation without the trainer's packages checks the manifest, and reports which check is missing."""
-    file = write_job(tmp_path, {"model_type": "qwen3"})
+    file = write_job(tmp_path, QWEN3)
     if not local:
         (tmp_path / "model").rename(tmp_path / "other")
     for name in ("data.known_answers", "data.sources", "rollout.template_check", "trainer.self_check"):
@@ -99,7 +104,7 @@ def test_validate_tries_the_bucket_of_the_state(
 
 def test_validate_tries_the_server_of_a_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server that only the cluster reaches is a warning; without the model's tokenizer it is not asked."""
-    file = write_job(tmp_path, {"model_type": "qwen3", "vocab_size": TOKENS})
+    file = write_job(tmp_path, QWEN3)
     manifest = yaml.safe_load(file.read_text())
     manifest["spec"]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"endpoint": "http://127.0.0.1:1"}}
     field = "spec.grpo.objective.teacher.endpoint"

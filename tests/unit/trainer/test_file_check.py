@@ -1,0 +1,108 @@
+"""Folders that the trainer would load as another model, or not at all, are refused before a job starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from rstar2_train.capacity.model_support import UnsupportedModel
+from rstar2_train.trainer.file_check import check_model_files
+from rstar2_train.trainer.self_check import check_folder
+from tests.support.model_families import FAMILIES, write_family
+
+Tensors = dict[str, torch.Tensor]
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def change(folder: Path, edit_tensors: Callable[[Tensors], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    edit_tensors(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def untie(folder: Path) -> None:
+    edit(folder, tie_word_embeddings=True)
+
+
+def drop_head(folder: Path) -> None:
+    change(folder, lambda tensors: tensors.pop("lm_head.weight"))
+
+
+FAULTS: dict[str, Callable[[Path], None]] = {
+    r"lm_head.weight has other values than model.embed_tokens.weight": untie,
+    r"missing \['lm_head.weight'\]": drop_head,
+    r"embed_tokens.weight has shape \[96, 32\], but config.json requires \[128, 32\]": lambda folder: edit(
+        folder, vocab_size=128
+    ),
+    r"has no config of model_type 'unheard-of'": lambda folder: edit(folder, model_type="unheard-of"),
+    r"dtype: 'bfloat16', but .* is stored as float32": lambda folder: edit(folder, dtype="bfloat16"),
+    r"config.json cannot be used: layer_types: 3": lambda folder: edit(folder, layer_types=3),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_check_model_files_names_the_fault(message: str, tmp_path: Path) -> None:
+    """The class of config.json and the tensors of the files must agree."""
+    write_family("Llama", tmp_path)
+    check_model_files(tmp_path, written=True)
+    FAULTS[message](tmp_path)
+    with pytest.raises(UnsupportedModel, match=message):
+        check_model_files(tmp_path, written=True)
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Granite-MoE", "GPT-NeoX", "Qwen2-MoE, some dense layers"])
+def test_check_model_files_accepts_families(family: str, tmp_path: Path) -> None:
+    """Tied tensors, experts and other names in the files."""
+    write_family(family, tmp_path)
+    check_model_files(tmp_path, written=True)
+
+
+def test_tied_copy_with_the_same_values_is_accepted(tmp_path: Path) -> None:
+    """Old folders store the output layer twice."""
+    write_family("Qwen3", tmp_path)
+    assert FAMILIES["Qwen3"]().tie_word_embeddings
+    change(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
+    check_model_files(tmp_path, written=True)
+
+
+SMALL = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (transformers.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4), "KeyError: 'rstar2'"),
+        (transformers.GPT2Config(**SMALL), "GPT2Config cannot be built, so it could not be measured: ValueError: its"),
+        (transformers.XGLMConfig(d_model=32, ffn_dim=48, num_layers=2, attention_heads=4), "could not be measured"),
+        (transformers.MambaConfig(hidden_size=32, num_hidden_layers=2), "could not be measured"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_class_that_cannot_be_measured_is_refused(config: Any, message: str, tmp_path: Path) -> None:
+    """A class without a small model is not taken for an exact one; any error of a class is a refusal."""
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=message):
+        check_folder(tmp_path, packed=False)
+
+
+def test_mixture_under_another_name_is_refused(tmp_path: Path) -> None:
+    """ERNIE 4.5 MoE counts its experts in a field of its own, and has them as parameters."""
+    config = transformers.AutoConfig.for_model(
+        "ernie4_5_moe",
+        **{"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "moe_k": 2},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "moe_num_experts": 4, "moe_intermediate_size": 24},
+    )
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"moe_\w+: mixtures of experts of model_type 'ernie4_5_moe'"):
+        check_folder(tmp_path, packed=False)
