@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rstar2_train.api.base import SET, ApiModel
 from rstar2_train.api.lora_layers import ATTENTION, LAYER, MLP
 
-LoRARank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
+
+def _integer(value: object) -> object:
+    """Reject true and 8.0, which are equal to ranks."""
+    if type(value) is not int:
+        raise ValueError("should be an integer")
+    return value
+
+
+LoRARank = Annotated[Literal[1, 8, 16, 32, 64, 128, 256, 320, 512], BeforeValidator(_integer)]
 """Ranks that vLLM accepts."""
 LoRATarget = Literal[
     "All", "Attention", "Mlp", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"

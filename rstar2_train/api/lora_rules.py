@@ -17,6 +17,10 @@ TRANSPORT = (
     "never changes"
 )
 NO_OFFLOAD = "must be false with LoRA: offload of a frozen base is not supported"
+NOT_OFF = (
+    "null does not switch LoRA off, because it is the same as unset: remove spec.trainer.lora, and set trainer.lora in "
+    "the stages that train an adapter"
+)
 ONE_REPLICA = "must be 1 with LoRA: vLLM loads an adapter into one replica of the engine only; raise rollout.replicas"
 
 
@@ -28,6 +32,10 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
         if stage.trainer is not None and stage.trainer.lora is not None and not stage.learns:
             message = f"is only allowed if type is SFT or GRPO; the type of this stage is {stage.type}"
             yield Issue(f"spec.stages[{index}].trainer.lora", message)
+        own = stage.trainer
+        is_null = own is not None and own.lora is None and "lora" in own.model_fields_set
+        if is_null and job.spec.trainer.lora is not None:
+            yield Issue(f"spec.stages[{index}].trainer.lora", NOT_OFF)
     if stages and job.spec.trainer.offload:
         yield Issue("spec.trainer.offload", NO_OFFLOAD, True)
     if any(stage.type == "GRPO" for _, stage in stages):

@@ -49,7 +49,7 @@ _WITHOUT_EFFECT = (
     "qalora_group_size",
 )
 """Fields of peft's config that do not change a forward pass of a trained adapter. Any other one must be unset."""
-_UNSET = (None, False, [], {})
+_UNSET: tuple[Any, ...] = (None, False, [], {})
 _FLOATS = ("F32", "BF16", "F16")
 _TENSOR = re.compile(re.escape(PREFIX) + r"(.+)\.(lora_[AB])\.weight")
 _WHOLE_COPIES = re.compile(r"\.base_layer\.|\.modules_to_save\.|lora_embedding_")
@@ -129,7 +129,8 @@ def inspect_adapter(folder: Path) -> StoredAdapter:
     """
     config = _read_config(folder / CONFIG)
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not math.isfinite(alpha):
+    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if type(rank) is not int or rank < 1 or alpha is None or not is_number or not math.isfinite(alpha):
         raise ShardFileInvalid(f"{folder / CONFIG} has r {rank!r} and lora_alpha {alpha!r}, which are no scale")
     modules = _modules(folder / CONFIG, config)
     if not (folder / TENSORS).exists() and (folder / "adapter_model.bin").exists():

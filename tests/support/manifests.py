@@ -225,6 +225,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.trainer.lora.start is 'Continue': must be New, or rank and targetModules those of stage rl",
         None,
     ),
+    ("spec.trainer.lora", {"rank": True}, "spec.trainer.lora.rank is True: should be an integer", "lora.rank"),
     ("spec.stages.2.trainer", {"lora": {}}, "spec.stages[2].trainer.lora: is only allowed", "is only allowed if type"),
     (
         "spec",

@@ -52,6 +52,23 @@ def test_validation_fault_names_field_value_and_rule(
         load(changed(path, value))
 
 
+@pytest.mark.parametrize("of_job", [{}, None])
+def test_validation_null_lora_is_refused_where_it_would_be_ignored(of_job: dict | None) -> None:
+    """A stage without `lora` trains the adapter of the job, and the API server removes null."""
+    data = changed("spec.trainer.lora", of_job)
+    data["spec"]["stages"][1]["trainer"] = {"lora": None}
+    expected = "spec.stages[1].trainer.lora: null does not switch LoRA off"
+    assert any(expected in problem for problem in problems(data)) is (of_job is not None)
+
+
+@pytest.mark.parametrize("rank", [True, 8.0, "8", None])
+def test_validation_rank_is_an_integer(rank: object) -> None:
+    """Values that only equal a rank, which a schema with a list of ranks would accept."""
+    assert any(
+        "spec.trainer.lora.rank" in problem for problem in problems(changed("spec.trainer.lora", {"rank": rank}))
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [

@@ -225,7 +225,7 @@ def tie_output(base: Path, adapter: Path) -> None:
         (tie_output, "which is tied to the embedding"),
     ],
 )
-def test_merge_refuses_what_it_cannot_store(
+def test_merge_refuses_unusable_values(
     tmp_path: Path, base: Path, damage: Callable[[Path, Path], object], message: str, capsys: Any
 ) -> None:
     """Damaged bases, other dtypes and values, and an output layer that is the embedding: no folder is written."""
