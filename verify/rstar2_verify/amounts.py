@@ -110,7 +110,8 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     if not any(units):
         return same(first, second)
     if all(units):
-        if same_unit(*units):
+        plain = [[factor for factor in unit if factor[0] != "rad"] for unit in units]  # `rad/s` and `s^{-1}`
+        if same_unit(*units) or (all(plain) and plain[0] == plain[1]):
             money = len(units[0]) == 1 and units[0][0][0] in _MONEY and decimal(first) and decimal(second)
             return exact(first) == exact(second) if money else same(first, second)
         if _same_prices(*units):

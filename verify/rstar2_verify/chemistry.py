@@ -15,11 +15,13 @@ _ELEMENTS = (
     "|Ru|Rh|Pd|Ag|Cd|In|Sn|Sb|Te|I|Xe|Cs|Ba|La|Ce|W|Pt|Au|Hg|Tl|Pb|Bi|U|Th|Pu|Ra|Rn"
 )
 _PART = rf"(?:(?:{_ELEMENTS})\d*|\((?:(?:{_ELEMENTS})\d*)+\)\d*)"
-_SPECIES = re.compile(rf"\d*(?P<body>{_PART}+)(?:\^?\d*[+-])?(?:\((?:s|l|g|aq)\))?")
+_SPECIES = re.compile(rf"\d*(?P<body>{_PART}+(?:·\d*{_PART}+)?)(?:\^?\d*[+-])?(?:\((?:s|l|g|aq)\))?")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _ARROWS = re.compile(
-    r"\\xrightarrow\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|\\(?:long)?rightarrow(?![a-zA-Z])|\\to(?![a-zA-Z])|->|→|⟶|\\rightleftharpoons"
+    r"\\xrightarrow\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|\\(?:long)?rightarrow(?![a-zA-Z])|\\to(?![a-zA-Z])|->|→|⟶|<=>|⇌|\\rightleftharpoons"
 )
+_DOTS = re.compile(r"\s*(?:\\cdot(?![a-zA-Z])|[·⋅•*]|\.(?=\d*[A-Z]))\s*")
+"""The mark of a hydrate."""
 _FONTS = re.compile(r"\\(?:text|mathrm|ce|mbox|rm)(?![a-zA-Z])\s*|\\[,;:! ]|[\s${}_]")
 _SYMBOL = re.compile(r"(?<![A-Za-z])[A-Z][a-z](?![a-z])|(?<=[A-Z])[A-Z][a-z](?![a-z])")
 _PLUS = re.compile(r"(?<![\^\d])\+(?!$)|(?<=\d)\+(?=\d*[A-Z])")
@@ -107,7 +109,7 @@ def _species(plain: str, *, states: bool) -> list[list[str]]:
 
 
 def _plain(text: str) -> str:
-    text = _ARROWS.sub(">", text)
+    text = _DOTS.sub("·", _ARROWS.sub(">", text))
     result = ""
     for character in text:
         if character in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻":

@@ -12,6 +12,9 @@ from .lexicon import SCALES, word_set
 from .signs import FONTS, SIGNS, TEXTS
 from .units import unit_of
 
+ENVIRONMENT = "begin"
+"""Name of the command that opens an environment."""
+_OPENED = rf"\\{ENVIRONMENT}\b"
 _BOX = re.compile(r"\\f?boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BETWEEN = re.compile(r"(?:\\?[$,;)(\s]|\\quad|\\text\s*\{|\}|and|or|[a-z]\s*=)*")
@@ -27,14 +30,14 @@ _STOP = re.compile(
 """Tags, stop tokens, and the mark of the end of a proof."""
 _OPERAND = re.compile(
     r"(?:\\[dt]?frac\s*\{(?:[^{}]*\}\s*\{)?|\\sqrt\s*(?:\[[^\]]*\])?\{|\^\{?|(?<![-=])[<>]=?|[≤≥≠/]|!="
-    r"|\\(?:[lg](?:t|eq?)|neq?|pm|mp|cdot|times|div|pi|ln|log|sin|cos|tan|exp)\s*|(?<![\w.])\d+|[-+±])\Z"
+    r"|\\(?:[lg](?:t|eq?)|neq?|pm|mp|cdot|times|div|pi|ln|log|sin|cos|tan|exp)\s*|(?<![\w.])\d+|[-+±]|\{(?![^{}]*[a-z]{3})[^{}]*\})\Z"
 )
-"""What makes a box after it an operand: `x >`, `\\sqrt{`, `10^{`, `-`."""
+"""Signs and commands of which a box after them is an operand: `x >`, `\\sqrt{`, `10^{`, `-`."""
 _SEGMENT = re.compile(
     r"\$|\\[\[(]|\n|\\\\|&|(?<![<>!])=|[:;]|\.\s|\\q?quad|(?<![\\A-Za-z])[A-Za-z]{2,}(?=[\s,])"
-    r"|\\text\s*\{[^{}]*\}|\\(?:to|Rightarrow|implies|therefore|approx)(?![a-zA-Z])|\\begin\{\w+\*?\}"
+    r"|\\text\s*\{[^{}]*\}|\\(?:to|Rightarrow|implies|therefore|approx)(?![a-zA-Z])|" + _OPENED + r"\{\w+\*?\}"
 )
-"""What ends before a formula, or a side of one."""
+"""Ends of the text before a formula, or before a side of one."""
 _SEPARATED = re.compile(r"\(\w+\)\s+-|>")
 """A dash after the letter of a part, and the mark of a quotation."""
 _LIMITED = re.compile(
@@ -54,7 +57,9 @@ _CONNECTED = re.compile(
 )
 _PROSE = re.compile(r"(?:[^\W\d_]{2,}[\s,]+){2}|\d[^=\n]*=")
 _VALUE = re.compile(
-    r"[\s*$`({\[]*(?:(?:yes|no|true|false)\W*|\(?[A-J]\)?[).:][^=\n]*|\(?[A-J]\)?[*$.\s]*|(?!\d[.)]\s)[-+]?(?:\d|\\(?!\[\s*\Z|begin))[^=\n]*)",
+    r"[\s*$`({\[]*(?:(?:yes|no|true|false)\W*|\(?[A-J]\)?[).:][^=\n]*|\(?[A-J]\)?[*$.\s]*|(?!\d[.)]\s)[-+]?(?:\d|(?!\\\[\s*\Z|"
+    + _OPENED
+    + r")\\)[^=\n]*)",
     re.IGNORECASE,
 )
 """A line that is only a value, or a choice with its content."""
@@ -72,7 +77,9 @@ _MARKER = re.compile(
 _BULLET = re.compile(r"\s*[-*+\N{BULLET}] +(\S.*?)[\s,;]*\Z")
 """An item of a list, in a line of its own."""
 _LINE = re.compile(
-    r"(?![=+*/<>&^])(?:(?!\\(?:begin|end|left|right)\b|\\\\|[^\W\d_]{3})[^{}()\[\]&]|\\[a-zA-Z]+|\{[^{}]*\}|\([^()]*\))+"
+    r"(?![=+*/<>&^])(?:(?!"
+    + _OPENED
+    + r"|\\(?:end|left|right)\b|\\\\|[^\W\d_]{3})[^{}()\[\]&]|\\[a-zA-Z]+|\{[^{}]*\}|\([^()]*\))+"
 )
 """A line that is a formula."""
 _CLOSING = re.compile(r"\bI hope (?:it|this) is correct[.!\s]{0,9}\Z", re.IGNORECASE)
@@ -86,8 +93,6 @@ _WRAPPERS = tuple(
 MAX_WRAPPERS = 8
 """Wrappers inside of wrappers that are removed."""
 _QUOTED = re.compile(r"\[\s*(['\"])(.*)\1\s*\]", re.DOTALL)
-ENVIRONMENT = "begin"
-"""Name of the command that opens an environment."""
 ESCAPED = word_set(
     "frac dfrac tfrac binom sqrt pi infty circ overline bar theta alpha beta end boxed nabla nu rho tau tan cot",
     "ln log sin cos sec vec hat emptyset varnothing lfloor rfloor right triangle pmod times neq",

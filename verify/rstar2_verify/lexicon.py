@@ -128,10 +128,10 @@ _MEASURED = (
 )
 
 
-def takes_argument(words: Sequence[str]) -> bool:
+def takes_argument(terms: Sequence[str]) -> bool:
     """Return whether words that end with `of` name a function of the number: `the reciprocal of`, not `a mass of`."""
-    article = next((word for word in reversed(words) if word in ("a", "an", "the")), "the")
-    return words[-1:] == ["of"] and article == "the" and not _MEASURED.issuperset(words)
+    article = next((word for word in reversed(terms) if word in ("a", "an", "the")), "the")
+    return terms[-1:] == ["of"] and article == "the" and not _MEASURED.issuperset(terms)
 
 
 DIRECTIONS = word_set(
