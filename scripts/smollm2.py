@@ -30,7 +30,11 @@ def install(folder: Path) -> None:
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write the Hugging Face folder of a GGUF file: weights in bfloat16, tokenizer and chat template."""
+    """Write the Hugging Face folder of a GGUF file: weights in float32, tokenizer and chat template.
+
+    On CPUs trainer and engine compute in float32. Each version of a model whose files have 16 bits is rounded for the
+    engine, which then samples from other weights than those that are trained.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -38,7 +42,7 @@ def convert(file: Path, folder: Path) -> None:
     # save_pretrained refuses a model that it takes for a quantised one; its weights are not quantised any more.
     model._hf_quantizer = model.hf_quantizer = None
     del model.config.quantization_config
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
 
 
