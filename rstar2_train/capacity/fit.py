@@ -28,7 +28,7 @@ from rstar2_train.capacity.memory import (
     trainer_memory,
 )
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
-from rstar2_train.capacity.model_support import find_obstacles
+from rstar2_train.capacity.model_support import find_notes, find_obstacles
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 from rstar2_train.capacity.rope_fields import position_limit
 
@@ -257,11 +257,33 @@ def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
     return list(dict.fromkeys([*obstacles, *_long_conversations(job, config)]))
 
 
+def model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
+    """Return what a job leaves out of its model, or cuts, by config.json; a file that cannot be read has no notes."""
+    try:
+        config = read_config(folder)
+    except InvalidConfig:
+        return []
+    notes, limit = find_notes(config), position_limit(config)
+    for index, stage in enumerate(job.spec.stages):
+        if limit is None or sequence_tokens(job, stage) <= limit:
+            continue
+        end = (
+            "engines stop there" if stage.sft is None else "set maxTokens, or keep longer conversations out of the data"
+        )
+        notes.append(
+            f"max_position_embeddings: the model has {limit:,} positions, a sequence of spec.stages[{index}] may have "
+            f"{sequence_tokens(job, stage):,} tokens: {end}"
+        )
+    return notes
+
+
 def _long_conversations(job: AgenticRLJob, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the SFT stages that train positions which the model does not have. An engine stops at the last position."""
+    """Yield the SFT stages whose maxTokens is set to more positions than the model has; the default is a note."""
     limit = position_limit(config)
     for index, stage in enumerate(job.spec.stages):
-        if stage.sft is not None and limit and stage.sft.max_tokens > limit:
+        if stage.sft is None or limit is None or "max_tokens" not in stage.sft.model_fields_set:
+            continue
+        if stage.sft.max_tokens > limit:
             yield (
                 f"max_position_embeddings: the model has {limit:,} positions, spec.stages[{index}].sft.maxTokens is "
                 f"{stage.sft.max_tokens:,}: set maxTokens to {limit} or less"

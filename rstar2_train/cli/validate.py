@@ -49,6 +49,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"error: {field}: {message}", file=sys.stderr)
     if invalid:
         return fail(NAME, f"{args.file}: {len(invalid)} error{'s' if len(invalid) > 1 else ''}")
+    for note in _model_notes(job, args.file.parent):
+        print(f"note: spec.model.source: {note}")
     for field, faults in unclear.items():
         for line in warn_of_answers(faults, f"warning: {field}: "):
             print(line)
@@ -84,6 +86,14 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     errors = {field: message for field, message in all_errors.items() if field in local}
     unclear = {} if errors else find_unclear_answers(job)
     return errors, {field: faults for field, faults in unclear.items() if field in local}
+
+
+def _model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
+    """Return what the job leaves out of its model, if the model is on this machine. `folder`: that of the manifest."""
+    from rstar2_train.capacity.fit import model_notes
+
+    model = folder / Path(job.spec.model.source).expanduser()
+    return [] if "://" in job.spec.model.source or not model.is_dir() else model_notes(job, model)
 
 
 def _find_teacher_errors(job: AgenticRLJob, folder: Path) -> dict[str, str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.config_file import read_config
+
 
 def model_config(model_dir: Path) -> dict[str, Any]:
-    """Return the content of a model's config.json."""
-    content: dict[str, Any] = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-    return content
+    """Return the content of a model's config.json. Raises InvalidConfig, a ValueError."""
+    return read_config(model_dir)
 
 
 def stored_dtype_name(config: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.capacity.fit import model_obstacles
+from rstar2_train.capacity.fit import model_notes, model_obstacles
 
 LONGROPE = {
     "model_type": "phi3",
@@ -30,8 +30,7 @@ def evaluate(tokens: int) -> dict[str, Any]:
     }
 
 
-def obstacles(folder: Path, config: dict[str, Any], stages: list[dict[str, Any]], **spec: Any) -> str:
-    (folder / "config.json").write_text(json.dumps(config))
+def make_job(folder: Path, stages: list[dict[str, Any]], **spec: Any) -> AgenticRLJob:
     fields = {
         "model": {"source": str(folder), "assumeInstructionTuned": True},
         "accelerator": {"vendor": "None"},
@@ -40,8 +39,12 @@ def obstacles(folder: Path, config: dict[str, Any], stages: list[dict[str, Any]]
         "stages": stages,
         **spec,
     }
-    job = AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": fields})
-    return "; ".join(model_obstacles(job, folder))
+    return AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": fields})
+
+
+def obstacles(folder: Path, config: dict[str, Any], stages: list[dict[str, Any]], **spec: Any) -> str:
+    (folder / "config.json").write_text(json.dumps(config))
+    return "; ".join(model_obstacles(make_job(folder, stages, **spec), folder))
 
 
 VALIDATION = {"validation": {"data": "d", "sampling": {"maxResponseTokens": 2000}}}
@@ -74,6 +77,25 @@ def test_conversation_beyond_the_positions_is_refused(tokens: int, refused: bool
     stage = {**SFT, "sft": {"data": "d", "maxTokens": tokens}}
     text = obstacles(tmp_path, {"model_type": "llama", "max_position_embeddings": 64}, [stage])
     assert ("the model has 64 positions, spec.stages[0].sft.maxTokens is 65: set maxTokens to 64" in text) is refused
+
+
+@pytest.mark.parametrize(
+    ("stage", "note"),
+    [
+        (SFT, "may have 100 tokens: set maxTokens"),
+        ({**SFT, "sft": {"data": "d"}}, "may have 32,768 tokens: set maxTokens"),
+        (GRPO, "may have 100 tokens: engines stop there"),
+        (evaluate(60), "may have 100 tokens: engines stop there"),
+        (evaluate(24), ""),
+    ],
+)
+def test_sequence_beyond_the_positions_is_noted(stage: dict[str, Any], note: str, tmp_path: Path) -> None:
+    """`rstar2 validate` prints it with the fields that training leaves out."""
+    config = {"model_type": "llama", "max_position_embeddings": 64, "attention_dropout": 0.1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    notes = model_notes(make_job(tmp_path, [stage]), tmp_path)
+    assert notes[0].startswith("attention_dropout: ") and len(notes) == 1 + (note != "")
+    assert note in notes[-1]
 
 
 def test_reason_of_trainer_and_engines_is_given_once(tmp_path: Path) -> None:

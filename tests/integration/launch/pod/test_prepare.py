@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,17 +18,28 @@ import pytest
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
+from tests.support.model_families import write_family
 from tests.support.model_fixtures import model_folder
 
 __all__ = ["model_folder"]
 
 COMMIT = hashlib.sha1(b"commit").hexdigest()
-WEIGHTS = os.urandom(300_000)
+
+
+def model_files() -> dict[str, bytes]:
+    """Return config.json and weights of a tiny model."""
+    with tempfile.TemporaryDirectory() as name:
+        write_family("Qwen3", Path(name), vocab_size=2048)
+        return {file: (Path(name) / file).read_bytes() for file in ("config.json", "model.safetensors")}
+
+
+MODEL = model_files()
+WEIGHTS = MODEL["model.safetensors"]
 DEMONSTRATION = b'{"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}\n'
 CONFIG = b'{"model_type": "qwen3"}'
 FILES = {
     ("models", "acme/policy"): {
-        "config.json": b'{"model_type": "qwen3"}',
+        "config.json": MODEL["config.json"],
         "model.safetensors": WEIGHTS,
         "pytorch_model.bin": b"twice",
     },
