@@ -281,9 +281,11 @@ def _long_conversations(job: AgenticRLJob, config: Mapping[str, Any]) -> Iterato
     """Yield the SFT stages whose maxTokens is set to more positions than the model has; the default is a note."""
     limit = position_limit(config)
     for index, stage in enumerate(job.spec.stages):
-        if stage.sft is None or limit is None or "max_tokens" not in stage.sft.model_fields_set:
+        if stage.sft is None or limit is None:
             continue
-        if stage.sft.max_tokens > limit:
+        # By value: a job that was written and read again has all its fields set.
+        is_default = stage.sft.max_tokens == type(stage.sft).model_fields["max_tokens"].default
+        if stage.sft.max_tokens > limit and not is_default:
             yield (
                 f"max_position_embeddings: the model has {limit:,} positions, spec.stages[{index}].sft.maxTokens is "
                 f"{stage.sft.max_tokens:,}: set maxTokens to {limit} or less"
