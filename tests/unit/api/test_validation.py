@@ -53,7 +53,7 @@ def test_validation_fault_names_field_value_and_rule(
 
 
 @pytest.mark.parametrize("of_job", [{}, None])
-def test_validation_null_lora_is_refused_where_it_would_be_ignored(of_job: dict | None) -> None:
+def test_validation_null_lora_of_a_stage_is_refused(of_job: dict | None) -> None:
     """A stage without `lora` trains the adapter of the job, and the API server removes null."""
     data = changed("spec.trainer.lora", of_job)
     data["spec"]["stages"][1]["trainer"] = {"lora": None}
