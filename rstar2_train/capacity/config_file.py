@@ -93,7 +93,7 @@ def find_faulty_fields(config: Mapping[str, Any]) -> list[str]:
     for name, (kind, is_right) in _KINDS.items():
         value = config.get(name)
         if value is not None and not is_right(value):
-            faults.append(f"{name}: {_shown(value)} is not {kind}: correct it")
+            faults.append(f"{name}: {_excerpt(value)} is not {kind}: correct it")
     layers = config.get("num_hidden_layers")
     for name in ("layer_types", "layers_block_type", "no_rope_layers"):
         values = config.get(name)
@@ -110,7 +110,7 @@ def find_faulty_dtype(config: Mapping[str, Any]) -> str | None:
     for name in ("dtype", "torch_dtype"):
         value = config.get(name)
         if value is not None and value not in DTYPES:
-            return f"{name}: {_shown(value)} is not supported: set it to the format of the files, {', '.join(DTYPES)}"
+            return f"{name}: {_excerpt(value)} is not supported: set it to the format of the files, {', '.join(DTYPES)}"
     return None
 
 
@@ -123,6 +123,6 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -116,7 +116,7 @@ def expert_fields(config: Mapping[str, Any]) -> list[str]:
 
 
 def find_notes(config: Mapping[str, Any]) -> list[str]:
-    """Return the fields of config.json that change the training of a model elsewhere, and that this trainer leaves out.
+    """Return the fields of config.json that change training in other trainers, and that this trainer does not apply.
 
     They change no log-probability: dropout, noise of routers, auxiliary losses. Custom code is not run.
     """

@@ -61,7 +61,7 @@ def find_rope_faults(config: Mapping[str, Any]) -> Iterator[str]:
     nested = bool(parts) and parts[0] is not rope
     flat = sorted(name for name, value in rope.items() if value is not None and not isinstance(value, Mapping))
     if nested and flat:
-        yield f"{flat[0]} of the rotary embedding stands beside those of the kinds of layers: remove it"
+        yield f"{flat[0]} of the rotary embedding is next to those of the kinds of layers: remove it"
     for part in parts:
         yield from _faults(part, config, nested=nested)
 

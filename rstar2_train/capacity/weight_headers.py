@@ -20,7 +20,7 @@ DOWNLOAD = "download the folder again"
 _LENGTH = 8
 """Bytes of the length of a header, at the start of a file."""
 _BLOCK = 2**24
-"""Bytes that are compared at once."""
+"""Bytes that are compared at a time."""
 
 
 class InvalidWeights(UnsupportedModel):

@@ -75,7 +75,7 @@ def _check_in_child(source: str, settings: Sequence[GRPOSettings]) -> str:
     The result has a pipe of its own, because the file may print, and may end the child with exit code 0.
     """
     reader, writer = os.pipe()
-    documents = json.dumps([each.model_dump(mode="json") for each in settings])
+    documents = json.dumps([stage.model_dump(mode="json") for stage in settings])
     try:
         child = subprocess.run(
             [sys.executable, "-m", __name__, str(writer)],
@@ -251,7 +251,7 @@ def _gradient(
     total = torch.zeros(())
     for share in distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=budget, packed=packed):
         for batch in on_device(share, torch.device("cpu")):
-            old, engine, reference = (each[batch.targets] for each in (update.old, update.engine, update.reference))
+            old, engine, reference = (values[batch.targets] for values in (update.old, update.engine, update.reference))
             tokens = objective_tokens(
                 batch, new[batch.targets], old, None, None, reference if settings.reference_kl else None
             )

@@ -129,7 +129,7 @@ def test_find_obstacles_reads_missing_fields_from_the_class() -> None:
         ({"model_type": "phi3", "auto_map": {"AutoConfig": "c.Phi3Config"}}, ["auto_map: custom code is not run"]),
     ],
 )
-def test_find_notes_names_what_is_left_out(config: dict[str, Any], notes: list[str]) -> None:
+def test_find_notes_names_fields_that_are_not_applied(config: dict[str, Any], notes: list[str]) -> None:
     """Fields without an effect on log-probabilities are stated, not refused."""
     assert not list(find_obstacles(config, packed=True, longest=64))
     actual = find_notes(config)

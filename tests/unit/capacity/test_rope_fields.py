@@ -46,7 +46,7 @@ LLAMA3 = {
         (YARN | {"beta_fast": 0}, "beta_fast: '0' of the rotary embedding is not a number above 0"),
         (YARN | {"factor": float("nan")}, "factor: 'nan'"),
         ({"full_attention": YARN | {"truncate": False}, "sliding_attention": {}}, "truncate of the rotary embedding"),
-        ({"full_attention": YARN, "factor": 8.0}, "factor of the rotary embedding stands beside"),
+        ({"full_attention": YARN, "factor": 8.0}, "factor of the rotary embedding is next to those"),
     ],
 )
 def test_find_rope_faults_allows_only_what_both_read(rope: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from rstar2_train.capacity.weight_check import find_weight_faults
 from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 
-ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -23,9 +23,9 @@ def write(folder: Path, file: str, **values: float) -> None:
 
 def sharded(folder: Path, **changes: str | None) -> None:
     """Write two shards of the tensors a to d, and an index with changes: None omits a tensor."""
-    write(folder, ONE, a=1, b=2)
-    write(folder, TWO, c=3, d=4)
-    files = {"a": ONE, "b": ONE, "c": TWO, "d": TWO} | changes
+    write(folder, FIRST, a=1, b=2)
+    write(folder, SECOND, c=3, d=4)
+    files = {"a": FIRST, "b": FIRST, "c": SECOND, "d": SECOND} | changes
     (folder / INDEX).write_text(json.dumps({"weight_map": {name: file for name, file in files.items() if file}}))
 
 
@@ -37,17 +37,17 @@ def torn(folder: Path, *, kept: int) -> None:
 
 def twice(folder: Path) -> None:
     sharded(folder)
-    write(folder, TWO, c=3, d=4, a=9)
+    write(folder, SECOND, c=3, d=4, a=9)
 
 
 def without_shard(folder: Path) -> None:
     sharded(folder)
-    (folder / TWO).unlink()
+    (folder / SECOND).unlink()
 
 
 def duplicate_name(folder: Path) -> None:
     sharded(folder)
-    (folder / INDEX).write_text(f'{{"weight_map": {{"a": "{ONE}", "a": "{TWO}"}}}}')
+    (folder / INDEX).write_text(f'{{"weight_map": {{"a": "{FIRST}", "a": "{SECOND}"}}}}')
 
 
 FAULTS: dict[str, Callable[[Path], object]] = {
@@ -60,8 +60,8 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     ),
     r"a is in model-00001.* and in model-00002": twice,
     r"d is in no file by the index, but in model-00002": lambda folder: sharded(folder, d=None),
-    r"a is in model-00002.* by the index, but in model-00001": lambda folder: sharded(folder, a=TWO),
-    r"e is in model-00002.* by the index, but in no file": lambda folder: sharded(folder, e=TWO),
+    r"a is in model-00002.* by the index, but in model-00001": lambda folder: sharded(folder, a=SECOND),
+    r"e is in model-00002.* by the index, but in no file": lambda folder: sharded(folder, e=SECOND),
     r"model-00002-of-00002.safetensors cannot be read: No such file": without_shard,
     r"sub/x.safetensors is in another folder": lambda folder: sharded(folder, e="sub/x.safetensors"),
     r"'a' occurs twice": duplicate_name,
@@ -70,7 +70,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     r"it has pytorch_model.bin: save": lambda folder: (folder / "pytorch_model.bin").touch(),
     r"it has model.gguf": lambda folder: (folder / "model.gguf").touch(),
     r"it has pytorch_model.safetensors": lambda folder: write(folder, "pytorch_model.safetensors", a=1),
-    r"it has model-00001": lambda folder: write(folder, ONE, a=1),
+    r"it has model-00001": lambda folder: write(folder, FIRST, a=1),
 }
 
 
@@ -86,7 +86,8 @@ def test_read_tensors_of_shards_and_of_one_file(tmp_path: Path) -> None:
     """Names, formats, shapes and files."""
     sharded(tmp_path)
     tensors = read_tensors(tmp_path)
-    assert {name: tensor.file.name for name, tensor in tensors.items()} == {"a": ONE, "b": ONE, "c": TWO, "d": TWO}
+    files = {name: tensor.file.name for name, tensor in tensors.items()}
+    assert files == {"a": FIRST, "b": FIRST, "c": SECOND, "d": SECOND}
     assert (tensors["a"].dtype, tensors["a"].shape) == ("F32", (2, 3))
     assert tensors["a"].has_bytes_of(tensors["a"]) and not tensors["a"].has_bytes_of(tensors["c"])
 

@@ -18,7 +18,7 @@ import pytest
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
-from tests.support.model_families import write_family
+from tests.support.engine import random_model
 from tests.support.model_fixtures import model_folder
 
 __all__ = ["model_folder"]
@@ -27,10 +27,9 @@ COMMIT = hashlib.sha1(b"commit").hexdigest()
 
 
 def model_files() -> dict[str, bytes]:
-    """Return config.json and weights of a tiny model."""
+    """Return the files of a tiny model with its tokenizer."""
     with tempfile.TemporaryDirectory() as name:
-        write_family("Qwen3", Path(name), vocab_size=2048)
-        return {file: (Path(name) / file).read_bytes() for file in ("config.json", "model.safetensors")}
+        return {file.name: file.read_bytes() for file in random_model(Path(name) / "tiny", seed=0).iterdir()}
 
 
 MODEL = model_files()
@@ -39,8 +38,7 @@ DEMONSTRATION = b'{"messages": [{"role": "user", "content": "1+1"}, {"role": "as
 CONFIG = b'{"model_type": "qwen3"}'
 FILES = {
     ("models", "acme/policy"): {
-        "config.json": MODEL["config.json"],
-        "model.safetensors": WEIGHTS,
+        **MODEL,
         "pytorch_model.bin": b"twice",
     },
     ("datasets", "acme/sums"): {"data/easy.jsonl": DEMONSTRATION, "data/huge.jsonl": b"x"},
