@@ -105,5 +105,10 @@ def preparation(observed: ObservedJob) -> Preparation:
 
 
 def _has_succeeded(pod: Object) -> bool:
-    """Return whether the own container of a pod ended well, and the pod ended or is held by injected containers."""
-    return (held_exit_code(pod) if is_alive(pod) else exit_code(pod)) == 0
+    """Return whether the own container of a pod ended well, and injected ones hold the pod, or have failed it.
+
+    The Job of any other pod completes by itself.
+    """
+    if is_alive(pod):
+        return held_exit_code(pod) == 0
+    return exit_code(pod) == 0 and (pod.get("status") or {}).get("phase") == "Failed"

@@ -92,14 +92,15 @@ def test_preparation_failure_removes_its_pod() -> None:
     assert cluster.pods == {}
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_preparation_alone_waits_for_its_job(code: int) -> None:
-    """A pod is Running for a moment after its only container has exited: its Job and its log stay."""
+@pytest.mark.parametrize(("code", "phase"), [(0, "Running"), (0, "Succeeded"), (1, "Running")])
+def test_preparation_alone_waits_for_its_job(code: int, phase: str) -> None:
+    """A pod is Running for a moment after its only container has exited, then it ends before its Job: both stay."""
     cluster = SimulatedCluster(manifest("g"))
     cluster.round()
     exit_own(cluster, "demo-prepare", code)
     for pod in cluster.pods.values():
         del pod["status"]["containerStatuses"][0]  # the proxy
+        pod["status"]["phase"] = phase
     decision = cluster.reconcile()
     assert decision.phase == "Preparing"
     assert ("Job", "demo-prepare") in cluster.children and cluster.pods
