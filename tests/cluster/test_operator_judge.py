@@ -41,7 +41,7 @@ async def main():
             print(json.dumps(row), flush=True)
         for name, code in request["sessions"].items():
             async with client.session() as good, client.session() as bad:
-                await good.run("kept = 'here'")
+                await good.run("kept = 'here'", limits=PATIENT)
                 await bad.run(code, limits=SHORT)
                 for _ in range(3):
                     await bad.run("print('again')", limits=SHORT)
