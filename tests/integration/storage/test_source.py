@@ -26,6 +26,7 @@ from rstar2_train.storage.job_state import BucketState
 from rstar2_train.storage.source import find_objects
 from rstar2_train.storage.store import StorageRejected
 from tests.integration.storage.conftest import opened
+from tests.support.engine import random_model
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server
 
@@ -151,11 +152,10 @@ def manifest(server: S3Server, bucket: str, data: str) -> dict[str, Any]:
     }
 
 
-def test_source_in_a_cluster_is_prepared(
-    server: S3Server, bucket: str, model: dict[str, bytes], tmp_path: Path
-) -> None:
-    """The prepare program downloads model and rows to the paths of the resolved job, and checks the rows."""
-    write(server, bucket, {"sft.jsonl": ROW})
+def test_source_in_a_cluster_is_prepared(server: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The prepare program downloads model and rows to the paths of the resolved job, and checks both."""
+    model = content(random_model(tmp_path / "tiny", seed=0))
+    write(server, bucket, {f"models/base/{name}": body for name, body in model.items()} | {"sft.jsonl": ROW})
     source = AgenticRLJob.model_validate(manifest(server, bucket, "sft.jsonl"))
     source.metadata.uid = "u"
     state = tmp_path / "state"
