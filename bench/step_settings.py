@@ -10,6 +10,6 @@ SETTINGS: Any = SimpleNamespace(
     temperature=1.0,
     correction_cap=None,
     reference_kl=None,
-    importance_correction=SimpleNamespace(max_sequence_gap=None, drops_sequences=False),
+    importance_correction=SimpleNamespace(cap=2.0, max_sequence_gap=None, drops_sequences=False),
 )
 """The fields of GRPOSettings that a step reads, with its defaults: the class itself needs pydantic."""
