@@ -284,7 +284,7 @@ async def delete(client: KubeClient, kind: str, child: Object) -> Object | None:
     meta = child["metadata"]
     log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
     try:
-        # A pod is deleted only if its node is lost.
+        # A pod is deleted only if its node is lost, or if it ended and an injected container keeps it running.
         answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"], force=kind == "Pod")
     except ApiException as error:
         if error.status not in (404, 409):  # it is deleted already, or another object has its name

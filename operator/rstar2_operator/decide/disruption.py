@@ -35,6 +35,8 @@ EVICTED = "Evicted"
 NODE_PRESSURE = "The node had condition:"
 """The kubelet's words about a pod that it rejects because the node lacks a resource already."""
 REJECTED = "PodRejected"
+DISRUPTION_TARGET = "DisruptionTarget"
+"""Type of the condition of a pod that is evicted, preempted or drained."""
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 DELETED = "PodLost: a pod of the attempt was deleted"
 RECORDED = f"{DISRUPTED}, was deleted, or lost its node"
@@ -45,7 +47,7 @@ def disruption(job: Object, stage: str, number: int, observed: ObservedJob) -> s
     if rejected := rejection(job, observed):
         return rejected
     pods = [pod for pod in observed.pods if is_of(pod, job)]
-    if job["metadata"]["name"] in observed.disrupted or any(is_true(pod, "DisruptionTarget") for pod in pods):
+    if job["metadata"]["name"] in observed.disrupted or any(is_true(pod, DISRUPTION_TARGET) for pod in pods):
         return DISRUPTED
     failed_at = job_failing_since(job)
     if failed_at is not None:

@@ -44,7 +44,6 @@ from rstar2_train.api.stages import Stage
 
 FIRST_BACKOFF_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 300.0
-DISRUPTION_TARGET = "DisruptionTarget"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 POD_LOST = "PodLost: a pod of the attempt terminated or was deleted"
 
@@ -184,7 +183,7 @@ def _lost(is_disrupted: bool, code: int) -> frozenset[str]:
 def _pod_conditions(job: Object, observed: ObservedJob, *, is_disrupted: bool) -> frozenset[str]:
     """Return the true conditions of the Job's pods. A disruption is known also after its pod was deleted."""
     types = [kind for pod in observed.pods if is_of(pod, job) for kind in true_conditions(pod)]
-    return frozenset([*types, DISRUPTION_TARGET] if is_disrupted else types)
+    return frozenset([*types, disruption.DISRUPTION_TARGET] if is_disrupted else types)
 
 
 def out_of_memory(job: Object, observed: ObservedJob) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from rstar2_operator import names
 from rstar2_operator.decide.containers import changed_at
 from rstar2_operator.decide.decision import ROLE_FAILED, Verdict
-from rstar2_operator.decide.disruption import REJECTED, cause_of_rejection
+from rstar2_operator.decide.disruption import DISRUPTION_TARGET, REJECTED, cause_of_rejection
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.observed import Object, created_at, labels, own_statuses, seconds, true_conditions
 from rstar2_train.api.failure_policy import Failure, matching_rule
 
-DISRUPTED, DISRUPTION_TARGET = "Disrupted", "DisruptionTarget"
+DISRUPTED = "Disrupted"
+"""Reason of rules, for the condition DisruptionTarget."""
 
 
 def role_failure(facts: Facts) -> Verdict:
