@@ -151,14 +151,16 @@ async def test_stop_request_ends_the_wait_for_the_server(stage: Callable[..., St
 
     async def answer(number: int, body: dict[str, Any]) -> web.Response:
         ctx.stopping.set()
-        await asyncio.sleep(3600)
+        await released.wait()
         return scored(body)
 
+    released = asyncio.Event()
     sessions = replace(fake_sessions(FakeRollouts(), chat_format=CharacterFormat()), teacher=Accepted)
     async with server(answer) as (url, bodies):
         ctx = stage(objective={"type": "Distillation", "teacher": {"endpoint": url, "model": "big"}})
         with pytest.raises(SuspendRequested):
             await asyncio.wait_for(grpo.run(ctx, sessions), 30)
+        released.set()  # the end of the server waits for its requests
     assert bodies
 
 
