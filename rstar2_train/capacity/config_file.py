@@ -1,4 +1,4 @@
-"""The one reader of a model's config.json: its content is checked before any other code computes with it. Pure."""
+"""Reads the config.json of a model and checks the kinds of its values, before other code computes with it. Pure."""
 
 from __future__ import annotations
 

@@ -7,18 +7,16 @@ one: a larger teacher. Pure, without torch.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ReferenceKL, Teacher
 from rstar2_train.api.sources import sources
+from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.fit import is_packed, sequence_tokens
 from rstar2_train.capacity.model_support import find_obstacles
 
-CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 
 
@@ -65,7 +63,11 @@ def frozen_model_error(folder: Path, model_dir: Path, *, packed: bool, longest: 
 
 
 def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> Iterator[str]:
-    frozen, model = (_config(path) for path in (folder, model_dir))
+    try:
+        frozen, model = read_config(folder), read_config(model_dir)
+    except InvalidConfig as error:
+        yield str(error)
+        return
     theirs, own = (_digest(path / TOKENIZER) for path in (folder, model_dir))
     if theirs != own:
         yield (
@@ -79,14 +81,6 @@ def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> 
     if isinstance(positions, int) and positions < longest:
         yield f"its limit is {positions:,} tokens, a sequence of the job may have {longest:,}: lower maxResponseTokens"
     yield from find_obstacles(frozen, packed=packed, longest=longest)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except ValueError:
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 def _digest(file: Path) -> str:

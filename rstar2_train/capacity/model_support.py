@@ -103,6 +103,14 @@ def is_proven(folder: Path) -> bool:
     return read_config(folder).get("model_type") in PROVEN
 
 
+def unsupported_mixture(name: str, kind: object) -> str:
+    """Return why a model type outside MIXTURES is refused. `name`: of a field, tensor or parameter of its experts."""
+    return (
+        f"{name}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: use one of "
+        "them, or a dense model"
+    )
+
+
 def expert_fields(config: Mapping[str, Any]) -> list[str]:
     """Return the names of the fields by which a model has experts; those of their number first.
 
@@ -197,10 +205,7 @@ def find_obstacles(
             yield f"{name}: {config[name]}: each token would attend to later ones; only causal models are trained"
     experts = expert_fields(config)
     if experts and kind not in MIXTURES:
-        yield (
-            f"{experts[0]}: mixtures of experts of model_type {kind!r} are not supported, only {', '.join(MIXTURES)}: "
-            "use one of them, or a dense model"
-        )
+        yield unsupported_mixture(experts[0], kind)
     if config.get("sliding_window") == 0:
         yield "sliding_window: 0: classes take it for no window, or for one without tokens: set it to null"
     if kind == "qwen2_moe" and config.get("use_sliding_window"):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rstar2_train.capacity.model_defaults import with_defaults
-from rstar2_train.capacity.model_support import MIXTURES
+from rstar2_train.capacity.model_support import MIXTURES, unsupported_mixture
 from rstar2_train.capacity.weight_headers import StoredTensor
 
 BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$", r"(attn|attention)\.(masked_)?bias$")
@@ -55,10 +55,7 @@ def find_weight_faults(
     yield from _tie_faults(config, tensors, {**_tied_names(tensors), **tied})
     experts = next(filter(is_expert, tensors), None)
     if experts and config.get("model_type") not in MIXTURES:
-        yield (
-            f"{experts}: mixtures of experts of model_type {config.get('model_type')!r} are not supported, only "
-            f"{', '.join(MIXTURES)}: use one of them, or a dense model"
-        )
+        yield unsupported_mixture(experts, config.get("model_type"))
 
 
 def is_expert(name: str) -> bool:

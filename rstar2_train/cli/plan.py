@@ -94,8 +94,8 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     """
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
-    from rstar2_train.capacity.fit import model_obstacles
     from rstar2_train.capacity.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
+    from rstar2_train.capacity.job_model import model_obstacles
     from rstar2_train.capacity.model_shape import UnknownModel, read_shape
     from rstar2_train.launch.local.devices import DevicesError
     from rstar2_train.plan.job_plan import plan_job

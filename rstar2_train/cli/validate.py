@@ -90,7 +90,7 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
 
 def _model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
     """Return what the job leaves out of its model, if the model is on this machine. `folder`: that of the manifest."""
-    from rstar2_train.capacity.fit import model_notes
+    from rstar2_train.capacity.job_model import model_notes
 
     model = folder / Path(job.spec.model.source).expanduser()
     return [] if "://" in job.spec.model.source or not model.is_dir() else model_notes(job, model)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
-from rstar2_train.capacity.fit import is_packed, model_obstacles
+from rstar2_train.capacity.fit import is_packed
 from rstar2_train.capacity.frozen_model import find_frozen_model_errors, frozen_models
+from rstar2_train.capacity.job_model import model_obstacles
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
 from rstar2_train.capacity.weight_check import find_weight_faults
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, ambiguous_weights
@@ -74,14 +75,13 @@ def _trained_obstacle(folder: Path, *, packed: bool, written: bool) -> str | Non
     A class that no test proves is measured. `written`: whether the job writes the weights.
     """
     try:
-        config = read_config(folder)
-        if faults := list(find_weight_faults(folder, config, read_tensors(folder), written=written)):
-            return f"{folder}: {'; '.join(faults)}"
         try:
             from rstar2_train.trainer.file_check import check_model_files
             from rstar2_train.trainer.self_check import check_folder
-        except ImportError:  # an installation without the trainer: its ranks check the model
-            return None
+        except ImportError:  # an installation without the trainer: its ranks compare the class
+            faults = find_weight_faults(folder, read_config(folder), read_tensors(folder), written=written)
+            reasons = "; ".join(faults)
+            return f"{folder}: {reasons}" if reasons else None
         check_model_files(folder, written=written)
         if not is_proven(folder):
             check_folder(folder, packed=packed)

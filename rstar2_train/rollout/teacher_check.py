@@ -10,7 +10,6 @@ through the route that rates the tokens, and tokenises some texts: both must be 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
 from rstar2_train.rollout.chat_template import ChatFormatError
-from rstar2_train.rollout.tokenizer_files import load_tokenizer
+from rstar2_train.rollout.tokenizer_files import embedded_tokens, load_tokenizer
 from rstar2_train.utils.auth import TEACHER_TOKEN, read_secret
 
 if TYPE_CHECKING:
@@ -85,16 +84,11 @@ async def _error(teacher: Teacher, model: Path, longest: int) -> str:
         return str(error)
     async with EngineSession() as session:
         try:
-            await check_teacher(connect(teacher, session), tokenizer, vocabulary=vocabulary_of(model), longest=longest)
+            vocabulary = embedded_tokens(model) or 0
+            await check_teacher(connect(teacher, session), tokenizer, vocabulary=vocabulary, longest=longest)
         except TeacherRejected as error:
             return str(error)
     return ""
-
-
-def vocabulary_of(model: Path) -> int:
-    """Return the entries of a model's output layer; 0: its config.json has no number of them."""
-    size = json.loads((model / "config.json").read_text(encoding="utf-8")).get("vocab_size")
-    return size if isinstance(size, int) else 0
 
 
 async def check_teacher(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.rollout.chat_template import ChatFormatError
+from rstar2_train.utils.files import read_object
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -110,12 +111,9 @@ def _read_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ChatFormatError(f"{file} cannot be read: {error}; download it again") from error
-    if not isinstance(content, dict):
-        raise ChatFormatError(f"{file} must be a JSON object, not {type(content).__name__}; download it again")
-    return content
+        return read_object(file)
+    except ValueError as error:
+        raise ChatFormatError(f"{error}; download it again") from error
 
 
 def _check_generation(file: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from rstar2_train.capacity.weight_headers import read_tensors
 from rstar2_train.trainer.model_class import build_on_meta, read_model_config
-from rstar2_train.trainer.model_files import check_files, file_names
+from rstar2_train.trainer.model_files import checked_names
 
 
 def check_model_files(model_dir: Path, *, written: bool) -> None:
@@ -16,9 +16,6 @@ def check_model_files(model_dir: Path, *, written: bool) -> None:
 
     `written`: whether the job writes the weights in the format of config.json.
     """
-    tensors = read_tensors(model_dir)
     model = build_on_meta(read_model_config(model_dir), dtype=torch.float32, attention="eager")
     model.tie_weights()
-    parameters = dict(model.named_parameters())
-    names = file_names(model, parameters, tensors, folder=model_dir)
-    check_files(model, model_dir, parameters, names, tensors, written=written)
+    checked_names(model, model_dir, dict(model.named_parameters()), read_tensors(model_dir), written=written)

@@ -6,11 +6,9 @@ of a stage. One file of weights is in memory at a time.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +19,7 @@ from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import copy_companions, tensor_files
+from rstar2_train.utils.files import read_object
 from rstar2_train.weights.adapter_check import LayerShapes, check_base, find_difference, inspect_adapter
 from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
@@ -45,7 +44,10 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
     """
     form = inspect_adapter(adapter)
     names, shapes = _read_base(base)
-    config = _read_config(base)
+    try:
+        config = read_object(base / "config.json")
+    except ValueError as error:
+        raise ShardFileInvalid(f"{error}: download the folder again") from error
     if config.get("quantization_config"):
         raise ShardFileInvalid(
             f"{base} has quantised weights: merge {adapter} with the folder of the unquantised model"
@@ -93,18 +95,6 @@ def _read_base(base: Path) -> tuple[dict[Path, list[str]], dict[str, tuple[int, 
     except (OSError, ValueError, SafetensorError) as error:
         raise ShardFileInvalid(f"the weights of {base} cannot be read: {error}: download the folder again") from error
     return names, shapes
-
-
-def _read_config(base: Path) -> dict[str, Any]:
-    """Return the config.json of a base. Raises ShardFileInvalid."""
-    file = base / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ShardFileInvalid(f"{file} cannot be read: {error}: download the folder again") from error
-    if not isinstance(config, dict):
-        raise ShardFileInvalid(f"{file} must be a JSON object: download the folder again")
-    return config
 
 
 def _check_output(adapter: Path, layers: LayerShapes, base: Path) -> None:

@@ -29,7 +29,7 @@ from rstar2_train.trainer import attention, lora, varlen
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
 from rstar2_train.trainer.model_class import build_on_meta, read_model_config
-from rstar2_train.trainer.model_files import check_files, file_names
+from rstar2_train.trainer.model_files import checked_names
 from rstar2_train.trainer.routing import ARGUMENT, Routing, install_replay
 from rstar2_train.trainer.sharding import Piece, own_pieces
 from rstar2_train.weights.adapter_folder import AdapterIdentity
@@ -274,8 +274,7 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
 @torch.no_grad()
 def _fill_parameters(policy: Policy, model_dir: Path, *, written: bool) -> None:
     tensors = read_tensors(model_dir)
-    names = file_names(policy.model, stored_shards(policy), tensors, folder=model_dir)
-    check_files(policy.model, model_dir, stored_shards(policy), names, tensors, written=written)
+    names = checked_names(policy.model, model_dir, stored_shards(policy), tensors, written=written)
     policy.file_names = {name: tensors[0] for name, tensors in names.items() if len(tensors) == 1}
     policy.tensor_names = {name: tensors for name, tensors in names.items() if len(tensors) > 1}
     shards = stored_shards(policy)

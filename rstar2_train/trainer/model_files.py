@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from rstar2_train.capacity.config_file import read_config
-from rstar2_train.capacity.model_support import MIXTURES, UnsupportedModel
+from rstar2_train.capacity.model_support import MIXTURES, UnsupportedModel, unsupported_mixture
 from rstar2_train.capacity.weight_check import BUFFERS, find_weight_faults, is_expert
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions, weight_map
 from rstar2_train.capacity.weight_headers import StoredTensor
@@ -100,25 +100,30 @@ def file_names(
     return {name: names[name] for name in parameters}
 
 
-def check_files(
-    model: Any,
-    folder: Path,
-    parameters: Mapping[str, Tensor],
-    names: Mapping[str, Sequence[str]],
-    tensors: Mapping[str, StoredTensor],
-    *,
-    written: bool,
-) -> None:
-    """Raise UnsupportedModel if the tensors of a folder are not the parameters of its model, unchanged.
+def checked_names(
+    model: Any, folder: Path, parameters: Mapping[str, Tensor], tensors: Mapping[str, StoredTensor], *, written: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return the tensors of each parameter, as `file_names`, if the files have the weights of the model as they are.
 
     Args:
         model: the model of transformers.
         folder: the model folder.
         parameters: those of the model, by name.
-        names: the tensors of each parameter (`file_names`).
         tensors: those of the files.
         written: whether the job writes the weights in the format of config.json.
+
+    Raises:
+        UnsupportedModel: if the tensors are not those of the model, or the trainer would change them.
     """
+    kind = model.config.model_type
+    experts = next(filter(is_expert, parameters), None)
+    if experts and kind not in MIXTURES:
+        raise UnsupportedModel(unsupported_mixture(experts, kind))
+    config = read_config(folder) | {"tie_word_embeddings": bool(getattr(model.config, "tie_word_embeddings", False))}
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    if faults := list(find_weight_faults(folder, config, tensors, written=written, tied=tied)):
+        raise UnsupportedModel(f"{folder}: {'; '.join(faults)}")
+    names = file_names(model, parameters, tensors, folder=folder)
     for parameter, stored in names.items():
         shape = tensor_shape(parameters[parameter], len(stored))
         for name in stored:
@@ -127,16 +132,7 @@ def check_files(
                     f"{tensors[name].file}: {name} has shape {list(tensors[name].shape)}, but config.json requires "
                     f"{list(shape)}: correct config.json, or download the folder again"
                 )
-    experts = next(filter(is_expert, parameters), None)
-    if experts and model.config.model_type not in MIXTURES:
-        raise UnsupportedModel(
-            f"{experts}: mixtures of experts of model_type {model.config.model_type!r} are not supported, only "
-            f"{', '.join(MIXTURES)}: use one of them, or a dense model"
-        )
-    config = read_config(folder) | {"tie_word_embeddings": bool(getattr(model.config, "tie_word_embeddings", False))}
-    tied = getattr(model, "all_tied_weights_keys", None) or {}
-    if faults := list(find_weight_faults(folder, config, tensors, written=written, tied=tied)):
-        raise UnsupportedModel(f"{folder}: {'; '.join(faults)}")
+    return names
 
 
 class _Renaming:

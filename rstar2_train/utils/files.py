@@ -1,13 +1,14 @@
-"""Files: atomic writes, digests, versions, the errors of a full disk, and the folder of the cache."""
+"""Files: JSON objects, atomic writes, digests, versions, the errors of a full disk, and the folder of the cache."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or an exceeded quota."""
@@ -39,6 +40,17 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises ValueError, which names the file, if it has no such object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must be a JSON object, not {type(content).__name__}")
+    return content
 
 
 def sync_to_disk(path: Path) -> None:

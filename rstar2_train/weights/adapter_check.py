@@ -8,8 +8,6 @@ model without an error. Pure, except for the reads; without torch.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -18,7 +16,8 @@ from typing import Any, Self
 
 from safetensors import safe_open
 
-from rstar2_train.utils.files import file_sha256
+from rstar2_train.capacity.config_file import is_number
+from rstar2_train.utils.files import file_sha256, read_object
 from rstar2_train.weights.adapter_folder import (
     BASE_FIELD,
     CONFIG,
@@ -129,8 +128,7 @@ def inspect_adapter(folder: Path) -> StoredAdapter:
     """
     config = _read_config(folder / CONFIG)
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-    if type(rank) is not int or rank < 1 or alpha is None or not is_number or not math.isfinite(alpha):
+    if type(rank) is not int or rank < 1 or alpha is None or not is_number(alpha):
         raise ShardFileInvalid(f"{folder / CONFIG} has r {rank!r} and lora_alpha {alpha!r}, which are no scale")
     modules = _modules(folder / CONFIG, config)
     if not (folder / TENSORS).exists() and (folder / "adapter_model.bin").exists():
@@ -195,11 +193,9 @@ def _verify_config(path: Path, adapter: AdapterIdentity) -> None:
 def _read_config(path: Path) -> dict[str, Any]:
     """Return the content of a config. Raises ShardFileInvalid if a field gives the tensors another meaning."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = read_object(path)
+    except ValueError as error:
         raise ShardFileInvalid(f"{path} is not a config of peft: {error}") from error
-    if not isinstance(config, dict):
-        raise ShardFileInvalid(f"{path} is not a config of peft: it must be a JSON object")
     for name, expected in _FIXED.items():
         if (value := config.get(name)) not in expected:
             raise ShardFileInvalid(f"{path} has {name} {value!r}, supported: {expected}")

@@ -30,24 +30,24 @@ def _scores(patch: Patch, field: str) -> None:
 
 
 def _wrong_names(patch: Patch) -> None:
-    real = model.file_names
+    real = model.checked_names
 
     def swapped(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:
         names = real(*arguments, **options)
         first, second = (f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1))
         return names | {first: names[second], second: names[first]}
 
-    patch(model, "file_names", swapped)
+    patch(model, "checked_names", swapped)
 
 
 def _wrong_experts(patch: Patch) -> None:
-    real = model.file_names
+    real = model.checked_names
 
     def rotated(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:
         names = real(*arguments, **options)
         return {name: tensors[2:] + tensors[:2] for name, tensors in names.items()}
 
-    patch(model, "file_names", rotated)
+    patch(model, "checked_names", rotated)
 
 
 def leak(patch: Patch) -> None:

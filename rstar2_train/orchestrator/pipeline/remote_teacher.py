@@ -22,7 +22,8 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.objectives import Teacher
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.rollout.teacher_check import TeacherRejected, check_teacher, connect, vocabulary_of
+from rstar2_train.rollout.teacher_check import TeacherRejected, check_teacher, connect
+from rstar2_train.rollout.tokenizer_files import embedded_tokens
 from rstar2_train.trainer.types import TokenSequence
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class RemoteTeacher:
     async def check(self, tokenizer: PreTrainedTokenizerBase, model: Path, *, longest: int) -> None:
         """Raise StageFailed if the server cannot rate the tokens of the model (`teacher_check`)."""
         try:
-            await check_teacher(self._client, tokenizer, vocabulary=vocabulary_of(model), longest=longest)
+            await check_teacher(self._client, tokenizer, vocabulary=embedded_tokens(model) or 0, longest=longest)
         except TeacherRejected as error:
             raise StageFailed("BadConfiguration", f"the teacher: {error}", retryable=False) from error
         except EngineUnavailable as error:

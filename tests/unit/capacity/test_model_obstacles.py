@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.capacity.fit import model_notes, model_obstacles
+from rstar2_train.capacity.job_model import model_notes, model_obstacles
 
 LONGROPE = {
     "model_type": "phi3",

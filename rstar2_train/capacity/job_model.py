@@ -1,0 +1,70 @@
+"""The parts of a model that a job refuses or leaves out, by the model's config.json. Pure.
+
+`rstar2 validate` and `plan`, and the checks before a run, print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
+from rstar2_train.capacity.engine_support import find_engine_obstacles
+from rstar2_train.capacity.fit import is_packed, longest_sequence, sequence_tokens
+from rstar2_train.capacity.model_support import find_notes, find_obstacles
+from rstar2_train.capacity.rope_fields import position_limit
+
+
+def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
+    """Return why the trainer or the engines of a job refuse its model, by its config.json; a missing file has none."""
+    if not (folder / CONFIG).is_file():
+        return []
+    try:
+        config = read_config(folder)
+    except InvalidConfig as error:
+        return [error.reason]
+    obstacles: list[str] = []
+    if learned := [sequence_tokens(job, stage) for stage in job.spec.stages if stage.learns]:
+        adapter = any(job.lora(stage) for stage in job.spec.stages)
+        obstacles += find_obstacles(config, packed=is_packed(job), longest=max(learned), adapter=adapter)
+    if sampled := longest_sequence(job):
+        obstacles += find_engine_obstacles(config, longest=sampled)
+    return list(dict.fromkeys([*obstacles, *_long_conversations(job, config)]))
+
+
+def model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
+    """Return what a job leaves out of its model, or cuts, by config.json; a file that cannot be read has no notes."""
+    try:
+        config = read_config(folder)
+    except InvalidConfig:
+        return []
+    notes, limit = find_notes(config), position_limit(config)
+    for index, stage in enumerate(job.spec.stages):
+        tokens = sequence_tokens(job, stage)
+        if limit is None or tokens <= limit:
+            continue
+        end = (
+            "engines stop there" if stage.sft is None else "set maxTokens, or keep longer conversations out of the data"
+        )
+        notes.append(
+            f"max_position_embeddings: the model has {limit:,} positions, a sequence of spec.stages[{index}] may have "
+            f"{tokens:,} tokens: {end}"
+        )
+    return notes
+
+
+def _long_conversations(job: AgenticRLJob, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the SFT stages whose maxTokens is set to more positions than the model has; the default is a note."""
+    limit = position_limit(config)
+    for index, stage in enumerate(job.spec.stages):
+        if stage.sft is None or limit is None:
+            continue
+        # By value: a job that was written and read again has all its fields set.
+        is_default = stage.sft.max_tokens == type(stage.sft).model_fields["max_tokens"].default
+        if stage.sft.max_tokens > limit and not is_default:
+            yield (
+                f"max_position_embeddings: the model has {limit:,} positions, spec.stages[{index}].sft.maxTokens is "
+                f"{stage.sft.max_tokens:,}: set maxTokens to {limit} or less"
+            )
