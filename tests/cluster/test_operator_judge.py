@@ -119,7 +119,8 @@ def test_executor_pod_contains_hostile_snippets(operated: Cluster, judged: str) 
     assert harmed == {}
     assert [name for name, *_ in session_rows] == [name for name in SESSIONS for _ in range(3)]
     for name, probe, kept in session_rows:
-        assert (probe["stdout"], kept["stdout"]) == (CLEAN, "'here'\n"), name
+        outcome = f"{name}: {probe}, {kept}\n{judge_log(operated, judge)}"
+        assert (probe["stdout"], kept["stdout"]) == (CLEAN, "'here'\n"), outcome
 
 
 def test_executors_scaled_by_autoscaler_are_used(operated: Cluster, judged: str) -> None:
@@ -167,6 +168,12 @@ def ready(cluster: Cluster, namespace: str) -> bool:
 def pod(cluster: Cluster, namespace: str, role: str) -> dict:
     (item,) = cluster.get("pods", "-n", namespace, "-l", f"rstar2.dev/role={role}")["items"]
     return item
+
+
+def judge_log(cluster: Cluster, judge: dict) -> str:
+    """Return the last lines of a judge's pod: it has the reason for which a sandbox ended."""
+    metadata = judge["metadata"]
+    return cluster.kubectl("logs", metadata["name"], "-n", metadata["namespace"], "--all-containers", "--tail=40")
 
 
 def service(cluster: Cluster, namespace: str, name: str) -> str:

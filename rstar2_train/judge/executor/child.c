@@ -17,7 +17,8 @@
 enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = CHILD_SOCKET + 1, MAIN_THREAD = 1, UNPRIVILEGED_USER = 65534 };
 
 /* System calls that no snippet needs, and with which a snippet could watch another one, hang permanently, or take memory
- * of the kernel that no limit counts: attributes of files, System V and POSIX queues, asynchronous I/O, timers, namespaces. */
+ * of the kernel that no limit counts: attributes of files, System V and POSIX queues, asynchronous I/O, timers, namespaces,
+ * descriptors in messages. gVisor never frees a pair of sockets that were sent through each other. */
 static const unsigned refused[] = {
 #ifdef SYS_inotify_init
     SYS_inotify_init,
@@ -25,7 +26,7 @@ static const unsigned refused[] = {
     SYS_inotify_init1, SYS_fanotify_init, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_userfaultfd,
     SYS_perf_event_open, SYS_bpf, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_io_uring_setup, SYS_setns, SYS_unshare,
     SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_msgget, SYS_semget, SYS_shmget, SYS_mq_open, SYS_io_setup,
-    SYS_timer_create,
+    SYS_timer_create, SYS_sendmsg, SYS_sendmmsg,
 #ifdef SYS_setxattrat
     SYS_setxattrat,
 #endif
