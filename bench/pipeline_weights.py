@@ -210,7 +210,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _transport(group: TrainerGroup, weights: Path, name: str) -> WeightTransport:
     rollout = RolloutSpec.model_validate({"weightTransport": name})
-    return make_transport(rollout, weights=weights, model_dir=group.model_dir)
+    return make_transport(rollout, weights=weights, dtype=group.version_dtype)
 
 
 def train(group: TrainerGroup, step: int, *, lr: float = LR) -> None:
@@ -265,7 +265,7 @@ async def _probe_difference(group: TrainerGroup, pool: EnginePool, urls: list[st
 
 async def _expected(group: TrainerGroup, export: Path) -> dict[str, str]:
     """Return the hashes that every engine must have after the step."""
-    await asyncio.to_thread(group.export, export, durable=False)
+    await asyncio.to_thread(group.export, export, for_engines=True)
     return await asyncio.to_thread(folder_hashes, export)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.roles import RolloutSpec, Vendor
 
 RESERVED_ENGINE_ARGS = frozenset(
     {
@@ -45,6 +46,12 @@ DTYPE = f"must be {', '.join(ENGINE_DTYPES[:-1])} or {ENGINE_DTYPES[-1]}"
 def plain(name: str) -> str:
     """Return the name of an argument in the form of the lists of this module."""
     return name.lstrip("-").replace("_", "-")
+
+
+def engine_dtype(rollout: RolloutSpec, vendor: Vendor) -> str:
+    """Return the number format in which the engines of a job compute: that of engineArgs, or that of the device."""
+    given = {plain(name): value for name, value in rollout.engine_args.items()}
+    return str(given.get("dtype", "float32" if vendor == "None" else "bfloat16"))
 
 
 def engine_args(job: AgenticRLJob) -> Iterator[Issue]:

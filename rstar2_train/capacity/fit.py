@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.api.engine_args import engine_dtype, plain
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora import LoRASpec
@@ -19,6 +20,7 @@ from rstar2_train.capacity.adapter_slots import adapter_slots
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
 from rstar2_train.capacity.memory import (
+    FLOAT32,
     EngineMemory,
     TrainerMemory,
     TrainerStep,
@@ -26,7 +28,7 @@ from rstar2_train.capacity.memory import (
     trainer_memory,
 )
 from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
-from rstar2_train.capacity.number_format import is_bfloat16, requested_format
+from rstar2_train.capacity.number_format import has_float32_versions, is_bfloat16, requested_format
 
 TRAINER_SHARE = 0.92
 """Share of a GPU's memory that the trainer may use: the rest is the context of the driver and fragmentation."""
@@ -73,8 +75,14 @@ def transport_of(job: AgenticRLJob, stage: Stage) -> str:
         return "Adapter"
     transport = job.spec.rollout.weight_transport
     if transport == "Auto":
-        return "Folder" if job.spec.accelerator.vendor == "None" else "Delta"
+        return "Folder" if version_value_bytes(job) == FLOAT32 else "Delta"
     return transport
+
+
+def version_value_bytes(job: AgenticRLJob) -> int:
+    """Return the bytes per weight of a version for the engines. No plan reads the dtype of config.json: it counts as
+    bfloat16 on GPUs, and as float32 on CPUs."""
+    return FLOAT32 if job.spec.accelerator.vendor == "None" or has_float32_versions(job.spec) else 2
 
 
 def publishes_changes(job: AgenticRLJob, stage: Stage) -> bool:
@@ -196,9 +204,9 @@ def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *,
     On the CPU the KV cache has its own size, and slots for adapters are small.
     """
     rollout = job.spec.rollout
-    arguments = {name.lstrip("-").replace("_", "-"): value for name, value in rollout.engine_args.items()}
+    arguments = {plain(name): value for name, value in rollout.engine_args.items()}
+    size = 4 if engine_dtype(rollout, job.spec.accelerator.vendor) == "float32" else 2
     if job.spec.accelerator.vendor == "None":
-        size = 2 if arguments.get("dtype") in ("bfloat16", "float16") else 4
         default = cpu_kv_bytes(shape.kv_bytes_per_token(size), longest=longest_sequence(job))
         cache = float(arguments.get("kv-cache-memory-bytes") or default)
         return engine_memory(
@@ -217,6 +225,7 @@ def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *,
         device_bytes=profile.memory_bytes,
         tensor_parallel=rollout.tensor_parallel,
         sequence_tokens=tokens,
+        value_bytes=size,
         adapters=adapter_slots(job),
         share=share,
     )
@@ -320,7 +329,7 @@ def _engine_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfi
     if memory.slots:
         return
     if job.spec.accelerator.vendor == "None":
-        needed = shape.kv_bytes_per_token(4) * memory.sequence_tokens
+        needed = round(memory.kv_bytes_per_token * memory.sequence_tokens)
         yield Issue(
             "spec.rollout.engineArgs.kv-cache-memory-bytes",
             f"the KV cache has {memory.kv_tokens:,} tokens, the longest prompt and response has "

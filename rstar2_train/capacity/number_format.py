@@ -11,6 +11,8 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rstar2_train.api.engine_args import engine_dtype
+
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
     from rstar2_train.api.roles import NumberFormat, Vendor
@@ -43,7 +45,15 @@ def requested_format(spec: JobSpec) -> NumberFormat:
     """
     if spec.trainer.dtype != "Auto" or spec.accelerator.vendor != "None":
         return spec.trainer.dtype
-    return "Auto" if spec.rollout.engine_args.get("dtype") == "bfloat16" else "Float32"
+    return "Auto" if engine_dtype(spec.rollout, spec.accelerator.vendor) == "bfloat16" else "Float32"
+
+
+def has_float32_versions(spec: JobSpec) -> bool:
+    """Return whether engines get float32 weights also of a model of 16 bits: ranks and engines compute in float32.
+
+    Rounded ones would be other weights than those that the ranks train.
+    """
+    return requested_format(spec) == "Float32" and engine_dtype(spec.rollout, spec.accelerator.vendor) == "float32"
 
 
 def is_bfloat16(dtype: NumberFormat, vendor: Vendor) -> bool:

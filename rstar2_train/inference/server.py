@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, SERVING_ENGINE_ARGS, plain
+from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, SERVING_ENGINE_ARGS, engine_dtype, plain
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_source
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
@@ -139,12 +139,12 @@ def _cpu(
     args: dict[str, Any], env: dict[str, str], *, rollout: RolloutSpec, config: Mapping[str, Any], max_model_len: int
 ) -> None:
     """Set the arguments for a small model on CPU: fast start, exact results, no C++ compiler at run time."""
-    dtype = rollout.engine_args.get("dtype", "float32")
+    dtype = engine_dtype(rollout, "None")
     if dtype != "float32":
         args["hf-overrides"] = {"head_dtype": "float32"}  # logits as in the trainer
     per_token = kv_bytes_per_token(config, bytes_per_value=_BYTES_PER_VALUE.get(dtype, 4))
     args |= {
-        "dtype": "float32",  # "auto" would turn a float32 checkpoint into bfloat16
+        "dtype": dtype,  # "auto" would turn a float32 checkpoint into bfloat16
         "enforce-eager": True,
         "kv-cache-memory-bytes": cpu_kv_bytes(per_token, longest=max_model_len),
         "max-num-seqs": min(rollout.admission.max_in_flight, 256),

@@ -133,7 +133,7 @@ class EngineWeights:
             return AdapterTransport(self._ctx.state.weights, base=base)
         if rollout.weight_transport == "Folder" and not rollout.weight_probe:
             return FolderTransport(self._ctx.state.weights, probes=None)
-        return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)
+        return make_transport(rollout, weights=self._ctx.state.weights, dtype=group.version_dtype)
 
     def _folder_update(self, folder: Path, version: str) -> FolderUpdate:
         """Return the update to a model folder. As the base of adapters its name is that of the folder in this attempt:

@@ -26,7 +26,7 @@ from rstar2_train.inference.weight_update import (
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_check import AdapterOrder, is_zero
-from rstar2_train.weights.model_config import model_config, stored_dtype_name
+from rstar2_train.weights.model_config import model_config
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
 
 log = logging.getLogger(__name__)
@@ -63,12 +63,11 @@ class ProbeWriter:
 
     async def probe(self, group: TrainerGroup) -> Probe:
         """Return the probe of the trainer's current weights."""
-        config = model_config(group.model_dir)
-        rows = probe_rows(config["vocab_size"])
+        rows = probe_rows(model_config(group.model_dir)["vocab_size"])
         expected, fingerprint = await asyncio.to_thread(group.score, rows)
         changed = self._fingerprint is not None and fingerprint != self._fingerprint
         self._fingerprint = fingerprint
-        return Probe(rows, expected, TOLERANCE[stored_dtype_name(config)], changed)
+        return Probe(rows, expected, TOLERANCE[group.version_dtype], changed)
 
 
 class FolderTransport:
@@ -83,7 +82,7 @@ class FolderTransport:
     async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
         """Export the model."""
         self._folder = self._weights / version
-        await asyncio.to_thread(group.export, self._folder, durable=False)
+        await asyncio.to_thread(group.export, self._folder, for_engines=True)
         probe = await self._probes.probe(group) if self._probes else None
         return FolderUpdate.make(self._folder, version, probe)
 
@@ -220,15 +219,15 @@ def _remove_folders(weights: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> WeightTransport:
+def make_transport(rollout: RolloutSpec, *, weights: Path, dtype: str) -> WeightTransport:
     """Return the transport of a job.
 
     Args:
         rollout: the job's engines.
         weights: directory of the versions, which the engines can read.
-        model_dir: the trainer's model folder.
+        dtype: number format of the versions.
     """
-    name, reason = choose_transport(rollout.weight_transport, dtype=stored_dtype_name(model_config(model_dir)))
+    name, reason = choose_transport(rollout.weight_transport, dtype=dtype)
     log.info("weight transport %s: %s", name, reason)
     probes = ProbeWriter() if rollout.weight_probe else None
     if name == "Folder":
@@ -241,7 +240,7 @@ def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> W
 
 
 def choose_transport(wanted: WeightTransportName, *, dtype: str) -> tuple[WeightTransportName, str]:
-    """Return the transport of a job, and the reason of the choice; `dtype`: that of the stored weights."""
+    """Return the transport of a job, and the reason of the choice; `dtype`: that of the versions."""
     if wanted != "Auto":
         return wanted, "set by spec.rollout.weightTransport"
     if dtype == "float32":

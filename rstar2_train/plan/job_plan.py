@@ -9,7 +9,7 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.capacity.fit import adapter_of, engine_of, gigabytes, longest_sequence, misfits
+from rstar2_train.capacity.fit import adapter_of, engine_of, gigabytes, longest_sequence, misfits, version_value_bytes
 from rstar2_train.capacity.hardware_profile import HardwareProfile
 from rstar2_train.capacity.memory import snapshot_bytes
 from rstar2_train.capacity.model_shape import ModelShape
@@ -140,7 +140,7 @@ def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Ro
     per_stage = checkpoint.keep_last + checkpoint.keep_best
     kept = len(learning) * per_stage
     sizes = (snapshot_bytes(shape, ranks=1, adapter=adapter_of(job, stage, shape)) for stage in learning)
-    needed = per_stage * sum(sizes) + 2 * shape.parameters * 2
+    needed = per_stage * sum(sizes) + 2 * shape.parameters * version_value_bytes(job)
     if size is not None and needed > float(amount(size)):
         message = f"{kept} checkpoints and two weight versions have {gigabytes(needed)}"
         warnings.append(Issue("spec.storage.size", message, size, warning=True))

@@ -9,7 +9,7 @@ import numpy as np
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.capacity.fit import adapter_of, chosen_step, is_packed, ranks_of, transport_of
+from rstar2_train.capacity.fit import adapter_of, chosen_step, is_packed, ranks_of, transport_of, version_value_bytes
 from rstar2_train.capacity.hardware_profile import HardwareProfile
 from rstar2_train.capacity.memory import FLOAT32, trained_parameters
 from rstar2_train.capacity.model_shape import ModelShape
@@ -129,15 +129,15 @@ def transfer_time(
     job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, engines: int
 ) -> TransferTime:
     """Return the time from the end of an update until every engine has its weights."""
-    rollout, size = job.spec.rollout, 4 if job.spec.accelerator.vendor == "None" else 2
-    whole = float(shape.parameters * size)
+    rollout, on_cpu = job.spec.rollout, job.spec.accelerator.vendor == "None"
+    whole = float(shape.parameters * version_value_bytes(job))
     transport, adapter = transport_of(job, stage), adapter_of(job, stage, shape)
     share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
     written = whole if transport == "Folder" else whole * share
     if adapter is not None:
         written = float(FLOAT32 * adapter.parameters)
     if transport == "Collective":  # rank 0 reads the files, and sends them to each engine
-        rate, _ = link_rate(job, profile, nodes=2 if size == 2 else 1)
+        rate, _ = link_rate(job, profile, nodes=1 if on_cpu else 2)
         read, sent = written, written * engines
     else:
         rate, read, sent = profile.network, written * engines, 0.0

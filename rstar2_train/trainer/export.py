@@ -32,8 +32,8 @@ FILE_BYTES = 4 * 2**30
 """Approximate size of a weights file: no rank holds a whole large model."""
 
 
-def write_weights(policy: Policy, source: Path, target: Path) -> None:
-    """Write the whole parameters, tied ones once, in the dtype of config.json. Collective.
+def write_weights(policy: Policy, source: Path, target: Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write the whole parameters, tied ones once. Collective.
 
     Each rank writes a share of the files.
 
@@ -41,8 +41,9 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         policy: the sharded policy.
         source: the model folder from which it was loaded.
         target: an existing folder, not yet visible to readers.
+        dtype: number format of the files; None: that of config.json.
     """
-    dtype = stored_dtype(source)
+    dtype = dtype or stored_dtype(source)
     shards = stored_shards(policy)
     files = _plan({name: shard.numel() * dtype.itemsize for name, shard in shards.items()})
     whole = _Gathered(shards) if policy.adapter is None else _Merged(policy, policy.adapter, source)

@@ -28,10 +28,15 @@ from rstar2_train.trainer.sharding import tensor_shape
 GENERATION_CONFIG = "generation_config.json"
 
 
-def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = ()) -> None:
+def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = (), *, dtype: str | None = None) -> None:
     """Copy all files of a model folder except its weights.
 
-    `stop_ids`: tokens that end a turn, for the generation config: other programs stop at those; () leaves it unchanged.
+    Args:
+        source: the model folder.
+        target: an existing folder.
+        stop_ids: tokens that end a turn, for the generation config: other programs stop at those; () leaves it
+            unchanged.
+        dtype: number format of the weights in the target, for config.json; None leaves it unchanged.
     """
     for path in companions(source):
         shutil.copyfile(path, target / path.name)
@@ -39,6 +44,10 @@ def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = ()) ->
         file = target / GENERATION_CONFIG
         config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         file.write_text(json.dumps({**config, "eos_token_id": list(stop_ids)}, indent=2) + "\n", encoding="utf-8")
+    if dtype is not None:
+        stored = {name: value for name, value in read_config(source).items() if name != "torch_dtype"}
+        text = json.dumps({**stored, "dtype": dtype}, indent=2) + "\n"
+        (target / "config.json").write_text(text, encoding="utf-8")
 
 
 def tensor_files(model_dir: Path) -> dict[str, Path]:

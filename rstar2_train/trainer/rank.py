@@ -219,16 +219,20 @@ class TrainerRank:
         if reset_optimizer:
             reset(optimizer)
 
-    def export(self, model_dir: Path, folder: Path, stop_ids: Sequence[int] = ()) -> None:
-        """Gather the weights; rank 0 writes them to `folder` and copies the other files of `model_dir`."""
+    def export(self, model_dir: Path, folder: Path, stop_ids: Sequence[int] = (), for_engines: bool = False) -> None:
+        """Gather the weights; write them to `folder`, at rank 0 with the other files of `model_dir`.
+
+        `for_engines`: in the format of weight versions, and not in that of config.json.
+        """
         policy, _ = self._loaded()
+        is_wide = for_engines and self.config.float32_versions
         if self.rank == 0:
-            copy_companions(model_dir, folder, stop_ids)
-        export.write_weights(policy, model_dir, folder)
+            copy_companions(model_dir, folder, stop_ids, dtype="float32" if is_wide else None)
+        export.write_weights(policy, model_dir, folder, dtype=torch.float32 if is_wide else None)
 
     def start_versions(self, model_dir: Path) -> None:
-        """Start a chain of weight versions, in the dtype of `model_dir`; the first version must be a snapshot."""
-        self.writer = ShardWriter(rank=self.rank, dtype=export.stored_dtype(model_dir))
+        """Start a chain of weight versions of the model of `model_dir`; the first version must be a snapshot."""
+        self.writer = ShardWriter(rank=self.rank, dtype=self._version_dtype(model_dir))
 
     def write_version(self, folder: Path, base: str | None) -> FileSummary:
         """Write this rank's file of a weight version. No collective: each rank writes its own shards."""
@@ -252,8 +256,8 @@ class TrainerRank:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""
         policy, _ = self._loaded()
         logprobs = step.row_logprobs(policy, rows, self.compute.device)
-        # Engines get an adapter in float32, a model in its stored dtype.
-        dtype = export.stored_dtype(model_dir) if policy.adapter is None else torch.float32
+        # An adapter is always float32.
+        dtype = self._version_dtype(model_dir) if policy.adapter is None else torch.float32
         return logprobs, fingerprint(trained_shards(policy), dtype)
 
     def sleep(self) -> None:
@@ -286,6 +290,9 @@ class TrainerRank:
         if self.asleep:
             raise RuntimeError("the memory of the rank is on the host: call wake_up() first")
         return self.policy, self.optimizer
+
+    def _version_dtype(self, model_dir: Path) -> torch.dtype:
+        return torch.float32 if self.config.float32_versions else export.stored_dtype(model_dir)
 
     def _chain(self) -> ShardWriter:
         if self.writer is None:

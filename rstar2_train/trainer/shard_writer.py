@@ -1,6 +1,6 @@
 """A rank's file of a weight version: its own shards, whole or as changes to the version before. No gather.
 
-The writer keeps the shards of the last committed version in the stored dtype. They change only in `commit`, after all
+The writer keeps the shards of the last committed version in its number format. They change only in `commit`, after all
 ranks' files and the manifest are in place: a failed publication is followed by a delta to the last committed version.
 """
 
@@ -26,7 +26,7 @@ class ShardWriter:
     """Writes the versions of one rank."""
 
     def __init__(self, *, rank: int, dtype: torch.dtype) -> None:
-        """`dtype`: the stored dtype of the model, that of config.json."""
+        """`dtype`: number format of the versions."""
         self._rank = rank
         self._dtype = dtype
         self._name = str(dtype).removeprefix("torch.")
@@ -119,7 +119,7 @@ def changed_positions(before: Tensor, after: Tensor) -> Tensor:
 
 
 def fingerprint(shards: dict[str, Any], dtype: torch.dtype) -> list[int]:
-    """Return the bit sum of each of this rank's shards in the stored dtype: another version has other sums."""
+    """Return the bit sum of each of this rank's shards in a number format: another version has other sums."""
     sums = []
     for parameter in shards.values():
         sums.append(tensor_bit_sum(signed_bits(parameter.to_local().detach().to(dtype))))

@@ -37,6 +37,7 @@ from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental import offer_channel
 from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.experimental.transfer import Offer
+from rstar2_train.weights.model_config import model_config, stored_dtype_name
 from rstar2_train.weights.route_format import RouteFormat
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -205,17 +206,17 @@ class TrainerGroup:
             checkpoint.write_manifest(folder, manifest)
             check()
 
-    def export(self, model_dir: Path, *, durable: bool = True, stop_ids: Sequence[int] = ()) -> None:
+    def export(self, model_dir: Path, *, for_engines: bool = False, stop_ids: Sequence[int] = ()) -> None:
         """Write the policy as a model folder that transformers and vLLM load: complete or absent.
 
         Args:
             model_dir: the folder to create; an existing one is replaced.
-            durable: fsync it; not needed for weights that are pushed to engines.
+            for_engines: write a weight version, in the format `version_dtype` and without fsync.
             stop_ids: tokens that end a turn, for the generation config of a final model.
         """
         source = self.model_dir
-        with checkpoint.write_folder(model_dir, durable=durable) as folder, self._files.gathered(folder):
-            self._ranks.call("export", source, folder, list(stop_ids))
+        with checkpoint.write_folder(model_dir, durable=not for_engines) as folder, self._files.gathered(folder):
+            self._ranks.call("export", source, folder, list(stop_ids), for_engines)
 
     def start_versions(self) -> None:
         """Start a chain of weight versions: the next `publish` must write a snapshot."""
@@ -324,6 +325,11 @@ class TrainerGroup:
         if self._model_dir is None:
             raise RuntimeError("no model is loaded: call load() first")
         return self._model_dir
+
+    @property
+    def version_dtype(self) -> str:
+        """Number format of weight versions: float32 if ranks and engines compute in it, else that of config.json."""
+        return "float32" if self._config.float32_versions else stored_dtype_name(model_config(self.model_dir))
 
     @property
     def adapter(self) -> AdapterIdentity:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.capacity.layout import Layout
-from rstar2_train.capacity.number_format import requested_format
+from rstar2_train.capacity.number_format import has_float32_versions, requested_format
 from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class TrainConfig:
     """Tokens of the longest sequence of the stage; 0: unknown. The layout leaves memory for it."""
     publishes_changes: bool = False
     """Whether the ranks keep the weights published last (Delta, Collective). The layout leaves memory for them."""
+    float32_versions: bool = False
+    """Whether weight versions are float32, and not in the format of config.json."""
 
     reference: Path | None = None
     """Model folder of the frozen policy: the teacher, or that of grpo.referenceKl; None: none."""
@@ -93,6 +95,7 @@ class TrainConfig:
             seed=spec.seed,
             longest_sequence=longest_sequence,
             publishes_changes=publishes_changes,
+            float32_versions=has_float32_versions(spec),
             reference=reference,
             lora=lora,
         )

@@ -80,7 +80,7 @@ class FakeTrainerGroup:
             checkpoint.write_manifest(aside, CheckpointManifest(step=step, extra=extra, ranks=1, files={}))
             check()
 
-    def export(self, folder: Path, *, durable: bool = True, stop_ids: Sequence[int] = ()) -> None:
+    def export(self, folder: Path, *, for_engines: bool = False, stop_ids: Sequence[int] = ()) -> None:
         assert not self.asleep
         write_weights(folder, round(self.weights))
 

@@ -39,7 +39,7 @@ def group() -> Iterator[TrainerGroup]:
 
 
 def exported(group: TrainerGroup, folder: Path) -> dict[str, torch.Tensor]:
-    group.export(folder, durable=False)
+    group.export(folder, for_engines=True)
     return load_file(folder / "model.safetensors")
 
 

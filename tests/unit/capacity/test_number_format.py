@@ -9,8 +9,10 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity import number_format
-from rstar2_train.capacity.fit import trainer_value_bytes
-from rstar2_train.capacity.number_format import cpu_has_bfloat16, is_bfloat16
+from rstar2_train.capacity.fit import engine_of, trainer_value_bytes, transport_of, version_value_bytes
+from rstar2_train.capacity.hardware_profile import largest_device
+from rstar2_train.capacity.model_shape import read_shape
+from rstar2_train.capacity.number_format import cpu_has_bfloat16, has_float32_versions, is_bfloat16
 from rstar2_train.launch.local import preflight
 from rstar2_train.trainer.types import TrainConfig
 from tests.support.simulated_cluster import manifest
@@ -52,6 +54,7 @@ def job(vendor: str, dtype: str, engine: dict[str, Any]) -> AgenticRLJob:
         ("None", "Auto", {}, "float32"),
         ("None", "Auto", {"dtype": "float32"}, "float32"),
         ("None", "Auto", {"dtype": "bfloat16"}, "as the CPU"),
+        ("None", "Auto", {"--dtype": "bfloat16"}, "as the CPU"),
         ("None", "BFloat16", {}, "bfloat16 or refused"),
         ("None", "Float32", {"dtype": "bfloat16"}, "float32"),
     ],
@@ -72,3 +75,35 @@ def test_trainer_format(
             preflight.assign_devices(job(vendor, dtype, engine))
     else:
         assert is_bfloat16(requested, spec.accelerator.vendor) is not wide
+
+
+@pytest.mark.parametrize(
+    ("vendor", "dtype", "engine", "wide"),
+    [
+        ("None", "Auto", {}, True),
+        ("None", "Float32", {"dtype": "bfloat16"}, False),
+        ("None", "Auto", {"dtype": "float16"}, False),
+        ("AMD", "Float32", {"dtype": "float32"}, True),
+        ("AMD", "Float32", {}, False),
+        ("AMD", "Auto", {"dtype": "float32"}, False),
+    ],
+)
+def test_versions_are_float32_if_ranks_and_engines_are(
+    vendor: str, dtype: str, engine: dict[str, Any], wide: bool
+) -> None:
+    """The engines sample from the weights that the ranks train, also if config.json has 16 bits."""
+    it = job(vendor, dtype, engine)
+    assert has_float32_versions(it.spec) is TrainConfig.from_spec(it.spec).float32_versions is wide
+    assert version_value_bytes(it) == (4 if wide or vendor == "None" else 2)
+
+
+def test_plan_counts_float32_engines_and_versions() -> None:
+    """The weights of an engine have four bytes, and Auto publishes folders."""
+    shape, profile = read_shape("Qwen3-8B"), largest_device("AMD")
+    weights, transports = [], []
+    for engine in ({}, {"dtype": "float32"}):
+        it = job("AMD", "Float32", engine)
+        it.spec.rollout.weight_transport = "Auto"
+        weights.append(engine_of(it, shape, profile, tokens=4096).weights)
+        transports.append(transport_of(it, it.spec.stages[0]))
+    assert weights[1] == 2 * weights[0] and transports == ["Delta", "Folder"]

@@ -37,6 +37,7 @@ class FakeGroup:
 
     def __init__(self, folder: Path, *, dtype: str = "bfloat16") -> None:
         self.model_dir = folder
+        self.version_dtype = dtype
         self.bits = np.zeros(100, np.uint16)
         self._committed = self.bits
         folder.mkdir(exist_ok=True)
@@ -75,7 +76,7 @@ class FakeGroup:
     def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
         return [[-1.0] * (len(row) - 1) for row in rows], [[bit_sum(self.bits)]]
 
-    def export(self, folder: Path, *, durable: bool = True) -> None:
+    def export(self, folder: Path, *, for_engines: bool = False) -> None:
         folder.mkdir(parents=True)
 
 
@@ -111,7 +112,7 @@ async def test_delta_transport_writes_periodic_snapshots(tmp_path: Path) -> None
     weights = tmp_path / "weights"
     (weights / "rl-step-000001").mkdir(parents=True)
     transport = make_transport(
-        rollout(weightTransport="Delta", weightSnapshotEvery=3), weights=weights, model_dir=group.model_dir
+        rollout(weightTransport="Delta", weightSnapshotEvery=3), weights=weights, dtype=group.version_dtype
     )
     copy, lengths = HostCopy(), []
     for number in range(7):
@@ -141,7 +142,7 @@ async def test_transport_probe_expects_a_change_only_of_weights(tmp_path: Path, 
     """The first version and one with equal weights need not change the log-probabilities."""
     group: Any = FakeGroup(tmp_path / "model")
     transport = make_transport(
-        rollout(weightTransport=name, weightProbe=True), weights=tmp_path / "w", model_dir=group.model_dir
+        rollout(weightTransport=name, weightProbe=True), weights=tmp_path / "w", dtype=group.version_dtype
     )
     expected = []
     for number, changes in enumerate([False, True, False]):

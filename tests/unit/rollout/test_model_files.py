@@ -87,6 +87,16 @@ def test_copy_companions_lists_the_ends_of_turns(tmp_path: Path, config: dict[st
     assert {path.name for path in target.iterdir()} == {"config.json", GENERATION_CONFIG}
 
 
+def test_copy_companions_writes_the_dtype_of_the_weights(tmp_path: Path) -> None:
+    """A version for the engines may have another number format than its source: its config.json names it."""
+    source, target = tmp_path / "base", tmp_path / "version"
+    source.mkdir()
+    target.mkdir()
+    (source / "config.json").write_text('{"torch_dtype": "bfloat16", "vocab_size": 9}')
+    copy_companions(source, target, dtype="float32")
+    assert json.loads((target / "config.json").read_text()) == {"dtype": "float32", "vocab_size": 9}
+
+
 def test_date_in_prompts_is_that_of_the_first_attempt(model_folder: Path, tmp_path: Path) -> None:
     """A template with the current date has the same prompts on another day, also in another process."""
     folder = _folder(model_folder, tmp_path / "llama", template=LLAMA32)
