@@ -3,7 +3,7 @@
     manifest (YAML) ──> loader.py ──> validation.py ──> job.py: AgenticRLJob ──> CLI, operator, every process of a job
                                         │   ├─ roles.py, stages.py, kube.py     models of the spec
                                         │   └─ base.py                          names, quantities, list types
-                                        └─> rules.py, pod_rules.py ──> issue.py errors and warnings
+                                        └─> rules.py, *_rules.py ──> issue.py  errors and warnings
     job.py, status.py, cel.py ──> crd.py ──> crds/, helm/ (`make crds`)
 
 - `contracts.py`: progress, outcome, attempt record, exit codes; written by orchestrators, read by the operator and the

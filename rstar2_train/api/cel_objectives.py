@@ -56,7 +56,7 @@ RULES = (
     _of_reference("spec.stages[].grpo.referenceKl"),
     each_grpo(
         "(has(s.grpo.objective) ? s.grpo.objective.type : self.grpo.?objective.type.orValue('GRPO')) != 'Distillation'"
-        " || !has(s.grpo.referenceKl) && !has(self.grpo.referenceKl)",
+        " || s.grpo.?referenceKl.weight.or(self.grpo.?referenceKl.weight).orValue(0.0) == 0.0",
         f"referenceKl {ONE_FROZEN_POLICY}",
     ),
     each_grpo(

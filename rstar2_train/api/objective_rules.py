@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.objectives import ObjectiveSpec, types_with
+from rstar2_train.api.objectives import ObjectiveSpec, ReferenceKL, types_with
 from rstar2_train.api.stages import Stage
 
 REASONS = {
@@ -35,9 +35,10 @@ NEEDS_REWARD = (
 )
 ONE_FROZEN_POLICY = (
     "must not be set if the objective's type is Distillation: the ranks hold one frozen policy, the teacher, and its "
-    "term already is the K1 estimate of the divergence from it"
+    "term already is the K1 estimate of the divergence from it. In a stage, weight: 0 removes the term of spec.grpo"
 )
 NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
+NO_TERM = "has no effect: weight 0 removes the KL term"
 UNUSED_PENALTY = "has no effect unless overlongBufferRatio is above 0: set it, or remove overlongPenalty"
 NO_SHAPING = (
     "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
@@ -59,12 +60,21 @@ def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
         reference = grpo.reference_kl
         if reference is not None and (reference.model == "Source") != (reference.source is not None):
             yield Issue(f"{at}.referenceKl.source", NEEDS_REFERENCE, reference.source)
+        if reference is not None and not reference.weight:
+            yield from _without_term(reference, f"{at}.referenceKl")
     for index, stage in enumerate(job.spec.stages):
         if stage.grpo is None:
             continue
         settings = job.grpo_settings(stage)
         if settings.objective.type == "Distillation" and settings.reference_kl is not None:
             yield Issue(source_field(stage, f"spec.stages[{index}].grpo", "reference_kl"), ONE_FROZEN_POLICY)
+
+
+def _without_term(reference: ReferenceKL, at: str) -> Iterator[Issue]:
+    for name in ("estimator", "model", "source"):
+        value = getattr(reference, name)
+        if value != ReferenceKL.model_fields[name].default:
+            yield Issue(f"{at}.{name}", NO_TERM, value, warning=True)
 
 
 def objectives(job: AgenticRLJob) -> Iterator[Issue]:

@@ -140,8 +140,9 @@ class Objective(ApiModel):
 class ReferenceKL(ApiModel):
     """KL term to a reference policy, which the ranks hold in addition to the model (docs/objectives.md)."""
 
-    weight: Positive = 0.001
-    """Weight of the KL term in the loss. The default is that of DeepSeek-R1 (arXiv 2501.12948)."""
+    weight: Weight = 0.001
+    """Weight of the KL term in the loss. 0: a stage has no term, also if spec.grpo has one. The default is that of
+    DeepSeek-R1 (arXiv 2501.12948)."""
     estimator: Literal["K1", "K2", "K3"] = "K3"
     """Estimate per token, of d = log p - log p_reference. K1: d. K2: d^2 / 2. K3: exp(-d) - 1 + d."""
     model: Literal["Initial", "Stage", "Source"] = "Initial"

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rstar2_train.api.base import ApiModel, ListType, amount
 from rstar2_train.api.engine_args import engine_args
+from rstar2_train.api.grpo_rules import null_fields
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import ROLE_REASONS, AgenticRLJob
 from rstar2_train.api.lora_rules import lora
@@ -356,6 +357,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _repeated_entries,
     _stage_shape,
     _grpo,
+    null_fields,
     objectives,
     reference_kl,
     teacher_endpoints,

@@ -283,7 +283,7 @@ class Stage(ApiModel):
     """Required if type is SFT: supervised fine-tuning on demonstrations; loss on assistant tokens (paper §4.1)."""
     grpo: GRPODefaults | None = None
     """Required if type is GRPO: sampling, selection and training of this stage. Its fields override spec.grpo; a
-    member object such as objective overrides as a whole."""
+    member object such as objective overrides as a whole: {} has all defaults, referenceKl {weight: 0} is no term."""
     filter: FilterStage | None = None
     """Required if type is Filter: removal of problems that the policy always solves (paper §4.3: 8 of 8)."""
     evaluate: EvaluateStage | None = None
@@ -305,7 +305,7 @@ class Stage(ApiModel):
 def resolve_grpo(defaults: GRPODefaults, stage: GRPODefaults) -> GRPOSettings:
     """Return the effective settings of a GRPO stage: built-in defaults, then `spec.grpo`, then the stage's own.
 
-    A stage that sets `data` or `data_from` inherits neither of them from `spec.grpo`.
+    A stage that sets `data` or `data_from` inherits neither of them from `spec.grpo`. A KL term of weight 0 is none.
     """
     own, inherited = set_fields(stage), set_fields(defaults)
     if own.keys() & {"data", "data_from"}:
@@ -313,4 +313,6 @@ def resolve_grpo(defaults: GRPODefaults, stage: GRPODefaults) -> GRPOSettings:
     values = inherited | own
     if "objective" in values:
         values["objective"] = values["objective"].settings()
+    if "reference_kl" in values and not values["reference_kl"].weight:
+        del values["reference_kl"]
     return GRPOSettings.model_validate(values)

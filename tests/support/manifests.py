@@ -54,6 +54,17 @@ def in_bucket(**storage: Any) -> dict[str, Any]:
     return {**GOOD["spec"], "stages": GOOD["spec"]["stages"][:1], "storage": {"url": "s3://team/runs", **storage}}
 
 
+DISTILLED = {
+    "name": "distilled",
+    "type": "GRPO",
+    "grpo": {
+        "data": "/data/p.jsonl",
+        "steps": 2,
+        "objective": {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
+        "referenceKl": {"weight": 0},
+    },
+}
+"""A stage that removes the KL term of its job."""
 FINE: list[tuple[str, object]] = [
     ("spec.grpo.importanceCorrection", {"maxSequenceGap": 2, "sequenceGapAction": "Drop"}),
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
@@ -152,6 +163,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.agent", {"command": ["python", "agent.py"], "timeoutSeconds": 3600, "image": "agents:1", "replicas": 2}),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.grpo.referenceKl", {"weight": 0.001}),
+    ("spec", {**GOOD["spec"], "grpo": {"referenceKl": {"weight": 0.1}}, "stages": [DISTILLED]}),
     ("spec.stages.1.grpo.referenceKl", {"weight": 0.1, "estimator": "K1", "model": "Source", "source": "pvc://m/b"}),
     *(
         ("spec.grpo.objective", objective)
@@ -436,6 +448,12 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         },
         "spec.stages[1].grpo.referenceKl: must not be set if the objective's type is Distillation",
         "must not be set if the objective's type is Distillation",
+    ),
+    (
+        "spec.grpo.referenceKl",
+        {"weight": -0.1},
+        "spec.grpo.referenceKl.weight is -0.1: should be greater than or equal to 0",
+        "should be greater than or equal to 0",
     ),
     (
         "spec.grpo.objective",

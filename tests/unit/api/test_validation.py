@@ -61,6 +61,23 @@ def test_validation_null_lora_of_a_stage_is_refused(of_job: dict | None) -> None
     assert any(expected in problem for problem in problems(data)) is (of_job is not None)
 
 
+def test_validation_stage_removes_the_kl_term_of_its_job() -> None:
+    """Weight 0 is no term; null is the same as unset, so it is refused where the job has a value."""
+    data = changed("spec.grpo", {"referenceKl": {"weight": 0.1, "model": "Stage"}, "collapse": {"enabled": False}})
+    data["spec"]["stages"][1]["grpo"]["referenceKl"] = {"weight": 0, "estimator": "K1"}
+    job, issues = check(data)
+    assert job is not None and any("referenceKl.estimator is 'K1': has no effect" in str(issue) for issue in issues)
+    without, inherited = (job.grpo_settings(job.stage(name)) for name in ("rl", "rl-hard"))
+    assert not without.has_reference and inherited.has_reference
+
+    data["spec"]["stages"][1]["grpo"] |= {"referenceKl": None, "collapse": None, "gradClip": None}
+    refused = [problem for problem in problems(data) if "null is the same as unset" in problem]
+    assert [problem.split(":")[1] for problem in refused] == [
+        " spec.stages[1].grpo.collapse", " spec.stages[1].grpo.referenceKl"
+    ]  # fmt: skip
+    assert "set {}, or" in refused[0] and "set {weight: 0}, or" in refused[1]
+
+
 @pytest.mark.parametrize("rank", [True, 8.0, "8", None])
 def test_validation_rank_is_an_integer(rank: object) -> None:
     """Values that only equal a rank, which a schema with a list of ranks would accept."""
