@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rstar2_train.api.base import ApiModel, ListType, amount
 from rstar2_train.api.engine_args import engine_args
-from rstar2_train.api.grpo_rules import null_fields
+from rstar2_train.api.grpo_rules import null_fields, unused_settings
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import ROLE_REASONS, AgenticRLJob
 from rstar2_train.api.lora_rules import lora
@@ -112,10 +112,6 @@ def _grpo(job: AgenticRLJob) -> Iterator[Issue]:
             message = "has no effect without maxSequenceGap, so no rollout is dropped; set maxSequenceGap, or use Mask"
             field = source_field(stage, at, "importance_correction", ".sequenceGapAction")
             yield Issue(field, message, correction.sequence_gap_action)
-        if correction.cap != type(correction)().cap and settings.correction_cap is None:
-            message = "has no effect: the correction is off (maxStaleness is 0, or enabled is false); set enabled: true"
-            field = source_field(stage, at, "importance_correction", ".cap")
-            yield Issue(field, message, correction.cap, warning=True)
         if settings.updates_per_step > settings.prompts_per_step:
             message = f"must be at most promptsPerStep, which is {settings.prompts_per_step}: an update needs a group"
             yield Issue(source_field(stage, at, "updates_per_step"), message, settings.updates_per_step)
@@ -358,6 +354,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _stage_shape,
     _grpo,
     null_fields,
+    unused_settings,
     objectives,
     reference_kl,
     teacher_endpoints,

@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
         "trainer": {"resources": {"requests": {"cpu": 8, "memory": "64Gi"}}},
         "rollout": {"resources": {"requests": {"cpu": 2, "memory": "32Gi"}}},
         "validation": {"data": "/data/held.jsonl"},
-        "grpo": {"promptsPerStep": 8, "objective": {"clipHigh": 0.3}},
+        "grpo": {"promptsPerStep": 8, "updatesPerStep": 2, "objective": {"clipHigh": 0.3}},
         "stages": [
             {"name": "sft", "type": "SFT", "sft": {"data": "/data/d.jsonl"}},
             {"name": "rl", "type": "GRPO", "grpo": {"data": "/data/p.jsonl", "steps": 3}},

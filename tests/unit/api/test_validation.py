@@ -98,7 +98,7 @@ def test_validation_rank_is_an_integer(rank: object) -> None:
         (
             "spec.grpo",
             {"importanceCorrection": {"cap": 5}},
-            "importanceCorrection.cap (for stage rl) is 5.0: has no effect",
+            "spec.grpo.importanceCorrection.cap is 5.0: has no effect",
         ),
         ("spec.grpo.objective", {"overlongBufferRatio": 0.2, "overlongPenalty": 0}, "0 shapes no reward"),
         ("spec.secretRefs", {"teacher": {"name": "t"}}, "no objective has teacher.endpoint"),
@@ -110,6 +110,63 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
     job, issues = check(changed(path, value))
     assert job is not None
     assert any(expected in str(problem) and problem.warning for problem in issues), issues
+
+
+@pytest.mark.parametrize(
+    ("grpo", "field", "reason"),
+    [
+        ({"objective": {"clipHigh": 0.3}}, "objective.clipHigh", "raise updatesPerStep"),
+        ({"objective": {"type": "SAPO", "positiveTemperature": 2}}, "objective.positiveTemperature", "ratio is 1"),
+        ({"objective": {"type": "DPPO", "maxDivergence": 0.1}}, "objective.maxDivergence", "ratio is 1"),
+        ({"objective": {"type": "DPPO", "maxRatio": 2}}, "objective.maxRatio", "ratio is 1"),
+        ({"objective": {"type": "DPPO", "maxRatio": 0.5}}, "", ""),
+        ({"objective": {"clipHigh": 0.28}}, "", ""),
+        ({"keepPerPrompt": 32, "resample": {"mode": "Uniform"}}, "resample.mode", "every rollout is kept"),
+        ({"importanceCorrection": {"cap": 5}}, "importanceCorrection.cap", "the correction is off"),
+        ({"importanceCorrection": {"cap": 5, "enabled": True}}, "", ""),
+        # The cap is also that of the effective sample size.
+        ({"importanceCorrection": {"cap": 5, "enabled": False}, "maxStaleness": 1}, "", ""),
+        ({"collapse": {"enabled": False, "drop": 0.5}}, "collapse.drop", "set enabled: true"),
+        ({"collapse": {"minEffectiveSampleSize": 0.5}}, "collapse.minEffectiveSampleSize", "maxStaleness is above 0"),
+        ({"collapse": {"minEffectiveSampleSize": 0.5}, "maxStaleness": 1}, "", ""),
+        ({"collapse": {"windowSteps": 50}}, "collapse.windowSteps", "larger than the steps"),
+        ({"collapse": {"windowSteps": 21, "drop": 0.5}, "maxStaleness": 1}, "collapse.drop", "than two windows"),
+        ({"collapse": {"windowSteps": 21}}, "collapse.windowSteps", "than two windows"),
+        ({"advanceWhen": {"minSteps": 5}}, "advanceWhen.minSteps", "set truncationBelow or allCorrectAbove"),
+        ({"advanceWhen": {"truncationBelow": 0.1, "minSteps": 40}}, "advanceWhen.truncationBelow", "the stage ends"),
+        ({"advanceWhen": {"allCorrectAbove": 1}}, "advanceWhen.allCorrectAbove", "no share is above 1"),
+        ({"advanceWhen": {"allCorrectAbove": 0.7, "minSteps": 5}}, "", ""),
+    ],
+)
+def test_validation_setting_without_effect_is_a_warning(grpo: dict, field: str, reason: str) -> None:
+    """A setting that another one makes useless is named, in the stage or in spec.grpo; one with an effect is not."""
+    for at in ("spec.grpo", "spec.stages[0].grpo"):
+        data = changed("spec.stages", [{"name": "rl", "type": "GRPO", "grpo": {"data": "/data/p.jsonl", "steps": 40}}])
+        data["spec"]["grpo"] = {}
+        (data["spec"]["grpo"] if at == "spec.grpo" else data["spec"]["stages"][0]["grpo"]).update(grpo)
+        job, issues = check(data)
+        assert job is not None, issues
+        unused = [issue for issue in issues if issue.message.startswith("has no effect")]
+        assert [issue.field for issue in unused] == ([f"{at}.{field}"] if field else [])
+        assert all(reason in issue.message and issue.warning for issue in unused)
+
+
+def test_validation_setting_of_the_job_has_an_effect_in_one_stage() -> None:
+    """A warm-up is only without effect in a stage that continues the optimiser; spec.grpo needs a GRPO stage."""
+    data = changed("spec.grpo", {"warmupSteps": 5, "collapse": {"minEffectiveSampleSize": 0.5}})
+    data["spec"]["stages"][3]["grpo"] |= {"maxStaleness": 1}
+    data["spec"]["stages"][1]["grpo"]["steps"] = data["spec"]["stages"][3]["grpo"]["steps"] = 40
+    assert problems(data) == []
+    data["spec"]["stages"][3]["grpo"]["warmupSteps"] = 5
+    (problem,) = problems(data)
+    assert problem.startswith("warning: spec.stages[3].grpo.warmupSteps is 5: has no effect: the stage continues")
+    data["spec"]["stages"][3]["grpo"]["resetOptimizer"] = True
+    assert problems(data) == []
+
+    data["spec"]["stages"] = data["spec"]["stages"][:1]
+    data["spec"]["grpo"]["maxPromptTokens"] = 99
+    fields = [problem.split(":")[1] for problem in problems(data) if "the job has no GRPO stage" in problem]
+    assert fields == [" spec.grpo.warmupSteps is 5", " spec.grpo.collapse"]
 
 
 def test_validation_reports_all_errors_in_one_pass() -> None:
