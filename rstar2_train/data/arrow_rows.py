@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 BATCH_ROWS = 1024
+_NULL_OF_FIXED_SIZE = "Expected all lists to be of size"
+"""Message of pyarrow for a null in a column of lists of fixed size: the reader of Parquet expects items there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,18 @@ def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[
                     yield from _rows(batch.select(names), path)
             return
         with pyarrow.parquet.ParquetFile(path) as file:
-            names = _selected(file.schema_arrow.names, columns, path)
+            names, number = _selected(file.schema_arrow.names, columns, path), 0
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
                 yield from _rows(batch, path)
+                number += batch.num_rows
+    except pyarrow.lib.ArrowInvalid as error:
+        if _NULL_OF_FIXED_SIZE not in str(error):
+            raise DataError(f"{path}: not a readable {kind} file: {error}") from error
+        fixed = [field.name for field in file.schema_arrow if field.name in names and "fixed_size" in str(field.type)]
+        raise DataError(
+            f"{path}: {' or '.join(fixed)} has null in place of a list of fixed size after row {number}, which pyarrow "
+            "does not read from Parquet: write the column as a list of any size"
+        ) from error
     except (pyarrow.lib.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable {kind} file: {error}") from error
 

@@ -146,6 +146,21 @@ def test_read_rows_refuses_types_with_another_meaning(tmp_path: Path) -> None:
             list(read_problems(tmp_path / "data.arrow"))
 
 
+def test_read_rows_null_of_a_fixed_size_list_is_exact_or_refused(tmp_path: Path) -> None:
+    """Arrow has the row without the list. Pyarrow does not read it from Parquet: the error names column and rows."""
+    pairs = pa.array([[1, 2]] * 1024 + [None, [3, 4]], type=pa.list_(pa.int8(), 2))
+    for values in (pairs, pa.StructArray.from_arrays([pairs], ["inner"])):
+        table = pa.table({"answer": ["1"] * len(values), "pair": values})
+        with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
+            stream.write_table(table)
+        *_, last, final = (row["pair"] for _, row in read_rows(tmp_path / "data.arrow"))
+        assert (last, final) in ((None, [3, 4]), ({}, {"inner": [3, 4]}))
+        pq.write_table(table, tmp_path / "data.parquet")
+        with pytest.raises(DataError, match=r"data\.parquet: pair has null .* after row 1024, .* list of any size"):
+            list(read_rows(tmp_path / "data.parquet"))
+        assert len(list(read_rows(tmp_path / "data.parquet", columns=["answer"]))) == len(values)
+
+
 def test_read_rows_gaps_of_pandas_are_no_values(tmp_path: Path) -> None:
     """NaN in an optional column is a gap."""
     columns = {"problem": ["x"], "answer": ["1"]} | {name: [float("nan")] for name in ("id", "slice", "hard", "reward")}
