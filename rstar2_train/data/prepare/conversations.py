@@ -39,7 +39,13 @@ _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 _GLAIVE_CALL = "<functioncall>"
 _END = "<|endoftext|>"
 _NO_SPACE = re.compile(r"\S")
-_PYTHON_BLOCK = re.compile(r"```(?:python|py)[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<marks>(?P<mark>[`~])(?P=mark){2,}+)[ \t]*(?P<label>[^`\n]*)\n"
+    r"(?P<code>.*?)^[ \t]*(?P=marks)(?P=mark)*[ \t\r]*$",
+    re.DOTALL | re.MULTILINE,
+)
+"""A block of code in Markdown: its end has at least as many marks as its start, and no other text."""
+_PYTHON = re.compile(r"\{?\.?py(?:thon)?[\d.]*(?![\w.+#-])", re.IGNORECASE)
 
 
 def _toolace(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -114,15 +120,17 @@ def _magicoder(row: dict[str, Any], where: str) -> Row | RemovedRow:
         first_text(row, where, "problem", "instruction"),
         first_text(row, where, "solution", "response"),
     )
-    block = _PYTHON_BLOCK.search(solution)
+    block = next((block for block in _BLOCK.finditer(solution) if _PYTHON.match(block["label"])), None)
     if block is None:
         return RemovedRow("no-python", text_field(row, "lang", where, default="no Python code block"))
+    # The columns of the block are no columns of the program.
+    code = re.sub(rf"(?m)^[ \t]{{0,{len(block['indent'])}}}", "", block["code"])
     try:
-        ast.parse(block.group(1))
+        ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return RemovedRow("no-python", f"the program does not parse: {error}")
     tools = [TOOLS[TOOL_NAME]]
-    call = SourceCall(TOOL_NAME, {"code": block.group(1).strip("\n"), "input": ""})
+    call = SourceCall(TOOL_NAME, {"code": code.strip("\n"), "input": ""})
     messages = [{"role": "user", "content": problem}, _call_message(solution[: block.start()].strip(), [call], tools)]
     return _conversation(messages, tools=tools)
 

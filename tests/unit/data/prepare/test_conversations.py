@@ -151,6 +151,30 @@ def test_magicoder_becomes_call_of_python_tool(row: dict[str, Any]) -> None:
     assert converted["tools"] == [TOOLS[TOOL_NAME]]
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        f"~~~python\n{PROGRAM}\n~~~",
+        f"````python\n{PROGRAM}\n````",
+        f"```Python3 title=x\r\n{PROGRAM}\n```\r\nDone.",
+        "```{.py}\n" + PROGRAM + "\n``` \nDone.\n```python\nother()\n```",
+        "  ```py\n" + "\n".join(f"  {line}" for line in PROGRAM.splitlines()) + "\n  ```",
+    ],
+)
+def test_magicoder_reads_each_code_block_of_markdown(block: str) -> None:
+    """Marks, their number, their indentation and the label vary: the program is exact, without the marks."""
+    _, call = _converted("magicoder", MAGICODER | {"solution": f"Like this:\n```text\nx\n```\n{block}"})["messages"]
+    assert parse_calls(call["content"], max_calls=1)[0].code == PROGRAM
+    assert call["content"].startswith("Like this:\n```text\nx\n```\n<tool_call>")
+
+
+def test_magicoder_keeps_marks_inside_of_a_program() -> None:
+    """A text with marks of a code block does not end the program."""
+    program = 'print("""\n # ```\n```x""")'
+    _, call = _converted("magicoder", MAGICODER | {"solution": f"```python\n{program}\n```"})["messages"]
+    assert parse_calls(call["content"], max_calls=1)[0].code == program
+
+
 def test_tulu3_and_nemotron_convert_to_same_messages() -> None:
     """Chats of Tulu 3 and Nemotron."""
     assert _messages("tulu3", TULU) == _messages("nemotron", NEMOTRON) == TULU["messages"]
@@ -214,6 +238,8 @@ def _glaive_call(text: str) -> dict[str, Any]:
         ("nemotron", NEMOTRON | {"output": ""}, "not-a-conversation"),
         ("magicoder", MAGICODER | {"solution": "```rust\nfn main() {}\n```"}, "no-python"),
         ("magicoder", MAGICODER | {"solution": "```python\nfor:\n```"}, "no-python"),
+        ("magicoder", MAGICODER | {"solution": "```python\nprint(1)"}, "no-python"),
+        ("magicoder", MAGICODER | {"solution": "<pre><code class='python'>print(1)</code></pre>"}, "no-python"),
         ("nemotron", NEMOTRON | {"reasoning": "on"}, "reasoning"),
         ("tulu3", {"messages": [{"role": "user", "content": "x"}]}, "not-a-conversation"),
         ("tulu3", {"messages": [{"role": "assistant", "content": "x"}]}, "not-a-conversation"),
