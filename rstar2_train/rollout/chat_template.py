@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource, ToolParser
-from rstar2_train.tools.call_form import parser_of_template
+from rstar2_train.tools.call_form import FORMS, parser_of_template
 from rstar2_train.tools.parser import write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
 
@@ -29,8 +29,12 @@ _SYSTEM_MARK = "QZSYSTEMZQ"
 _PLACE_MARK = "QZPLACE{}ZQ"
 _OPENED = re.compile(r"<([a-z_]+)>(\s*)\Z")
 _THINK, _THINK_END = "<think>", "</think>"
-_MARKS: Mapping[ToolParser, str] = {"hermes": CALL_OPEN, "mistral": "[TOOL_CALLS]", "gemma": "```tool_code"}
-"""Form of calls -> text that no other form has."""
+_MARKS: Mapping[ToolParser, re.Pattern[str]] = {
+    "hermes": re.compile(re.escape(CALL_OPEN)),
+    "mistral": re.compile(r"\[TOOL_CALLS\]"),
+    "gemma": re.compile(r"(?:`{3,}|~{3,})[ \t]*tool_code\b"),
+}
+"""Form of calls -> text that no other form has, also where it is no call that rollouts read."""
 _DATE = "strftime_now"
 """Function of chat templates that returns the current date."""
 DEFAULT = "default"
@@ -238,10 +242,16 @@ class ChatTemplate:
     def check_form(self, turn: str) -> None:
         """Raise ChatFormatError for a turn with a call in another form than rollouts read."""
         for parser, mark in _MARKS.items():
-            if mark in turn and parser != self.parser:
+            marks = mark.findall(turn)
+            if marks and parser != self.parser:
                 raise ChatFormatError(
-                    f"the content has {mark}, but rollouts of this model read calls of the form {self.parser}: write "
-                    f"tool_calls, or set spec.model.toolParser to {parser}"
+                    f"the content has {marks[0]}, but rollouts of this model read calls of the form {self.parser}: "
+                    f"write tool_calls, or set spec.model.toolParser to {parser}"
+                )
+            if marks and parser in FORMS and len(marks) > len(FORMS[parser].start.findall(turn)):
+                raise ChatFormatError(
+                    f"the content has {' and '.join(marks)}, and rollouts do not read each of them as the start of a "
+                    f"call of the form {parser}: write tool_calls"
                 )
 
     def _alone(self, message: Mapping[str, Any]) -> str:
