@@ -28,10 +28,13 @@ from rstar2_train.data.readers import (
 from rstar2_train.rewards.answer_forms import form_of, form_of_row
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
+from rstar2_train.utils.json_steps import MAX_ITEMS, MAX_STRUCTURE_BYTES, JsonTooLarge, read_json
 
 __all__ = ["DataError", "Problem", "read_problems"]
 
 
+INLINE_DATA = 1 << 20
+"""Characters of `data` up to which it may have any form: a rollout parses longer data in short steps."""
 LOST_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models read text only"),
     **dict.fromkeys(("choices", "options"), "write them in the problem"),
@@ -171,9 +174,20 @@ def _answer(row: dict[str, Any], where: str) -> str:
 
 
 def _data(row: dict[str, Any], where: str) -> str:
-    """Return the further data of a row as JSON; empty: none."""
+    """Return the further data of a row as JSON; empty: none. Raises DataError for data that no rollout can parse."""
     data = json_value(row.get("data"), f"{where}: data")
-    return "" if data is None else check_characters(json.dumps(data, ensure_ascii=False), f"{where}: data")
+    if data is None:
+        return ""
+    text = check_characters(json.dumps(data, ensure_ascii=False), f"{where}: data")
+    if len(text) > INLINE_DATA:
+        try:
+            read_json(text.encode(), max_fields=MAX_ITEMS)
+        except JsonTooLarge as error:
+            raise DataError(
+                f"{where}: data has {len(text):,} characters, and more than {MAX_ITEMS:,} objects, fields, or items of "
+                f"a list, or more than {MAX_STRUCTURE_BYTES >> 20} MiB besides its texts: write lists as texts"
+            ) from error
+    return text
 
 
 def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:

@@ -31,5 +31,6 @@ Modules:
 - `scoring`           penalties, verdict and reward of a finished trajectory
 - `trajectory`        the record of one rollout
 - `trajectory_store`  trajectories as Parquet files
+- `row_data`          the further data of a row, parsed
 - `seeds`             random seeds derived from names
 """

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from rstar2_train.data.problems import Problem
+from rstar2_train.rollout.row_data import read_data
 from rstar2_train.tools.environment import EnvironmentTools
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.openenv import Connection, ServerFull
@@ -42,7 +43,7 @@ class EnvironmentEpisode:
         """Reward of the last observation that has one; None if none has. An episode that is done has a reward."""
 
     async def __aenter__(self) -> Self:
-        data = json.loads(self._problem.data) if self._problem.data else {}
+        data = await read_data(self._problem)
         arguments = data if isinstance(data, dict) else {}
         for _ in range(FULL_TRIES):
             try:

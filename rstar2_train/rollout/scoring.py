@@ -7,7 +7,6 @@ Resample-on-Correct, the metrics and the reports read them from the trajectory.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from rstar2_train.rewards.task_rewards import Response, TaskRewards
 from rstar2_train.rewards.verdict import EXCLUDED, Grade, Verdict
 from rstar2_train.rewards.verify import SnippetRunner
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.row_data import read_data
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 
 MAX_CHECKED_BYTES = 512 * 1024
@@ -55,7 +55,7 @@ async def score_trajectory(
     response = Response(
         model_text=model_text,
         last_turn=last_turn,
-        row=_row(trajectory, problem),
+        row=await _row(trajectory, problem),
         files={**(files or {}), **returned_files(trajectory.calls)},
         calls=[_call(call) for call in trajectory.calls],
     )
@@ -106,12 +106,12 @@ def set_penalties(trajectory: Trajectory, model_text: str) -> None:
         )
 
 
-def _row(trajectory: Trajectory, problem: Problem | None) -> dict[str, Any]:
+async def _row(trajectory: Trajectory, problem: Problem | None) -> dict[str, Any]:
     """Return the fields of the row that a checker reads."""
     row: dict[str, Any] = {"id": trajectory.prompt_id, "answer": trajectory.gold}
     if problem is not None:
         row["problem"] = problem.problem
-        row["data"] = json.loads(problem.data) if problem.data else None
+        row["data"] = await read_data(problem)
     return row
 
 

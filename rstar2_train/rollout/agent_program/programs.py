@@ -11,7 +11,6 @@ agent.
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +22,7 @@ from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
 from rstar2_train.rollout.agent_program.episode import AgentEpisode, AgentFailed
 from rstar2_train.rollout.agent_program.pods import AgentPods
 from rstar2_train.rollout.agent_program.program import Program, start_process
+from rstar2_train.rollout.row_data import read_data
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.mcp_session import ServerLost
 
@@ -60,7 +60,7 @@ class AgentPrograms:
 
         Raises ServerLost for an episode without a reward, and the failure of an engine.
         """
-        row = _row(problem, sample=trajectory.sample, seed=seed)
+        row = await _row(problem, sample=trajectory.sample, seed=seed)
         async with self._endpoint.serve(episode) as key, self._start(key, row) as program:
             await _wait(episode, program)
             if episode.failure.done() and not isinstance(episode.failure.exception(), AgentFailed):
@@ -107,13 +107,13 @@ async def _wait(episode: AgentEpisode, program: Program) -> None:
         await asyncio.gather(exited, *ends, return_exceptions=True)
 
 
-def _row(problem: Problem, *, sample: int, seed: int) -> dict[str, Any]:
+async def _row(problem: Problem, *, sample: int, seed: int) -> dict[str, Any]:
     """Return what the program reads on standard input."""
     return {
         "id": problem.id,
         "problem": problem.problem,
         "answer": problem.answer,
-        "data": json.loads(problem.data) if problem.data else None,
+        "data": await read_data(problem),
         "files": dict(problem.files),
         "sample": sample,
         "seed": seed,
