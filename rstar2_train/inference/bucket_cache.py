@@ -45,12 +45,12 @@ def fetch_model(job: AgenticRLJob, source: str, model: Path, state: Path) -> Non
     store = open_store(job.spec.storage, job.metadata.name, patience=PATIENCE_SECONDS)
     if not source.startswith(BUCKETS):
         below = model.relative_to(state).as_posix()
-        if not fetch_part(store, state, below=below):
+        if not fetch_part(store, state, wanted=lambda name: name.startswith(f"{below}/")):
             raise ObjectMissing(f"{store.address}: the newest state of the job has no files below {below}")
         return
     place = split_bucket(source)
     folder = place.folder(PurePosixPath("."))
-    fetch_part(store, state, below=str(folder))
+    fetch_part(store, state, wanted=lambda name: name.startswith(f"{folder}/"))
     bucket = open_source(place, job.spec.storage, patience=PATIENCE_SECONDS)
     fetch_source(bucket, place.key, state / folder, is_plain=bucket.is_plain)
 

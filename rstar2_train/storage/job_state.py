@@ -227,15 +227,15 @@ def is_ahead(store: ObjectStore, state: JobState) -> bool:
     return newest is None or _is_ahead(read_origin(state), newest)
 
 
-def fetch_part(store: ObjectStore, root: Path, *, below: str) -> int:
-    """Download the files of the newest publication below a folder of the state; return their number.
+def fetch_part(store: ObjectStore, root: Path, *, wanted: Callable[[str], bool]) -> int:
+    """Download the wanted files of the newest publication, by their names; return their number.
 
     `root`: the state folder on this machine, of which other files may be missing. Raises as `fetch_newest`.
     """
 
     def download(newest: IndexEntry) -> int:
         manifest = read_manifest(store, newest)
-        rest = [stored for stored in manifest.objects if not stored.name.startswith(f"{below}/")]
+        rest = [stored for stored in manifest.objects if not wanted(stored.name)]
         part = _without(manifest, rest)
         fetch(store, part, root)
         return len(part.objects)

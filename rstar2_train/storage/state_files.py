@@ -62,6 +62,12 @@ def is_checkpoint(name: str) -> bool:
     return parts[:1] == ("stages",) and parts[2:3] == ("checkpoints",)
 
 
+def is_record(name: str) -> bool:
+    """Return whether a file is a JSON record of the job or of a stage, which its report is built from."""
+    parts = Path(name).parts
+    return name.endswith(".json") and (len(parts) == 1 or (parts[0] == "stages" and len(parts) == 3))
+
+
 def is_model(name: str) -> bool:
     """Return whether a file belongs to the final model of a stage, or to a model of the Hub."""
     parts = Path(name).parts

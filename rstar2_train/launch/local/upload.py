@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch import state_upload
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
-from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead, read_origin
+from rstar2_train.storage.job_state import BucketState, fetch_newest, fetch_part, is_ahead, read_origin
 from rstar2_train.storage.probe import require_conditions
 from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.source import open_store
+from rstar2_train.storage.state_files import is_record
 from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.utils.leftovers import stop_leftovers
@@ -52,14 +54,20 @@ def fetch_state(job: AgenticRLJob, state: JobState, *, checkpoints: bool = True)
 
     `checkpoints`: whether to download them too.
     """
-    if job.spec.storage.url is None:
-        raise PreflightError("error: spec.storage.url is not set: the state of the job is only in its folder or claim")
     try:
-        store = _reachable_store(job)
+        store = _store_with_state(job)
         fetched = fetch_newest(store, state, checkpoints=checkpoints)
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
     return f"downloaded from {store.address}" if fetched else f"has the newest state of {store.address}"
+
+
+def fetch_records(job: AgenticRLJob, root: Path) -> None:
+    """Download the JSON records of the newest state in the bucket of a job into a folder. Raises PreflightError."""
+    try:
+        fetch_part(_store_with_state(job), root, wanted=is_record)
+    except (StorageError, OSError) as error:
+        raise _preflight_error(error) from error
 
 
 def publish_state(job: AgenticRLJob, state: JobState) -> str:
@@ -85,6 +93,12 @@ def publish_state(job: AgenticRLJob, state: JobState) -> str:
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
     return f"published in {store.address}"
+
+
+def _store_with_state(job: AgenticRLJob) -> ObjectStore:
+    if job.spec.storage.url is None:
+        raise PreflightError("error: spec.storage.url is not set: the state of the job is only in its folder or claim")
+    return _reachable_store(job)
 
 
 def _reachable_store(job: AgenticRLJob) -> ObjectStore:

@@ -1,0 +1,41 @@
+"""`rstar2 report` of a job whose state is in a bucket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.validation import load
+from rstar2_train.cli.main import main
+from rstar2_train.launch.local.upload import fetch_records, publish_state
+from tests.support.manifests import changed
+
+
+def test_report_of_a_manifest_reads_its_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It downloads the records and no model, and changes no state folder; without a URL the error names the field."""
+    data, state = changed("spec.storage", {"url": f"file://{tmp_path}/runs"}), JobState(tmp_path / "state")
+    for folder in (state.stage("sft").model, state.stage("sft").checkpoints / "step-000001"):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    state.job_file.write_text(json.dumps(data))
+    (state.stage("sft").root / "attempt.json").write_text('{"attempt": 3}')
+    (state.stage("sft").root / "kept.jsonl").write_text("large")
+    publish_state(load(data), state)
+    (tmp_path / "job.json").write_text(json.dumps(data))
+    (tmp_path / "local.json").write_text(json.dumps(changed("spec.storage", {})))
+
+    files = sorted(tmp_path.rglob("*"))
+    assert main(["report", str(tmp_path / "job.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["attempts"] == 3
+    assert sorted(tmp_path.rglob("*")) == files
+    assert main(["report", str(tmp_path / "local.json")]) == 1
+    assert "spec.storage.url is not set" in capsys.readouterr().err
+
+    fetch_records(load(data), tmp_path / "copy")
+    copied = {
+        path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*") if path.is_file()
+    }
+    assert copied == {"job.json", "stages/sft/attempt.json"}
