@@ -19,8 +19,8 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.inference.turn_wire import PART_TOKENS, TurnPart, decode_request, encode_part
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.tools.parser import render_call
 from rstar2_train.utils.ports import free_ports
+from tests.support.model_turns import render_call
 
 PROMPT_TOKENS, REPLY_TOKENS = 4000, 2000
 DELAY = (20.0, 40.0)

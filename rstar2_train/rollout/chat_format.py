@@ -264,10 +264,6 @@ class ChatFormat:
         body = tool_message([self.escape_markers(response) for response in responses])
         return self.template.turn_head + body + self.template.turn_tail
 
-    def tool_turn_ids(self, responses: Sequence[str]) -> list[int]:
-        """Return the token ids of `tool_turn_text`: they follow a turn's sampled ids, up to the model's next turn."""
-        return self.encode(self.tool_turn_text(responses))
-
     def encode_demonstration(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] = ()
     ) -> EncodedConversation:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rstar2_train.tools.call_form import FORMS, read_calls
-from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, TOOL_NAME, call_text
+from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, call_text
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 from rstar2_train.tools.types import CallStatus
 from rstar2_train.utils.text import lone_surrogate
@@ -135,11 +135,6 @@ def call_spans(text: str, parser: ToolParser = "hermes") -> list[tuple[int, int]
         spans.append((at, end))
         at = tags.opening.after(end)
     return spans
-
-
-def render_call(code: str, stdin: str = "") -> str:
-    """Return a call of the Python tool as a model writes it."""
-    return call_text(TOOL_NAME, {"code": code, "input": stdin})
 
 
 def render_fault(call: ParsedCall) -> str:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.tools.parser import render_call
 from rstar2_train.utils.ports import free_ports
+from tests.support.model_turns import render_call
 
 BOOT_SECONDS = 600
 SYSTEM = "Tool: execute_python_code_with_standard_io"

@@ -15,7 +15,7 @@ from rich.console import Console
 from rstar2_train.cli.chat_view import TranscriptPrinter, converse
 from rstar2_train.serving.chat import ChatClient, ChatFailed
 from rstar2_train.serving.text import outputs_text
-from rstar2_train.tools.parser import render_call
+from tests.support.model_turns import render_call
 
 
 def printed(text: str, *, size: int = 5) -> list[str]:

@@ -21,10 +21,10 @@ from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import row_agent
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
-from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME, call_text
 from rstar2_train.tools.toolset import load_toolset
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
+from tests.support.model_turns import render_call, tool_turn_ids
 from tests.support.token_arrays import logprob_array, response, token_array
 
 
@@ -130,7 +130,7 @@ def test_run_tool_overflow_is_not_appended(chat_format: ChatFormat) -> None:
     """Tool output that would exhaust the budget is not appended; with one more token it is."""
     call = render_call("print('9' * 400)")
     written = len(chat_format.encode(call)) + 1
-    reply = len(chat_format.tool_turn_ids(["9" * 400]))
+    reply = len(tool_turn_ids(chat_format, ["9" * 400]))
     over, _, _, _ = run(chat_format, [call, LAST_TURN], tokens=written + reply)
     assert (over.stop, len(over.segments), len(over.calls)) == ("tool_overflow", 1, 1)
     fits, _, script, _ = run(chat_format, [call, (LAST_TURN, "length")], tokens=written + reply + 1)

@@ -13,6 +13,7 @@ from rstar2_train.tools.schema import call_text
 from rstar2_train.tools.toolset import Toolset, schema_tool
 from tests.support import chat_templates
 from tests.support.chat_templates import CHATML, DEEPSEEK_R1, GEMMA2, LLAMA32, QWEN3, QWEN35, QWEN35_SILENT
+from tests.support.model_turns import tool_turn_ids
 
 USER = {"role": "user", "content": "q"}
 CALL = {"type": "function", "function": {"name": "run", "arguments": {"code": "print(2)", "é": [1]}}}
@@ -237,6 +238,5 @@ def test_chat_format_without_generation_start_adds_it(chat_format: ChatFormat) -
     heeds, ignores = _format(chat_format, CHATML), _format(chat_format, chat_templates.NO_START)
     messages = [USER, _assistant(WRITTEN), RESULT, _assistant("b"), USER, _assistant("c")]
     assert ignores.encode_demonstration(messages) == heeds.encode_demonstration(messages)
-    assert ignores.prompt_ids("x") == heeds.prompt_ids("x") and ignores.tool_turn_ids(["1"]) == heeds.tool_turn_ids(
-        ["1"]
-    )
+    assert ignores.prompt_ids("x") == heeds.prompt_ids("x")
+    assert tool_turn_ids(ignores, ["1"]) == tool_turn_ids(heeds, ["1"])

@@ -18,9 +18,9 @@ from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import tokenise_prompts
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME
 from tests.support.engine import QUESTION
+from tests.support.model_turns import render_call, tool_turn_ids
 from tests.support.token_arrays import logprob_array, response, token_array
 
 BUDGET, MAX_TURNS, MAX_CALLS = 200, 3, 2
@@ -85,7 +85,7 @@ def test_run_hostile_outputs_keep_masks_and_budget(chat_format: ChatFormat) -> N
     source = random.Random(20)
     agent = hostile_agent(chat_format)
     prompt = token_array(chat_format.prompt_ids(QUESTION))
-    honest = chat_format.tool_turn_ids(["x"])
+    honest = tool_turn_ids(chat_format, ["x"])
     markers = {chat_format.end_of_turn_id, chat_format.encode("<|im_start|>")[0]}
     of_markers = [token for token in honest if token in markers]
     policy, program = HostilePolicy(chat_format, source), HostileProgram(source)

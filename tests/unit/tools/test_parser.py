@@ -13,11 +13,11 @@ from rstar2_train.tools.parser import (
     ParsedCall,
     call_spans,
     parse_calls,
-    render_call,
     render_fault,
     render_result,
 )
 from rstar2_train.tools.schema import TOOL_NAME
+from tests.support.model_turns import render_call
 
 GOOD = ParsedCall(name=TOOL_NAME, code="print(1)")
 
