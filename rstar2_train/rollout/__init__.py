@@ -27,6 +27,7 @@ Modules:
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
 - `chat_template`     conversations as text, by the model's chat template
 - `chat_format`       conversations as tokens: prompts, turns, tool responses
+- `default_prompts`   the system prompt and the prefix of a job that sets none
 - `template_check`    renders the demonstrations of a job before it starts
 - `scoring`           penalties, verdict and reward of a finished trajectory
 - `trajectory`        the record of one rollout

@@ -21,38 +21,13 @@ from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate, own_template
+from rstar2_train.rollout.default_prompts import DEFAULT_PROMPT_PREFIX, TOOLS_MARK, default_system_prompt
 from rstar2_train.rollout.tokenizer_files import embedded_tokens, listed_stop_ids, load_tokenizer, whole_text
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
-
-_SYSTEM_PROMPT = (
-    "You solve problems for a user, and you can run Python while you work. Think first, inside <reason> and </reason>: "
-    "plan, calculate with the tool, check what comes back, and change course when it shows a mistake. When you are "
-    "sure, write the result once, inside <answer> and </answer>, with the final value in \\boxed{}."
-)
-
-
-_TOOLS_SYSTEM_PROMPT = _SYSTEM_PROMPT.replace("run Python", "call tools").replace("with the tool", "with them")
-TOOLS_MARK = "{tools}"
-"""Text in `spec.model.systemPrompt` that stands for the signatures of `spec.tools`."""
-
-
-def default_system_prompt(tools: Toolset) -> str:
-    """Return the system message of a job that sets none; with one built-in tool it is that of the paper's Figure 2."""
-    own = _SYSTEM_PROMPT if tools.in_paper_form else _TOOLS_SYSTEM_PROMPT
-    return "\n\n".join(part for part in (own, tools.section()) if part)
-
-
-DEFAULT_SYSTEM_PROMPT = default_system_prompt(builtin_toolset())
-
-DEFAULT_PROMPT_PREFIX = (
-    "Solve the problem below. Put the solution between <answer> and </answer>, with the final value in \\boxed{}: "
-    "only what stands in that box is graded.\n\n"
-)
-"""Put before every problem when the job sets no prefix."""
 
 INLINE_TOKENS, INLINE_CHARACTERS = 4096, 4096
 """Longest input that is decoded or encoded in the event loop: less than 2 ms. A hand-over to a thread costs 0.1 ms."""

@@ -11,14 +11,14 @@ import pytest
 from rstar2_train.api.roles import ModelSource
 from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_format import (
-    DEFAULT_PROMPT_PREFIX,
-    DEFAULT_SYSTEM_PROMPT,
     INLINE_CHARACTERS,
     ChatFormat,
     ChatFormatError,
     tool_message,
 )
+from rstar2_train.rollout.default_prompts import DEFAULT_PROMPT_PREFIX, default_system_prompt
 from rstar2_train.tools.schema import TOOL_NAME
+from rstar2_train.tools.toolset import builtin_toolset
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, SYSTEM, conversation
 from tests.support.model_turns import tool_turn_ids
 
@@ -46,9 +46,10 @@ def test_prompt_ids_follow_the_template(chat_format: ChatFormat) -> None:
 def test_load_without_source_uses_built_in_prompts(model_folder: Path) -> None:
     """The built-in prompts name the tags and the tool."""
     text = (own := ChatFormat.load(model_folder)).decode(own.prompt_ids("PROBLEM"))
-    assert DEFAULT_SYSTEM_PROMPT in text and DEFAULT_PROMPT_PREFIX + "PROBLEM" in text
+    system = default_system_prompt(builtin_toolset())
+    assert system in text and DEFAULT_PROMPT_PREFIX + "PROBLEM" in text
     for needed in ("<reason>", "<answer>", "\\boxed{}", "<tool_call>", TOOL_NAME, '"input"'):
-        assert needed in DEFAULT_SYSTEM_PROMPT
+        assert needed in system
 
 
 def test_load_empty_system_prompt_is_omitted(model_folder: Path) -> None:

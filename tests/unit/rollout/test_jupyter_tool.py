@@ -8,7 +8,7 @@ import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
-from rstar2_train.rollout.chat_format import default_system_prompt
+from rstar2_train.rollout.default_prompts import default_system_prompt
 from rstar2_train.rollout.jupyter_tool import KERNEL_RESTARTED, JupyterTool
 from rstar2_train.tools.parser import ParsedCall, parse_calls
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME
