@@ -22,10 +22,11 @@ from transformers import AutoModelForCausalLM
 
 from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.model_support import ADAPTED
-from rstar2_train.inference.parameter_hashes import ENABLED, folder_hashes
+from rstar2_train.inference.parameter_hashes import ENABLED
 from rstar2_train.trainer.self_check import row_logprobs
 from rstar2_train.weights.adapter_folder import AdapterIdentity, folder_digest, write_adapter
 from tests.support.adapters import MODULES, merge_into, random_tensors
+from tests.support.folder_hashes import folder_hashes
 from tests.support.model_families import WINDOW, engine_fields, write_family
 
 TOKENS = 40

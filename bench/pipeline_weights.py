@@ -40,7 +40,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.tiny.policy import write_policy
-from rstar2_train.inference.parameter_hashes import ENABLED, folder_hashes
+from rstar2_train.inference.parameter_hashes import ENABLED
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
 from rstar2_train.orchestrator.weight_transports import ProbeWriter, WeightTransport, make_transport
@@ -50,6 +50,7 @@ from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.weights import version_store
 from rstar2_train.weights.probe import mean_difference
+from tests.support.folder_hashes import folder_hashes
 
 LR = 1e-6
 ENGINES = 2

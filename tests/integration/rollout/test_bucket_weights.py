@@ -17,7 +17,6 @@ from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import ENGINE_WEIGHTS, JobState
 from rstar2_train.evaluation.records import read_evaluation
 from rstar2_train.inference.engine_errors import EngineRejected
-from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import BucketUpdate, FolderUpdate
 from rstar2_train.storage.folder import LocalFolder
@@ -26,6 +25,7 @@ from rstar2_train.storage.job_state import fetch_newest
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine, engine_job
 from tests.support.engine_fixtures import Models
 from tests.support.engine_proxy import GOLD, write_sums
+from tests.support.folder_hashes import folder_hashes
 from tests.support.unsupervised_judge import UnsupervisedJudge
 from tests.support.version_trainer import VersionTrainer, engine_hashes, rank, trainer
 

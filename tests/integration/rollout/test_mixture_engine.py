@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.trainer.rank import TrainerRank
@@ -22,6 +21,7 @@ from rstar2_train.trainer.routing import Routing, routing_of
 from rstar2_train.weights.probe import mean_difference
 from rstar2_train.weights.route_format import RouteFormat
 from tests.support.engine import Engine, missing_packages, mixture_model
+from tests.support.folder_hashes import folder_hashes
 from tests.support.version_trainer import ROWS, VersionTrainer, engine_hashes, rank
 
 __all__ = ["rank"]

@@ -23,7 +23,6 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
 from rstar2_train.rollout import trajectory_store
@@ -32,6 +31,7 @@ from rstar2_train.trainer import checkpoint
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.engine_proxy import write_job, write_sums
+from tests.support.folder_hashes import folder_hashes
 from tests.support.unsupervised_judge import UnsupervisedJudge
 from tests.support.version_trainer import engine_hashes
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rstar2_train.inference.client import EngineClient
-from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from tests.support.engine import Engine
+from tests.support.folder_hashes import folder_hashes
 from tests.support.version_trainer import StagedSender, VersionTrainer, engine_hashes, rank, trainer
 
 __all__ = ["rank", "trainer"]

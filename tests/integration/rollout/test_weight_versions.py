@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
-from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
 from rstar2_train.weights import version_store
 from rstar2_train.weights.shard_file import bit_sum, write_shards
 from tests.support.engine import Engine
+from tests.support.folder_hashes import folder_hashes
 from tests.support.steady_requests import spanning, steady_requests
 from tests.support.version_trainer import StagedSender, VersionTrainer, engine_hashes, rank, trainer
 

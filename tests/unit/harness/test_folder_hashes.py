@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rstar2_train.inference.parameter_hashes import folder_hashes, tensor_hash
+from rstar2_train.inference.parameter_hashes import tensor_hash
+from tests.support.folder_hashes import folder_hashes
 
 EXPERTS, WIDTH, HIDDEN = 3, 4, 2
 LAYER = "model.layers.0"
