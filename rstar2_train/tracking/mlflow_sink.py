@@ -110,7 +110,7 @@ class MlflowSink:
     def _log_artifact(self, event: Event) -> None:
         path = Path(event["path"])
         if path.exists():  # retention may have deleted the file, which is not an error
-            self._client.log_artifact(self._run(event["run"]), str(path), event["folder"] or None)
+            self._client.log_artifact(self._run(event["run"]), str(path))
 
     def _log_trace(self, event: Event) -> None:
         trace: Trace = event["trace"]

@@ -88,9 +88,9 @@ class Tracker:
         mlflow = job.spec.tracking.mlflow
         return cls(state, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid)
 
-    def start_job(self, params: Mapping[str, Any], *, tags: Mapping[str, str] | None = None) -> None:
+    def start_job(self, params: Mapping[str, Any]) -> None:
         """Start or reopen the job's run. Nested `params` are flattened to `a.b.c`."""
-        self._write({"kind": "start", "run": JOB, "params": flatten(params), "tags": dict(tags or {})})
+        self._write({"kind": "start", "run": JOB, "params": flatten(params), "tags": {}})
 
     def start_stage(self, stage: str, *, type: str, attempt: int, params: Mapping[str, Any]) -> None:
         """Start the run of a stage, or continue it with the next attempt."""
@@ -100,16 +100,17 @@ class Tracker:
 
     def end_stage(self, stage: str, ending: Ending, *, reason: str = "") -> None:
         """Finish the run of a stage with the status of its outcome."""
-        self._end(stage, ending, reason)
+        tags = {"rstar2.outcome": ending, "rstar2.reason": reason}
+        self._write({"kind": "end", "run": stage, "status": _STATUS[ending], "tags": tags})
 
-    def end_job(self, ending: Ending, *, reason: str = "") -> None:
+    def end_job(self, ending: Ending) -> None:
         """Finish the job's run with the status of its outcome, after the open runs of its stages.
 
         An orchestrator that is killed leaves the run of its stage open.
         """
         for stage in self._open_stages():
-            self._end(stage, ending, reason)
-        self._end(JOB, ending, reason)
+            self.end_stage(stage, ending)
+        self.end_stage(JOB, ending)
 
     def log_metrics(self, stage: str, *, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of one step; `stage` may be JOB. MLflow groups names by the prefix before `/`."""
@@ -123,9 +124,9 @@ class Tracker:
             trace = build_trace(trajectory, uid=self.uid, stage=stage, step=step, decode=decode, now=time.time())
             self._write({"kind": "trace", "run": stage, "trace": trace})
 
-    def log_artifact(self, stage: str, path: Path, *, folder: str = "") -> None:
-        """Log a file as an artifact of a run, under `folder`. The shipper reads the file when it sends the event."""
-        self._write({"kind": "artifact", "run": stage, "path": str(path.resolve()), "folder": folder})
+    def log_artifact(self, stage: str, path: Path) -> None:
+        """Log a file as an artifact of a run. The shipper reads the file when it sends the event."""
+        self._write({"kind": "artifact", "run": stage, "path": str(path.resolve())})
 
     def close(self) -> None:
         """Close the journal."""
@@ -138,10 +139,6 @@ class Tracker:
             if event is not None and event["kind"] in ("start", "end") and event["run"] != JOB:
                 is_open[event["run"]] = event["kind"] == "start"
         return [stage for stage, value in is_open.items() if value]
-
-    def _end(self, run: str, ending: Ending, reason: str) -> None:
-        tags = {"rstar2.outcome": ending, "rstar2.reason": reason}
-        self._write({"kind": "end", "run": run, "status": _STATUS[ending], "tags": tags})
 
     def _write(self, event: Event) -> None:
         # The time is set here, so that sending an event twice gives the same event.

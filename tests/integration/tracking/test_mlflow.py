@@ -102,8 +102,8 @@ def test_ship_of_complete_job_to_sqlite(state: Path, proxy: socket.socket, monke
     tracker.start_stage("rl-2", type="GRPO", attempt=1, params={})
     tracker.end_stage("rl-2", "suspended", reason="Suspended")
     tracker.log_metrics("rl-2", step=0, values={"evaluation/pass_at_1": 0.5})  # measured after the end of the stage
-    tracker.log_artifact(JOB, report, folder="report")
-    tracker.end_job("failed", reason="JudgeUnavailable")
+    tracker.log_artifact(JOB, report)
+    tracker.end_job("failed")
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # MLflow reports nothing from tests
     shipped = ship(state, timeout=TIMEOUT)
     assert (shipped.pending, shipped.refused, shipped.error) == (0, 0, "")
@@ -127,7 +127,7 @@ def test_ship_of_complete_job_to_sqlite(state: Path, proxy: socket.socket, monke
     assert history(state, "rl-1", "reward/mean") == expected(1, 5)
     assert history(state, "rl-2", "evaluation/pass_at_1") == [(0, 0.5)]
     client = MlflowClient(read_target(state)["uri"])
-    assert [artifact.path for artifact in client.list_artifacts(job.info.run_id)] == ["manifest.yaml", "report"]
+    assert [artifact.path for artifact in client.list_artifacts(job.info.run_id)] == ["manifest.yaml", "report.json"]
     assert (JobState(state).mlflow_artifacts).exists()
 
     traces = client.search_traces(
