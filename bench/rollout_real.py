@@ -36,6 +36,7 @@ from rstar2_train.api.roles import AdmissionSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.policies import PolicyName, make_policy
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -72,7 +73,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seeds: int, prompts: int) -> dict[str, Any]:
     urls, token = [engine.url for engine in started], started[0].token
     async with EnginePool(urls, token=token, times=TIMES) as pool:
-        await pool.update_weights(model, "fit")
+        await pool.push(FolderUpdate.make(model, "fit"))
         hardware = await fit_hardware([engine_client(pool, url) for url in urls])
 
     async def run(policy: PolicyName, limit: int, steps: Sequence[Sequence[SimulatedTrajectory]]) -> dict[str, float]:
@@ -121,7 +122,7 @@ async def _run(
     pool: EnginePool, model: Path, folder: Path, steps: Sequence[Sequence[SimulatedTrajectory]]
 ) -> dict[str, float]:
     """Run the steps one after the other; return the figures of the last one."""
-    await pool.update_weights(model, "bench")
+    await pool.push(FolderUpdate.make(model, "bench"))
     if len(pool.serving) < ENGINES:
         raise RuntimeError("an engine does not serve: see its log")
     chat_format = ChatFormat.load(model)

@@ -27,6 +27,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -89,7 +90,7 @@ async def _measure(chat_format: ChatFormat, url: str, count: int, *, seconds: fl
         if count > 1:
             setup = WorkerSetup(chat_format, "", url, None, judge_patience=60)
             workers = await stack.enter_async_context(RolloutWorkers(count, pool, setup))
-        await pool.update_weights(Path(), VERSION)
+        await pool.push(FolderUpdate.make(Path(), VERSION))
         context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0,), workers=workers)
         run = partial(run_rollout, context) if workers is None else stack.enter_context(workers.serve(context))
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.contracts import ENGINE_START_SECONDS
@@ -29,7 +28,7 @@ from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailab
 from rstar2_train.inference.engine_protocols import Connect, EngineLimits, PooledClient, weight_receiver
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.engine_statistics import EngineStatistics
-from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
+from rstar2_train.inference.weight_update import WeightUpdate
 from rstar2_train.weights.probe import Scores
 
 log = logging.getLogger(__name__)
@@ -174,10 +173,6 @@ class EnginePool:
     def push_number(self, version: str) -> int | None:
         """Return the number of the last push of a version, from 1; None for a version that was never pushed."""
         return self.push_numbers.get(version)
-
-    async def update_weights(self, folder: Path, version: str, *, keep_requests: bool = False) -> list[str]:
-        """Load the weights in `folder` (a Hugging Face model) into all engines as `version`; see `push`."""
-        return await self.push(FolderUpdate.make(folder, version), keep_requests=keep_requests)
 
     async def push(self, update: WeightUpdate, *, keep_requests: bool = False) -> list[str]:
         """Load a weight version into all engines.

@@ -116,7 +116,7 @@ class RolloutContext:
         if self.version:
             return
         if self.pool.version is None:
-            raise ValueError("the engines have no weights yet: call pool.update_weights first")
+            raise ValueError("the engines have no weights yet: call pool.push first")
         object.__setattr__(self, "version", self.pool.version)
 
     @property

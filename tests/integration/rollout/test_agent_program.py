@@ -14,6 +14,7 @@ from rstar2_train.api.tasks import AgentSpec
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
@@ -35,7 +36,7 @@ async def test_agent_program_has_the_engines_tokens(
     tmp_path: Path,
 ) -> None:
     """Each trained token is the one that the engine samples after exactly the tokens before it, also after storage."""
-    await pool.update_weights(models.memorising, "known/1")
+    await pool.push(FolderUpdate.make(models.memorising, "known/1"))
     sampling = Sampling(temperature=0, max_response_tokens=200, max_turns=4)
     agent = Agent(chat_format=engine_chat_format, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())
     spec = AgentSpec(command=[sys.executable, str(EXAMPLES / "agent.py")], max_concurrent_episodes=2)

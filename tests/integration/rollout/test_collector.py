@@ -61,7 +61,7 @@ async def test_collect_groups_returns_scored_trajectories(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, tmp_path: Any
 ) -> None:
     """Each trajectory has the tokens of the known conversation, its counts, its verdict and its weight version."""
-    await pool.update_weights(models.memorising, "known/1")
+    await pool.push(FolderUpdate.make(models.memorising, "known/1"))
     finished: list[Trajectory] = []
     rows = await gather(pool, judge, engine_chat_format, on_done=finished.append)
     assert len(finished) == len(rows) == 8
@@ -96,7 +96,7 @@ async def test_collect_groups_same_seed_samples_the_same(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """At most trajectory sample may differ: floating-point sums depend on the other requests of the batch."""
-    await pool.update_weights(models.boot, "random/1")
+    await pool.push(FolderUpdate.make(models.boot, "random/1"))
     sampling = Sampling(max_response_tokens=12, max_turns=1)
     seeds: list[tuple[int | str, ...]] = [(1, "s", 7), (1, "s", 7), (1, "s", 8)]
     once, again, other = [
@@ -123,7 +123,7 @@ async def test_collect_groups_truncated_has_no_reward(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, sampling: Sampling, stop: str
 ) -> None:
     """A trajectory that a limit truncated has no answer and no reward."""
-    await pool.update_weights(models.memorising, "known/2")
+    await pool.push(FolderUpdate.make(models.memorising, "known/2"))
     for trajectory in await gather(pool, judge, engine_chat_format, samples=1, sampling=sampling):
         assert (trajectory.stop, trajectory.truncated, trajectory.reward, trajectory.verdict) == (
             stop,
@@ -141,7 +141,7 @@ async def test_collect_groups_respects_max_in_flight(
     """With either admission policy at most `maxInFlight` trajectories run, and all finish."""
     admission = AdmissionSpec(policy=policy, max_in_flight=3)
     async with EnginePool([engine.url], token=engine.token, times=TIMES, admission=admission) as pool:
-        await pool.update_weights(models.memorising, "known/3")
+        await pool.push(FolderUpdate.make(models.memorising, "known/3"))
         running: list[int] = []
         rows = await gather(
             pool, judge, engine_chat_format, samples=4,
@@ -155,7 +155,7 @@ async def test_collect_groups_killed_engine_loses_nothing(
     engine: Engine, pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """After a SIGKILL and a restart all rollouts finish; with the initial, random weights they would be wrong."""
-    await pool.update_weights(models.memorising, "known/4")
+    await pool.push(FolderUpdate.make(models.memorising, "known/4"))
     first_done = asyncio.Event()
 
     def on_done(_: Trajectory) -> None:
@@ -187,7 +187,7 @@ async def test_collect_groups_restarted_judge_loses_nothing(
     pool: EnginePool, judge: JudgeClient, judge_stack: UnsupervisedJudge, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """Rollouts wait for a judge that restarts."""
-    await pool.update_weights(models.memorising, "known/5")
+    await pool.push(FolderUpdate.make(models.memorising, "known/5"))
     await asyncio.to_thread(judge_stack.kill, "api")
     work = asyncio.create_task(gather(pool, judge, engine_chat_format, samples=3))
     try:
@@ -207,7 +207,7 @@ async def test_collect_groups_outage_marks_rollouts_lost(
         JudgeClient("http://127.0.0.1:1", patience_seconds=0.5) as unreachable,
         EnginePool([engine.url], token=engine.token, times=times) as pool,
     ):
-        await pool.update_weights(models.memorising, "known/6")
+        await pool.push(FolderUpdate.make(models.memorising, "known/6"))
         finished: list[Trajectory] = []
         for role in ("judge", "engine"):
             rows = await gather(pool, unreachable, engine_chat_format, samples=1, on_done=finished.append)
@@ -229,7 +229,7 @@ async def test_collect_groups_cancelled_stops_requests(
     engine: Engine, pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """A cancelled collection aborts its requests in the engine."""
-    await pool.update_weights(models.boot, "random/2")
+    await pool.push(FolderUpdate.make(models.boot, "random/2"))
     work = asyncio.create_task(
         gather(pool, judge, engine_chat_format, samples=20, sampling=Sampling(max_response_tokens=RESPONSE_TOKENS))
     )
@@ -255,7 +255,7 @@ async def test_collect_groups_prompt_too_long_is_named(
     """The error names the problem, its tokens and the limit; without weights no context can be created."""
     with pytest.raises(ValueError, match="the engines have no weights yet"):
         await gather(pool, judge, engine_chat_format)
-    await pool.update_weights(models.boot, "random/3")
+    await pool.push(FolderUpdate.make(models.boot, "random/3"))
     message = "problem p0: 33 prompt tokens plus maxResponseTokens 260 exceed the engines' max-model-len 264"
     with pytest.raises(PromptTooLong, match=message):
         await gather(pool, judge, engine_chat_format, sampling=Sampling(max_response_tokens=260))

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.utils.ports import free_ports
 from tests.support.engine import Engine
 from tests.support.engine_fixtures import Models
@@ -43,11 +44,11 @@ async def error(client: EngineClient, model: Path) -> float:
     return float((engine - expected).abs().max())
 
 
-async def test_update_weights_several_times_stays_exact(pool: EnginePool, client: EngineClient, models: Models) -> None:
+async def test_push_several_times_stays_exact(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """The prompt is the same each time: stale keys and values, or a stale head, would change its log-probabilities."""
     for number, folder in enumerate([models.memorising, models.other, models.memorising, models.boot]):
         version = f"test/{number}"
-        assert await pool.update_weights(folder, version) == [client.url]
+        assert await pool.push(FolderUpdate.make(folder, version)) == [client.url]
         assert await client.weight_version() == version
         assert await error(client, folder) < TOLERANCE
     assert await error(client, models.other) > 100 * TOLERANCE
@@ -55,19 +56,19 @@ async def test_update_weights_several_times_stays_exact(pool: EnginePool, client
 
 async def test_vllm_reload_alone_leaves_a_stale_head(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """vLLM's own reload leaves the old tied head; the worker extension repairs it."""
-    await pool.update_weights(models.boot, "stale/0")
+    await pool.push(FolderUpdate.make(models.boot, "stale/0"))
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(models.memorising)}}
     await client.post("/collective_rpc", body, seconds=60)
     await client.call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=60)
     assert await error(client, models.memorising) > 0.1
-    await pool.update_weights(models.memorising, "stale/1")
+    await pool.push(FolderUpdate.make(models.memorising, "stale/1"))
     assert await error(client, models.memorising) < TOLERANCE
 
 
 async def test_generate_reports_the_weight_version(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """Each generation has the version that sampled it, and one log-probability per token."""
     for version in ("a/1", "a/2"):
-        await pool.update_weights(models.boot, version)
+        await pool.push(FolderUpdate.make(models.boot, version))
         generation = await client.generate(PROMPT, max_tokens=3, seed=1)
         assert generation.versions[0][0] == version
         assert len(generation.token_ids) == len(generation.logprobs) == 3
@@ -97,11 +98,11 @@ def torn(source: Path, target: Path) -> Path:
     return target
 
 
-async def test_update_weights_bad_folder_is_rejected(
+async def test_push_bad_folder_is_rejected(
     pool: EnginePool, client: EngineClient, models: Models, tmp_path: Path
 ) -> None:
     """A bad folder is rejected with its fault; the engine keeps the old weights and accepts a later push."""
-    await pool.update_weights(models.memorising, "good")
+    await pool.push(FolderUpdate.make(models.memorising, "good"))
     (tmp_path / "empty").mkdir()
     index = tmp_path / "index"
     index.mkdir()
@@ -117,34 +118,34 @@ async def test_update_weights_bad_folder_is_rejected(
     }
     for number, (folder, message) in enumerate(bad.items()):
         with pytest.raises(EngineRejected, match=message):
-            await pool.update_weights(folder, f"bad/{number}")
+            await pool.push(FolderUpdate.make(folder, f"bad/{number}"))
         assert pool.serving == []
         assert await client.healthy()
     assert await client.weight_version() == "good"
     assert await error(client, models.memorising) < TOLERANCE
-    await pool.update_weights(models.other, "good again")
+    await pool.push(FolderUpdate.make(models.other, "good again"))
     assert await error(client, models.other) < TOLERANCE
 
 
-async def test_update_weights_does_not_wait_for_dead_engines(engine: Engine, models: Models) -> None:
+async def test_push_does_not_wait_for_dead_engines(engine: Engine, models: Models) -> None:
     """Of three engines one serves; the second refuses connections, the third accepts them and never responds."""
     hung = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)
     port = hung.sockets[0].getsockname()[1]
     urls = [engine.url, f"http://127.0.0.1:{free_ports(1)[0]}", f"http://127.0.0.1:{port}"]
     times = PoolTimes(patience=60, load=60, straggler=0.5, check_interval=0.5, retry_interval=0.2)
     async with EnginePool(urls, token=engine.token, times=times) as pool:
-        assert await pool.update_weights(models.boot, "three") == [engine.url]
+        assert await pool.push(FolderUpdate.make(models.boot, "three")) == [engine.url]
         assert pool.admission.engines == [engine.url]
     hung.close()
 
 
-async def test_update_weights_without_engine_raises() -> None:
+async def test_push_without_engine_raises() -> None:
     """The pool gives up after its patience, and needs at least one address."""
     times = PoolTimes(patience=1, load=5, straggler=1, check_interval=0.2, retry_interval=0.1)
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     async with EnginePool([url], token="x" * 16, times=times) as pool:
         with pytest.raises(EngineUnavailable, match=r"no engine has served for .*does not respond"):
-            await pool.update_weights(Path("/nowhere"), "v")
+            await pool.push(FolderUpdate.make(Path("/nowhere"), "v"))
     with pytest.raises(ValueError, match="at least one engine"):
         EnginePool([], token="x" * 16)
 
@@ -153,7 +154,7 @@ async def test_pool_reloads_an_engine_with_other_weights(
     pool: EnginePool, client: EngineClient, models: Models
 ) -> None:
     """A restarted engine has another version: the pool loads the current one again."""
-    await pool.update_weights(models.memorising, "current")
+    await pool.push(FolderUpdate.make(models.memorising, "current"))
     await client.load_weights(models.other, "default", seconds=60)
     async with asyncio.timeout(300):
         while await client.weight_version() != "current" or not pool.serving:
@@ -180,7 +181,7 @@ async def test_engine_routes_require_the_token(engine: Engine) -> None:
 
 async def test_generate_invalid_request_is_rejected(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """An invalid request raises EngineRejected and does not harm the engine."""
-    await pool.update_weights(models.boot, "v")
+    await pool.push(FolderUpdate.make(models.boot, "v"))
     for prompt, most, seed in (([10**6], 1, 0), ([], 1, 0), ([1] * 300, 1, 0), ([1], -1, 0)):
         with pytest.raises(EngineRejected, match="400"):
             await client.generate(prompt, max_tokens=most, seed=seed)
@@ -217,7 +218,7 @@ async def test_pool_discovers_and_drops_engines(engine: Engine, models: Models) 
         discovery_interval=0.1,
     )
     async with EnginePool(token=engine.token, find=find, times=times) as pool:
-        pushed = asyncio.create_task(pool.update_weights(models.boot, "discovered"))
+        pushed = asyncio.create_task(pool.push(FolderUpdate.make(models.boot, "discovered")))
         await asyncio.sleep(2)  # longer than the patience for fixed addresses
         assert not pushed.done()
         urls.add(engine.url)
@@ -234,7 +235,7 @@ async def test_pool_discovers_and_drops_engines(engine: Engine, models: Models) 
         with pytest.raises(EngineUnavailable, match="has left the pool"):
             pool.client(second)
         urls.add(engine.url)
-        assert await pool.update_weights(models.other, "again") == [engine.url]
+        assert await pool.push(FolderUpdate.make(models.other, "again")) == [engine.url]
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,16 +250,16 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_update_weights_keeps_requests_in_flight(pool: EnginePool, client: EngineClient, models: Models) -> None:
+async def test_push_keeps_requests_in_flight(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """A request spans an update: each token has the log-probability of the model that its version names."""
     loaded = {"flight/0": models.boot}
 
     async def update() -> None:
         version = f"flight/{len(loaded)}"
         loaded[version] = (models.boot, models.other)[len(loaded) % 2]
-        assert await pool.update_weights(loaded[version], version, keep_requests=True) == [client.url]
+        assert await pool.push(FolderUpdate.make(loaded[version], version), keep_requests=True) == [client.url]
 
-    await pool.update_weights(models.boot, "flight/0")
+    await pool.push(FolderUpdate.make(models.boot, "flight/0"))
     async with steady_requests(client, PROMPT) as finished:
         generations = await spanning(finished, update)
     for generation in generations:

@@ -15,6 +15,7 @@ from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.evaluation.benchmarks import SEED_NAME
 from rstar2_train.evaluation.records import read_evaluation
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.rollout import trajectory_store
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
@@ -98,7 +99,7 @@ FIXED_SYSTEM = (
 async def proxy(engine: Engine, models: Models) -> AsyncIterator[EngineProxy]:
     """A proxy in front of the engine, which serves the memorising model."""
     async with EnginePool([engine.url], token=engine.token) as pool:
-        await pool.update_weights(models.memorising, "known/eval")
+        await pool.push(FolderUpdate.make(models.memorising, "known/eval"))
     async with proxied(engine, TURNS) as proxy:
         yield proxy
 
@@ -186,7 +187,7 @@ async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
 ) -> None:
     """An IFEval prompt has no system prompt and no prefix; its instructions are the score."""
     async with EnginePool([engine.url], token=engine.token) as pool:
-        await pool.update_weights(models.memorising, "known/instructions")
+        await pool.push(FolderUpdate.make(models.memorising, "known/instructions"))
     (tmp_path / "published.jsonl").write_text("".join(json.dumps(row) + "\n" for row in IFEVAL))
     prepared = prepare([DatasetSource(LAYOUTS["ifeval"], (tmp_path / "published.jsonl",))], out=tmp_path / "data")
     prepared.file.rename(tmp_path / "ifeval.jsonl")
@@ -220,7 +221,7 @@ async def test_eval_bfcl_reports_categories(
 ) -> None:
     """Calls of the first turn are scored by the template's checker. One of the three calls is malformed."""
     async with EnginePool([engine.url], token=engine.token) as pool:
-        await pool.update_weights(models.memorising, "known/calls")
+        await pool.push(FolderUpdate.make(models.memorising, "known/calls"))
     task_templates.write_template("calls", tmp_path / "calls")
     (tmp_path / "fixed.jinja").write_text(FIXED_SYSTEM)
     parameters = {"type": "dict", "properties": {"code": {"type": "string"}}, "required": ["code"]}

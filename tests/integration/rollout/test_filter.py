@@ -8,6 +8,7 @@ from typing import Any
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.engine_proxy import (
@@ -78,7 +79,7 @@ async def test_filter_stopped_resumes_with_missing_samples(
     file = write_sums(tmp_path)
     (tmp_path / "sums.yaml").write_text(json.dumps(manifest(models, file)))
     async with EnginePool([engine.url], token=engine.token) as pool:
-        await pool.update_weights(models.memorising, "known/filter")
+        await pool.push(FolderUpdate.make(models.memorising, "known/filter"))
     async with proxied(engine, TURNS) as proxy:
         proxy.truncated = TRUNCATED
         proxy.holding.set()

@@ -15,6 +15,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import OpenAIClient, served_models
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.trainer.types import TokenSequence
@@ -29,11 +30,11 @@ async def test_openai_client_samples_as_engine_client(
     engine: Engine, pool: EnginePool, client: EngineClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """The same seed gives the same tokens through OpenAI's route and through the project's own."""
-    await pool.update_weights(models.boot, "random/served")
+    await pool.push(FolderUpdate.make(models.boot, "random/served"))
     prompt = engine_chat_format.prompt_ids(QUESTION)
     connect = partial(OpenAIClient, model="policy")
     async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
-        await served.update_weights(models.boot, "policy")
+        await served.push(FolderUpdate.make(models.boot, "policy"))
         assert served.max_model_len == pool.max_model_len
         other = served.client(engine.url)
         seen = set()
@@ -68,7 +69,7 @@ async def test_teacher_rates_tokens_as_transformers(
 ) -> None:
     """vLLM's server rates every token of a rollout: with tool output and the special tokens, at temperature 1."""
     monkeypatch.setenv(TEACHER_TOKEN, engine.token)
-    await pool.update_weights(models.other, "random/teacher")
+    await pool.push(FolderUpdate.make(models.other, "random/teacher"))
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(models.boot))
     draw = np.random.default_rng(0)
     rows = [[len(tokenizer) - 1, *draw.integers(0, len(tokenizer), size=length).tolist()] for length in (1, 60, 17)]

@@ -18,6 +18,7 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.inference.sampled_turn import SampledTurn
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -97,7 +98,7 @@ async def test_killed_engine_costs_the_last_part_only(
     """After a SIGKILL all trajectories finish once; log-probabilities are exact before and after the change."""
     urls = [engine.url, second.url]
     async with EnginePool(urls, token=engine.token, times=TIMES, connect=recording()) as pool:
-        await pool.update_weights(models.boot, "kill/1")
+        await pool.push(FolderUpdate.make(models.boot, "kill/1"))
         assert len(pool.serving) == 2
         work = asyncio.create_task(
             sample_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
@@ -135,7 +136,7 @@ async def test_draining_engine_hands_over_its_turns(
     times = replace(TIMES, discovery_interval=0.05)
     async with EnginePool(token=engine.token, find=find, times=times, connect=recording()) as pool:
         async with asyncio.timeout(300):
-            await pool.update_weights(models.boot, "drain/1")
+            await pool.push(FolderUpdate.make(models.boot, "drain/1"))
             while len(pool.serving) < 2:
                 await asyncio.sleep(0.05)
         work = asyncio.create_task(

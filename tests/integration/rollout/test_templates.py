@@ -11,6 +11,7 @@ from rstar2_train.cli.main import main
 from rstar2_train.data.task_templates import write_template
 from rstar2_train.evaluation.records import read_evaluation
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.engine_proxy import running
@@ -21,7 +22,7 @@ from tests.support.unsupervised_judge import UnsupervisedJudge
 async def known_engine(engine: Engine, models: Models, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The engine with the model that answers QUESTION: three Python calls, one of them malformed, then 42."""
     async with EnginePool([engine.url], token=engine.token) as pool:
-        await pool.update_weights(models.memorising, "known/templates")
+        await pool.push(FolderUpdate.make(models.memorising, "known/templates"))
     monkeypatch.setenv("RSTAR2_ENGINE_TOKEN", engine.token)
     return engine
 

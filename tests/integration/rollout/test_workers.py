@@ -10,6 +10,7 @@ from rstar2_train.api.roles import AdmissionSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.context import RolloutContext
@@ -46,7 +47,7 @@ async def test_killed_worker_loses_and_repeats_no_rollout(
         RolloutWorkers(2, pool, setup) as workers,
     ):
         victim, other = workers.processes
-        await pool.update_weights(models.memorising, "workers/1")
+        await pool.push(FolderUpdate.make(models.memorising, "workers/1"))
 
         def on_done(trajectory: Trajectory) -> None:
             finished.append((trajectory.prompt_id, trajectory.sample))

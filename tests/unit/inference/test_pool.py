@@ -18,6 +18,7 @@ from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator
 
@@ -101,7 +102,7 @@ async def test_pool_discovered_engine_has_longer_patience() -> None:
         ):
             async with pool:
                 engine.unavailable = False
-                await pool.update_weights(Path(), MODEL)
+                await pool.push(FolderUpdate.make(Path(), MODEL))
                 engine.unavailable = True
                 while pool.serving:
                     await asyncio.sleep(0.05)
@@ -130,7 +131,7 @@ async def test_pool_undiscovered_engine_drains() -> None:
                 while set(pool.serving) != set(expected):
                     await asyncio.sleep(0.02)
 
-            await pool.update_weights(Path(), MODEL)
+            await pool.push(FolderUpdate.make(Path(), MODEL))
             await until_serving(leaving.url, staying.url)
             slots = [pool.admission.request_slot(tokens=1) for _ in range(4)]
             urls.remove(leaving.url)
@@ -151,7 +152,7 @@ async def test_pool_rejection_of_a_check_is_no_rejection_of_weights() -> None:
         asyncio.timeout(120),
         EnginePool([engine.url], token="", times=TIMES, connect=connect) as pool,
     ):
-        await pool.update_weights(Path(), MODEL)
+        await pool.push(FolderUpdate.make(Path(), MODEL))
         engine.incompatible = 1
         while pool.serving:
             await asyncio.sleep(0)
@@ -167,10 +168,10 @@ async def test_pool_rejection_of_an_older_version_is_dropped() -> None:
         EnginePool([engine.url], token="", times=TIMES, connect=connect) as pool,
     ):
         engine.gate, engine.incompatible = asyncio.Event(), 1
-        first = asyncio.create_task(pool.update_weights(Path(), MODEL))
+        first = asyncio.create_task(pool.push(FolderUpdate.make(Path(), MODEL)))
         await engine.models_read.wait()
         first.cancel()
-        second = asyncio.create_task(pool.update_weights(Path(), MODEL))
+        second = asyncio.create_task(pool.push(FolderUpdate.make(Path(), MODEL)))
         await asyncio.sleep(0)
         engine.gate.set()
         while not pool._engines[engine.url].last_error.endswith("token ids"):
@@ -187,7 +188,7 @@ async def test_pool_engine_that_restarts_after_a_rejection_is_tried() -> None:
     async with FakeEngine().serving() as good, FakeEngine().serving() as other, asyncio.timeout(120):
         other.incompatible = 100
         async with EnginePool([good.url, other.url], token="", times=TIMES, connect=connect) as pool:
-            assert await pool.update_weights(Path(), MODEL) == [good.url]
+            assert await pool.push(FolderUpdate.make(Path(), MODEL)) == [good.url]
             while not pool._engines[other.url].rejected:
                 await asyncio.sleep(0.02)
             other.unavailable, other.incompatible = True, 0
@@ -207,7 +208,7 @@ async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.
         EnginePool([engine_a.url, engine_b.url], token="", times=TIMES, connect=connect) as pool,
         asyncio.timeout(120),
     ):
-        await pool.update_weights(Path(), MODEL)
+        await pool.push(FolderUpdate.make(Path(), MODEL))
         while len(pool.serving) < 2:
             await asyncio.sleep(0.05)
         slot = pool.admission.request_slot(tokens=1)
@@ -232,7 +233,7 @@ async def test_generator_cancelled_with_its_engine_lost_ends() -> None:
         EnginePool([engine.url], token="", times=TIMES, connect=connect) as pool,
         asyncio.timeout(120),
     ):
-        await pool.update_weights(Path(), MODEL)
+        await pool.push(FolderUpdate.make(Path(), MODEL))
         engine.unresponsive = True
         agent: Any = SimpleNamespace(sampling=Sampling(), chat_format=SimpleNamespace(stop_ids=()))
         judge: Any = None
