@@ -205,9 +205,9 @@ def forking_tokens(texts: Sequence[str], regions: Sequence[Region]) -> list[bool
     return marked
 
 
-def mark_highest(values: Sequence[float], share: float = HIGH_SHARE) -> list[bool]:
-    """Mark the top `share` of the values, rounded up. Of equal values the earlier is marked; 0 is never marked."""
-    count = math.ceil(len(values) * share)
+def mark_highest(values: Sequence[float]) -> list[bool]:
+    """Mark the top HIGH_SHARE of the values, rounded up. Of equal values the earlier is marked; 0 is never marked."""
+    count = math.ceil(len(values) * HIGH_SHARE)
     top = sorted(range(len(values)), key=lambda index: (-values[index], index))[:count]
     marked = [False] * len(values)
     for index in top:

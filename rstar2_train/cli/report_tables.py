@@ -15,6 +15,9 @@ from rstar2_train.cli.tables import Column, ColumnGroups, FittingTable
 from rstar2_train.evaluation.job_report import format_duration
 from rstar2_train.evaluation.records import JobReport, SliceMetrics, StageReport
 
+_SCORE_WIDTH = 14
+"""Characters of a score with its standard error."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReportTables:
@@ -70,9 +73,9 @@ def slice_table(report: JobReport) -> ColumnGroups | None:
     return ColumnGroups("pass@1 by slice (± standard error)", Column("slice", rows, is_text=True), columns)
 
 
-def _folded(name: str, *, width: int = 14) -> str:
-    """Return a name in lines of at most `width` characters, the width of a score."""
-    return "\n".join(name[at : at + width] for at in range(0, len(name), width))
+def _folded(name: str) -> str:
+    """Return a name in lines of at most the width of a score."""
+    return "\n".join(name[at : at + _SCORE_WIDTH] for at in range(0, len(name), _SCORE_WIDTH))
 
 
 def _slice(metrics: SliceMetrics | None) -> str:

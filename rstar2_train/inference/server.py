@@ -63,7 +63,6 @@ def engine_command(
     memory_share: float = ENGINE_SHARE,
     sleep_mode: bool = False,
     adapters: AdapterSlots | None = None,
-    python: str = sys.executable,
 ) -> EngineCommand:
     """Return the command line and environment of one engine.
 
@@ -121,7 +120,7 @@ def engine_command(
         if plain(name) not in ALLOWED_ENGINE_ARGS and plain(name) not in SERVING_ENGINE_ARGS:
             raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system, or not allowed: remove it")
         args[plain(name)] = value
-    argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
         argv += _flag(key, value)
     return EngineCommand(argv, env, tuning)

@@ -107,13 +107,13 @@ class LocalJudge:
             stop_seconds=self.stop_seconds,
         )
 
-    def worker(self, *, name: str = "judge-worker", state: str = "judge") -> Child:
+    def worker(self, *, state: str = "judge") -> Child:
         """Return a worker, which starts the sandboxes. `state`: its own folder in the state folder."""
         argv = [sys.executable, "-m", "rstar2_train.judge", "worker", "--redis", self.redis_url]
         argv += ["--executors", str(self.executors)] if self.executors else []
         argv += ["--isolation", self.isolation, "--state", str(self.folder / state), *self.worker_arguments]
         return Child(
-            name,
+            "judge-worker",
             argv,
             env=self._env | self._package_env,
             ready=self._worker_is_ready,

@@ -42,6 +42,8 @@ log = logging.getLogger("rstar2.judge.queue")
 
 PREFIX = "rstar2:judge"
 GROUP = "workers"
+CONNECTIONS = 16
+"""Connections of a client; further commands wait for one."""
 MAX_DELIVERIES = 3
 RESULT_SECONDS = 900
 """Lifetime of a result list after its last result."""
@@ -115,7 +117,7 @@ class _RaisesConnectionError(AbstractConnection):
             raise RedisConnectionError(f"Connection closed: {error}") from error
 
 
-def connect(url: str, *, connections: int = 16) -> Redis:
+def connect(url: str) -> Redis:
     """Return a client with its own connection pool; the password comes from RSTAR2_REDIS_PASSWORD[_FILE].
 
     Raises ValueError for a URL with a password: all users of the machine can read command lines.
@@ -129,7 +131,7 @@ def connect(url: str, *, connections: int = 16) -> Redis:
         url,
         password=read_secret(REDIS_PASSWORD),
         protocol=2,
-        max_connections=connections,
+        max_connections=CONNECTIONS,
         timeout=30,
         socket_timeout=30,
         socket_connect_timeout=5,

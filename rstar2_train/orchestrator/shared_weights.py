@@ -44,15 +44,13 @@ class _NotNeeded(Exception):
 class SharedWeights:
     """The published folders of one stage attempt."""
 
-    def __init__(
-        self, ctx: StageContext, *, patience: float = PATIENCE_SECONDS, request: float = REQUEST_SECONDS
-    ) -> None:
-        """No request is sent. `patience`: seconds of an outage; `request`: seconds of the retries of one request."""
+    def __init__(self, ctx: StageContext, *, patience: float = PATIENCE_SECONDS) -> None:
+        """No request is sent. `patience`: seconds of an outage."""
         self._ctx = ctx
         self._patience = patience
         name = ctx.job.metadata.name
-        store = open_store(ctx.job.spec.storage, f"{name}/{ENGINE_WEIGHTS}", patience=request)
-        job = open_store(ctx.job.spec.storage, name, patience=request)
+        store = open_store(ctx.job.spec.storage, f"{name}/{ENGINE_WEIGHTS}", patience=REQUEST_SECONDS)
+        job = open_store(ctx.job.spec.storage, name, patience=REQUEST_SECONDS)
         self._address = store.address
         self._publisher = FolderPublisher(store, JobClaim(job, launch_start(ctx.job, ctx.stage.name, ctx.attempt)))
         self._loaded: list[list[Path]] = []

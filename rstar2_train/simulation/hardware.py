@@ -52,9 +52,9 @@ class Hardware(ApiModel):
         return self.step_seconds + self.sequence_seconds * sequences + self.token_seconds * tokens
 
 
-def load_hardware(name: str, file: Path = MODELS) -> Hardware:
+def load_hardware(name: str) -> Hardware:
     """Return a model of `hardware.json`. Raises HardwareError for an unknown name; the message lists the names."""
-    models = json.loads(file.read_text(encoding="utf-8"))
+    models = json.loads(MODELS.read_text(encoding="utf-8"))
     if name not in models:
         raise HardwareError(f"no hardware model {name!r}: use one of {', '.join(models)}, or the fields of a model")
     return Hardware(**models[name])

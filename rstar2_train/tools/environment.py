@@ -65,15 +65,13 @@ class EnvironmentTools:
         return _plain(next(iter(fields.values())) if len(fields) == 1 else fields or None), False
 
 
-async def read_environment(
-    spec: EnvironmentSpec, services: Sequence[str], *, patience_seconds: float = READY_SECONDS
-) -> EnvironmentTools:
+async def read_environment(spec: EnvironmentSpec, services: Sequence[str]) -> EnvironmentTools:
     """Return the tools of a running environment. Waits until a server answers.
 
     Raises ServerLost if none does, SourceError for an environment whose actions cannot be described.
     """
     servers = EpisodeServers(spec, services)
-    schema = await _get(servers, "/schema", patience_seconds)
+    schema = await _get(servers, "/schema")
     action = schema.get("action")
     if not isinstance(action, dict):
         raise SourceError(f"environment {spec.name}: its /schema has no schema of an action")
@@ -102,13 +100,13 @@ async def _list_tools(servers: EpisodeServers) -> list[dict[str, Any]]:
     ]
 
 
-async def _get(servers: EpisodeServers, path: str, patience_seconds: float) -> dict[str, Any]:
+async def _get(servers: EpisodeServers, path: str) -> dict[str, Any]:
     """Return a JSON object of a server. Raises ServerLost."""
     import httpx2
 
     from rstar2_train.tools.bounded_http import bounded_client
 
-    deadline, failure, waiting = time.monotonic() + patience_seconds, "it has no server", False
+    deadline, failure, waiting = time.monotonic() + READY_SECONDS, "it has no server", False
     async with bounded_client({}, max_bytes=MAX_MESSAGE_BYTES) as http:
         while True:
             for url in await servers.urls():

@@ -29,13 +29,10 @@ LOOKUP_SECONDS = 2.0
 class EpisodeServers:
     """The servers of one environment, with their free episodes."""
 
-    def __init__(
-        self, spec: EnvironmentSpec, services: Sequence[str], *, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, spec: EnvironmentSpec, services: Sequence[str]) -> None:
         """`services`: `HOST:PORT` of servers or of headless Services, unless `spec.url` is set."""
         self.spec = spec
         self._services = services
-        self._patience = patience_seconds
         self._busy: Counter[str] = Counter()
         self._avoid_until: dict[str, float] = {}
         self._freed = asyncio.Condition()
@@ -45,13 +42,13 @@ class EpisodeServers:
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[Connection]:
         """Wait for a free server and yield a new connection to it, which no step has used. Raises ServerLost."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             urls = await self.urls()
             url = self._choose(urls)
             if url is None:
                 if urls:
-                    deadline = time.monotonic() + self._patience  # only busy: waiting is no failure
+                    deadline = time.monotonic() + PATIENCE_SECONDS  # only busy: waiting is no failure
                 elif time.monotonic() > deadline:
                     raise ServerLost(f"environment {self.spec.name} has no server")
                 await self._wait()

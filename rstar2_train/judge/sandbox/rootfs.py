@@ -272,11 +272,11 @@ def image_root() -> Path | None:
     return Path(configured) if configured else None
 
 
-def prepare_root(cache: Path | None = None) -> Path:
+def prepare_root() -> Path:
     """Return the folder of the root; build it if it is missing (takes seconds). Raises SetupError."""
     if root := image_root():
         return root
-    base = (cache or cache_folder()) / "sandbox"
+    base = cache_folder() / "sandbox"
     final = base / f"root-{_key()}"
     if final.exists():
         with contextlib.suppress(OSError):  # a cache that is mounted read-only cannot be touched
@@ -298,11 +298,11 @@ def prepare_root(cache: Path | None = None) -> Path:
     return final
 
 
-def prepare_library(cache: Path | None = None) -> Path:
+def prepare_library() -> Path:
     """Return forkserver.so for isolation `none`; compile it if it is missing. Raises SetupError."""
     if root := image_root():
         return root / LIBRARY[1:]
-    base = (cache or cache_folder()) / "sandbox"
+    base = cache_folder() / "sandbox"
     final = base / f"library-{_key()}" / "forkserver.so"
     if not final.exists():
         final.parent.mkdir(parents=True, exist_ok=True)

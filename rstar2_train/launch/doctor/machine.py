@@ -173,14 +173,14 @@ def _first_line(path: str, *arguments: str) -> str:
     return (done.stdout or done.stderr).partition("\n")[0].strip()
 
 
-def _meminfo(name: str, file: Path = Path("/proc/meminfo")) -> int:
-    lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
+def _meminfo(name: str) -> int:
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines[name].split()[0]) * 1024
 
 
-def _cgroup_limit(file: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
+def _cgroup_limit() -> int | None:
     try:
-        text = file.read_text().strip()
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
         return None
     return None if text == "max" else int(text)

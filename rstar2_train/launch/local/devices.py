@@ -127,7 +127,6 @@ def assign(
     devices: Sequence[Device],
     *,
     shape: ModelShape | None,
-    trains: bool = True,
     pending: Sequence[Stage] | None = None,
 ) -> DeviceAssignment:
     """Return the devices of the trainer's ranks and of each engine: the ranks first, then one engine after the other.
@@ -139,7 +138,6 @@ def assign(
         job: the job; its engines and learning stages determine the number of devices.
         devices: of this machine.
         shape: the model, for the division of a shared device; None if it is unknown.
-        trains: whether the job's learning stages run here.
         pending: the stages to run; default: all of the job. Without engines the trainer shares no device.
 
     Raises:
@@ -149,7 +147,7 @@ def assign(
     if vendor == "None":
         return DeviceAssignment()
     stages = job.spec.stages if pending is None else pending
-    learning = [stage for stage in stages if stage.learns and trains]
+    learning = [stage for stage in stages if stage.learns]
     samples = any(stage.needs_engines for stage in stages)
     ranks = max((ranks_of(job, stage) for stage in learning), default=0)
     parallel = job.spec.rollout.tensor_parallel

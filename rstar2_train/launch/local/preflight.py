@@ -110,17 +110,15 @@ def _missing_programs(job: AgenticRLJob) -> list[str]:
     return errors
 
 
-def assign_devices(
-    job: AgenticRLJob, *, trains: bool = True, pending: Sequence[Stage] | None = None
-) -> DeviceAssignment:
+def assign_devices(job: AgenticRLJob, *, pending: Sequence[Stage] | None = None) -> DeviceAssignment:
     """Return the devices of the trainer and of each engine; none for a job on the CPU.
 
-    `trains`: whether the job's learning stages run here; `pending`: the stages to run, default: all. Raises
-    PreflightError if the devices do not suffice, or the CPU lacks the number format of the trainer.
+    `pending`: the stages to run, default: all. Raises PreflightError if the devices do not suffice, or the CPU lacks
+    the number format of the trainer.
     """
     if job.spec.accelerator.vendor == "None":
         try:
-            is_bfloat16(requested_format(job.spec) if trains else "Float32", "None")
+            is_bfloat16(requested_format(job.spec), "None")
         except RuntimeError as error:
             raise PreflightError(f"error: {error}") from error
         return DeviceAssignment()
@@ -131,7 +129,7 @@ def assign_devices(
         shape = None
     try:
         devices = visible_devices(job.spec.accelerator.vendor, os.environ)
-        return assign(job, devices, shape=shape, trains=trains, pending=pending)
+        return assign(job, devices, shape=shape, pending=pending)
     except DevicesError as error:
         raise PreflightError(f"error: {error}") from error
 

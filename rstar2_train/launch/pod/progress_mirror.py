@@ -128,11 +128,9 @@ class ProgressMirror:
         return data | {outcome_key(self._stage): to_json(outcome)}
 
 
-async def put_with_retries(
-    config_map: ProgressConfigMap | None, data: dict[str, str], *, seconds: float = RETRY_SECONDS
-) -> None:
-    """Set keys of the ConfigMap. A failed write is retried for `seconds`, then logged."""
-    deadline = time.monotonic() + seconds
+async def put_with_retries(config_map: ProgressConfigMap | None, data: dict[str, str]) -> None:
+    """Set keys of the ConfigMap. A failed write is retried for RETRY_SECONDS, then logged."""
+    deadline = time.monotonic() + RETRY_SECONDS
     while config_map is not None:
         try:
             await config_map.put(data)

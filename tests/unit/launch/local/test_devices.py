@@ -95,7 +95,9 @@ def test_devices_environment_shows_only_its_own() -> None:
     assert nvidia.engine_environment(0) == {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     amd = assign(job(vendor="AMD"), devices(2), shape=None)
     assert amd.engine_environment(0) == {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}
-    sampling = assign(job(), devices(1), shape=None, trains=False)
+    benchmark = {"name": "b", "data": "d"}
+    measure = Stage.model_validate({"name": "m", "type": "Evaluate", "evaluate": {"benchmarks": [benchmark]}})
+    sampling = assign(job(), devices(1), shape=None, pending=[measure])
     assert sampling.trainer_environment()["CUDA_VISIBLE_DEVICES"] == "" and sampling.engines == (("0",),)
     cpu = assign(job(ranks=0, vendor="None"), [], shape=None)
     assert cpu.trainer_environment() == {} == cpu.engine_environment(0)
