@@ -66,12 +66,6 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     return sorted(checkpoints)
 
 
-def latest(directory: Path) -> Path | None:
-    """Return the newest complete checkpoint, or None."""
-    checkpoints = list_checkpoints(directory)
-    return checkpoints[-1][1] if checkpoints else None
-
-
 def prune(directory: Path, *, keep_last: int, best: int | None = None) -> list[int]:
     """Delete all checkpoints except the last `keep_last` and that of step `best`, and all temporary folders.
 

@@ -40,15 +40,15 @@ def test_write_folder_replaces_the_same_step(tmp_path: Path) -> None:
 
 def test_list_checkpoints_ignores_incomplete_ones(tmp_path: Path) -> None:
     """Folders without a manifest and temporary folders are no checkpoints."""
-    assert checkpoint.latest(tmp_path / "none") is None
-    assert checkpoint.latest(tmp_path) is None
+    assert checkpoint.list_checkpoints(tmp_path / "none") == []
+    assert checkpoint.list_checkpoints(tmp_path) == []
     for step in (5, 1_000_000, 10):
         write(tmp_path, step)
     (tmp_path / "step-000020").mkdir()  # no manifest
     (tmp_path / ".aside-step-000030-abc").mkdir()
     (tmp_path / "notes").mkdir()
-    assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [5, 10, 1_000_000]
-    assert checkpoint.latest(tmp_path) == checkpoint_path(tmp_path, 1_000_000)
+    expected = [(step, checkpoint_path(tmp_path, step)) for step in (5, 10, 1_000_000)]
+    assert checkpoint.list_checkpoints(tmp_path) == expected
 
 
 def test_prune_keeps_the_last_and_the_best(tmp_path: Path) -> None:
