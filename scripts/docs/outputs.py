@@ -18,19 +18,7 @@ PAGES = {"debugging-rewards.md": 1, "gpu.md": 3}
 """Page -> number of its outputs."""
 COLUMNS = 120
 _OUTPUT = re.compile(r"(<!-- output of: rstar2 (?P<command>[^\n]*) -->\n```\n)(?P<output>.*?)(?=```\n)", re.DOTALL)
-_SECONDS = re.compile(r"\d+\.\d\d s\b")
 _TRAILING = re.compile(r"[ \t]+$", re.MULTILINE)
-
-
-def without_times(output: str) -> str:
-    """Return an output without trailing white space, and with the times of calls as `N s`. Pure."""
-    return _SECONDS.sub("N s", _TRAILING.sub("", output)).strip()
-
-
-def blocks(page: str, language: str = "") -> list[str]:
-    """Return the contents of the fenced blocks of a language, in order. Pure."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
-    return [content for name, content in fenced if name == language]
 
 
 def output_of(command: str) -> str:

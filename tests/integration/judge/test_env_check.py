@@ -14,8 +14,8 @@ import pytest
 
 from rstar2_train.cli.main import main
 from rstar2_train.data.task_templates import write_template
-from scripts.docs.outputs import blocks, without_times
 from scripts.docs.repository import ROOT
+from tests.support.page_blocks import blocks, without_times
 from tests.support.servers import running
 from tests.support.unsupervised_judge import UnsupervisedJudge
 

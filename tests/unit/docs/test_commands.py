@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from rstar2_train.cli.main import parser
-from scripts.docs.outputs import blocks
 from scripts.docs.repository import PAGES, ROOT
+from tests.support.page_blocks import blocks
 
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text("utf-8")

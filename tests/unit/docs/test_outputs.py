@@ -10,6 +10,7 @@ import yaml
 from rstar2_train.inference.turn_wire import PART_TOKENS
 from scripts.docs import demo_picture, outputs, reward_curve
 from scripts.docs.repository import ROOT
+from tests.support.page_blocks import blocks
 
 README = (ROOT / "README.md").read_text("utf-8")
 RESULTS = (ROOT / "docs" / "results.md").read_text("utf-8")
@@ -74,6 +75,6 @@ def test_pages_have_the_number_of_resampled_tokens() -> None:
 def test_environments_page_has_the_files_of_the_example() -> None:
     """Source, manifest and script are shown as they are."""
     page = (ROOT / "docs" / "environments.md").read_text("utf-8")
-    assert outputs.blocks(page, "python") == [(EXAMPLE / "environment.py").read_text("utf-8")]
-    assert outputs.blocks(page, "yaml") == [(EXAMPLE / "job.yaml").read_text("utf-8")]
-    assert (EXAMPLE / "script.txt").read_text("utf-8") in outputs.blocks(page)
+    assert blocks(page, "python") == [(EXAMPLE / "environment.py").read_text("utf-8")]
+    assert blocks(page, "yaml") == [(EXAMPLE / "job.yaml").read_text("utf-8")]
+    assert (EXAMPLE / "script.txt").read_text("utf-8") in blocks(page)
