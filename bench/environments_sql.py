@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 import statistics
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,9 @@ FULL = Size(seeds=3, sft_steps=700, steps=12, prompts=10, held_out=240, samples=
 SHORT = Size(seeds=1, sft_steps=700, steps=12, prompts=10, held_out=100, samples=2)
 
 
-def measure(*, quick: bool, seeds: int | None = None) -> dict[str, Any]:
-    """Return the value of the key `sql`. Finished runs are not repeated. `seeds`: default, those of the form."""
+def measure(*, quick: bool) -> dict[str, Any]:
+    """Return the value of the key `sql`. Finished runs are not repeated."""
     size = SHORT if quick else FULL
-    size = replace(size, seeds=seeds or size.seeds)
     folder = ROOT / ".rstar2" / ("bench-environments-quick" if quick else "bench-environments")
     rows = [run_seed(folder, seed, size) for seed in range(size.seeds)]
     return {name: [row[name] for row in rows] for name in rows[0]} | {"size": asdict(size)}

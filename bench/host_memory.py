@@ -86,24 +86,24 @@ def _drawn() -> tuple[array[int], array[float], str]:
     return ids, logprobs, os.urandom(2 * count).hex()
 
 
-def measure(groups: int, *, steps: int = STEPS) -> dict[str, Any]:
+def measure(groups: int) -> dict[str, Any]:
     """Return the resident bytes after each step of `groups` groups."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = asyncio.run(_run(Path(folder), groups, steps))
+        rows = asyncio.run(_run(Path(folder), groups))
     third, last = rows[2], rows[-1]
     return {
         "groups": groups,
         "rollouts": ROLLOUTS,
         "tokens": TOKENS,
-        "steps": steps,
+        "steps": STEPS,
         "resident_bytes": rows,
         "growth_after_third_step": last / third - 1,
-        "growth_bytes_per_step": (last - third) / (steps - 3),
+        "growth_bytes_per_step": (last - third) / (STEPS - 3),
     }
 
 
-async def _run(folder: Path, groups: int, steps: int) -> list[int]:
-    stage = {"name": "rl", "type": "GRPO", "grpo": {"data": "problems.jsonl", "steps": steps}}
+async def _run(folder: Path, groups: int) -> list[int]:
+    stage = {"name": "rl", "type": "GRPO", "grpo": {"data": "problems.jsonl", "steps": STEPS}}
     spec = {"model": {"source": "m"}, "grpo": {"promptsPerStep": groups}, "stages": [stage]}
     spec |= {"trajectories": {"keepSteps": 1}}
     manifest = {
@@ -122,7 +122,7 @@ async def _run(folder: Path, groups: int, steps: int) -> list[int]:
     rows = []
     served.advance(0)
     async with Generator(ctx, settings, drawn, problems, prompts, served).batches(0) as batches:
-        for step in range(steps):
+        for step in range(STEPS):
             batch = await (await batches.get())
             await asyncio.to_thread(_micro_batches, batch.trained)
             del batch

@@ -112,13 +112,12 @@ async def kill_parts(
     workers: Sequence[str],
     every: float,
     rounds: int | None,
-    seed: int,
 ) -> None:
     """Kill and restart one part after another, `rounds` times, or until this task is cancelled.
 
     Waits for a result between two kills.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     for _ in itertools.count() if rounds is None else range(rounds):
         for victim in rng.sample(VICTIMS, len(VICTIMS)):
             tally.answered.clear()
@@ -154,7 +153,7 @@ def kill_sandbox(worker: int) -> None:
 
 
 async def soak(
-    folder: Path, *, calls: int, every: float = 4.0, rounds: int | None = None, seed: int = 0, workers: int = 1
+    folder: Path, *, calls: int, every: float = 4.0, rounds: int | None = None, workers: int = 1
 ) -> dict[str, Any]:
     """Queue `calls` calls, kill a part `every` few seconds, and return the counts.
 
@@ -179,7 +178,7 @@ async def soak(
                     await send(session, stack.url, numbers, tally)
 
             start, last_report = time.monotonic(), 0.0
-            background = [kill_parts(stack, kills, tally, workers=names, every=every, rounds=rounds, seed=seed)]
+            background = [kill_parts(stack, kills, tally, workers=names, every=every, rounds=rounds)]
             background += [hold_sessions(client, tally) for _ in range(SESSIONS)]
             running: set[asyncio.Future[Any]] = {asyncio.create_task(coroutine) for coroutine in background}
             senders: asyncio.Future[Any] = asyncio.gather(*(sender() for _ in range(PARALLEL_BATCHES)))

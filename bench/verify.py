@@ -72,6 +72,8 @@ CLASS_MODULES = (
     class_paired,
 )
 """The modules that fill CLASSES."""
+RATE_SECONDS = 2.0
+"""CPU time in which integer verifications are counted."""
 MAX_FAILURES = 40
 """Maximum failures per form or class in the results."""
 GOLDS_PER_CLASS = 22
@@ -271,14 +273,14 @@ def results_by_form(measured: Sequence[tuple[Case, Measurement]]) -> dict[str, A
     return results
 
 
-def integer_rate(golds: list[str], seconds: float = 2.0) -> float:
+def integer_rate(golds: list[str]) -> float:
     """Return integer verifications per second on one core: correct, typeset and wrong answers in a long response."""
     reasoning = "I think of 3 and then of \\boxed{4}. " * 400
     templates = ("{}", "${}$", "{}.0", "{}1")
     texts = [(reasoning + response(template.format(gold)), gold) for gold in golds for template in templates]
     done = 0
     start = time.process_time()
-    while time.process_time() - start < seconds:
+    while time.process_time() - start < RATE_SECONDS:
         for text, gold in texts:
             assert compare_text(text, gold)[0] in ("correct", "wrong")  # None would require the parser
         done += len(texts)

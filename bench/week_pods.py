@@ -167,16 +167,14 @@ class PlayedPods:
         await self.set_status("Pod", pod.body, {"phase": "Running", "conditions": [scheduled(), state],
                                                 "containerStatuses": [*extra, *own]})  # fmt: skip
 
-    async def exit_pod(
-        self, pod: Pod, code: int, *, extra: tuple[Body, ...] = (), conditions: tuple[Body, ...] = ()
-    ) -> None:
+    async def exit_pod(self, pod: Pod, code: int, *, extra: tuple[Body, ...] = ()) -> None:
         """End the own containers of a pod; with an injected container the pod continues."""
         now = timestamp(time.time())
         ended = {"terminated": {"exitCode": code, "finishedAt": now, "reason": "Error" if code else "Completed"}}
         own = [{**running(each["name"]), "ready": False, "state": ended} for each in pod.body["spec"]["containers"]]
         phase = "Running" if extra else ("Failed" if code else "Succeeded")
         await self.set_status("Pod", pod.body, {"phase": phase, "containerStatuses": [*extra, *own],
-                                                "conditions": [scheduled(), ready(False), *conditions]})  # fmt: skip
+                                                "conditions": [scheduled(), ready(False)]})  # fmt: skip
         if not extra:
             self._free(pod)
 

@@ -104,11 +104,6 @@ class LoadResult:
     refused: int
     """Responses 503, after which the caller waited for Retry-After."""
 
-    @property
-    def over_fair_share(self) -> float:
-        """p99, as a multiple of the time of a call if all callers are served in turn (callers / calls per second)."""
-        return self.p99 / (self.callers / self.calls_per_second)
-
 
 async def measure_load(url: str, snippet: Snippet, *, callers: int, calls: int, token: str | None = None) -> LoadResult:
     """Run `calls` calls with `callers` concurrent callers. Raises WrongAnswer, and aiohttp.ClientError."""
