@@ -26,6 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.process_memory import status_kibibytes
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.data.readers import read_rows
@@ -231,9 +232,7 @@ def _measure_in_process(folder: Path, mode: str) -> dict[str, float]:
 
 
 def _peak_mib() -> float:
-    """Return the kernel's peak memory of this program; `getrusage` would include the parent before the exec."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    return status_kibibytes("VmHWM") / 1024
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import host_memory
+from bench.process_memory import status_kibibytes
 from rstar2_train.api.lora import LoRASpec
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.memory import TrainerStep, trainer_memory
@@ -143,11 +144,11 @@ def _rank(rank: int, step: TrainerStep, row: int, lora: LoRASpec | None, folder:
     _update(folder / "warm-up", warm_up, lora=lora, rank=rank, row=16, vocabulary=WARM_UP["vocabulary"])
     gc.collect()
     libc.malloc_trim(0)
-    before = _kibibytes("RssAnon") + _kibibytes("RssShmem")
+    before = status_kibibytes("RssAnon") + status_kibibytes("RssShmem")
     Path("/proc/self/clear_refs").write_text("5")
     vocabulary = int(json.loads((folder / "model" / "config.json").read_text())["vocab_size"])
     _update(folder / "model", step, lora=lora, rank=rank, row=row, vocabulary=vocabulary)
-    queue.put((rank, (_kibibytes("VmHWM") - _kibibytes("RssFile") - before) * 1024))
+    queue.put((rank, (status_kibibytes("VmHWM") - status_kibibytes("RssFile") - before) * 1024))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -194,11 +195,6 @@ def _update(model: Path, step: TrainerStep, *, lora: LoRASpec | None, rank: int,
     batches = distribute_rows(rows, ranks=step.ranks, tokens_per_micro_batch=step.tokens)[rank]
     grpo_backward(policy, batches, compute.device, settings=GRPOSettings(), start=None)
     update(policy, optimizer, lr=1e-6, grad_clip=1.0)
-
-
-def _kibibytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import transformers.models.qwen3.modeling_qwen3 as qwen3
 
+from bench.process_memory import status_kibibytes
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.loss import policy_loss
 from rstar2_train.grpo_roc.tokens import Counts, Tokens
@@ -46,7 +47,7 @@ def main() -> None:
     prepare: dict[str, Callable[[Path, list[dict[str, Any]]], Update]] = {"ours": _ours, "trl": _trl, "naive": _naive}
     if options.step == "trl":
         import trl  # noqa: F401  (its import is not part of the step)
-    before = _kibibytes("VmRSS")
+    before = status_kibibytes("VmRSS")
     update = prepare[options.step](options.model, batch)
     Path("/proc/self/clear_refs").write_text("5")
     losses, seconds = [], []
@@ -54,7 +55,7 @@ def main() -> None:
         started = time.perf_counter()
         losses.append(update())
         seconds.append(time.perf_counter() - started)
-    result = {"seconds": min(seconds[1:]), "peak_mib": (_kibibytes("VmHWM") - before) / 1024, "loss": losses[0]}
+    result = {"seconds": min(seconds[1:]), "peak_mib": (status_kibibytes("VmHWM") - before) / 1024, "loss": losses[0]}
     print(json.dumps(result))
 
 
@@ -208,11 +209,6 @@ def _trl(model: Path, batch: list[dict[str, Any]]) -> Update:
         return float(loss.detach())
 
     return step
-
-
-def _kibibytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def random_batch(sequences: int, vocabulary: int) -> list[dict[str, Any]]:
