@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
         return fail(NAME, f"{args.file}: {errors} error{'s' if errors > 1 else ''}")
     invalid, unclear = _check_local_files(job, args.file.parent)
     invalid |= _find_missing_objects(job)
-    invalid |= {} if invalid else _find_teacher_errors(job, args.file.parent)
+    invalid |= {} if invalid else _try_teachers(job, args.file.parent)
     for field, message in invalid.items():
         print(f"error: {field}: {message}", file=sys.stderr)
     if invalid:
@@ -96,7 +96,7 @@ def _model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
     return [] if "://" in job.spec.model.source or not model.is_dir() else model_notes(job, model)
 
 
-def _find_teacher_errors(job: AgenticRLJob, folder: Path) -> dict[str, str]:
+def _try_teachers(job: AgenticRLJob, folder: Path) -> dict[str, str]:
     """Return why servers cannot be teachers: field -> reason. Prints a note or a warning for each that is not tried."""
     try:
         from rstar2_train.inference.engine_errors import EngineUnavailable

@@ -24,7 +24,7 @@ from rstar2_train.tools.toolset import job_toolset, offline_toolset
 from rstar2_train.utils.files import write_atomically
 
 
-def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
+def stage_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
     """Return the job's chat format on the attempt's tokenizer, by default that in `model`. Raises StageFailed."""
     try:
         folder, spec = ctx.tokenizer or model, ctx.job.spec
@@ -53,7 +53,7 @@ class Sessions:
     trainer: Callable[..., TrainerSession] = TrainerSession
     """Called with the arguments of TrainerSession."""
     rollouts: Callable[[StageContext, ChatFormat], RolloutSession] = RolloutSession
-    chat_format: Callable[[StageContext, Path], ChatFormat] = load_chat_format
+    chat_format: Callable[[StageContext, Path], ChatFormat] = stage_chat_format
     teacher: Callable[[Teacher], RemoteTeacher] = RemoteTeacher
     """Called with a teacher behind an endpoint."""
 

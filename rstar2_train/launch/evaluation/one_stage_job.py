@@ -26,7 +26,7 @@ from rstar2_train.data.problems import DataError, Problem
 from rstar2_train.data.sources import row_check
 from rstar2_train.evaluation.settings import cache_key, sampling_settings
 from rstar2_train.launch.evaluation.model import ResolvedModel, resolve_model
-from rstar2_train.launch.evaluation.settings import fit, load_chat_format
+from rstar2_train.launch.evaluation.settings import fit, job_chat_format
 from rstar2_train.launch.local.preflight import PreflightError, check_programs
 from rstar2_train.launch.local.services import RunningServices, Services
 from rstar2_train.orchestrator.sessions import chat_date
@@ -158,7 +158,7 @@ def read_chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
     Raises PreflightError.
     """
     if all(environment.url is not None for environment in base.spec.environments):
-        return load_chat_format(tokenizer, base)
+        return job_chat_format(tokenizer, base)
 
     async def read(folder: Path) -> ChatFormat:
         state = JobState(folder)
@@ -167,7 +167,7 @@ def read_chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
 
             async def list_actions() -> ChatFormat:
                 await services.start_environment(supervisor)
-                return await asyncio.to_thread(load_chat_format, tokenizer, base, services.environments)
+                return await asyncio.to_thread(job_chat_format, tokenizer, base, services.environments)
 
             return await supervisor.run_until_stopped(list_actions())
 

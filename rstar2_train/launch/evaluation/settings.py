@@ -79,7 +79,7 @@ def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
         raise PreflightError(f"{'.'.join(map(str, first['loc']))}: {first['input']!r}: {first['msg']}") from error
 
 
-def load_chat_format(tokenizer: Path, base: AgenticRLJob, environments: Sequence[str] = ()) -> ChatFormat:
+def job_chat_format(tokenizer: Path, base: AgenticRLJob, environments: Sequence[str] = ()) -> ChatFormat:
     """Return the chat format of a tokenizer's folder with the prompts and tools of a job. Raises PreflightError.
 
     `environments`: `HOST:PORT` of the servers of an environment without a URL.

@@ -28,7 +28,7 @@ from rstar2_train.inference.scripted_client import SCRIPT, ScriptedClient
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.launch.evaluation.model import resolve_model
 from rstar2_train.launch.evaluation.one_stage_job import read_chat_format
-from rstar2_train.launch.evaluation.settings import load_chat_format, read_base_job
+from rstar2_train.launch.evaluation.settings import job_chat_format, read_base_job
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.services import RunningServices, Services
@@ -161,7 +161,7 @@ async def _rollout_context(
     services = Services.create(spec.executor, state, engines=0, packages=packages, environments=spec.environments)
     if services.environment is not None:
         await services.start_environment(supervisor)
-        chat_format = await asyncio.to_thread(load_chat_format, check.tokenizer, check.job, services.environments)
+        chat_format = await asyncio.to_thread(job_chat_format, check.tokenizer, check.job, services.environments)
     if starts_judge:
         notify(f"Starting judge (logs: {state.logs})")
         await services.judge.start(supervisor)

@@ -81,12 +81,13 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
         source.put(str(path.resolve()))
     errors = find_source_errors(job) | missing
     if not errors:
-        errors = _find_teacher_errors(job)
+        errors = _try_teachers(job)
     _raise_all([f"{field}: {message}" for field, message in errors.items()] + _missing_programs(job))
     return job
 
 
-def _find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
+def _try_teachers(job: AgenticRLJob) -> dict[str, str]:
+    """Return why servers cannot be teachers: field -> reason. A server that does not answer is one."""
     try:
         return find_teacher_errors(job)
     except EngineUnavailable as error:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from seeded_rollouts import SeededRollouts
 
 from rstar2_train.data.tiny import SMOKE, write_tiny
-from rstar2_train.orchestrator.sessions import Sessions, load_chat_format
+from rstar2_train.orchestrator.sessions import Sessions, stage_chat_format
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.tracking.tracker import journal_file
@@ -101,7 +101,7 @@ class Stage:
         sessions = Sessions(
             trainer=partial(TrainerSession, start_group=partial(TrainerGroup, start_ranks=start)),
             rollouts=lambda *_: SeededRollouts(self.sampled),  # type: ignore[arg-type, return-value]
-            chat_format=load_chat_format,
+            chat_format=stage_chat_format,
         )
         if point is None:
             await grpo.run(ctx, sessions)

@@ -13,7 +13,7 @@ from models import RanksHere
 from seeded_rollouts import SeededRollouts
 
 from rstar2_train.data.tiny import SMOKE, write_tiny
-from rstar2_train.orchestrator.sessions import Sessions, load_chat_format
+from rstar2_train.orchestrator.sessions import Sessions, stage_chat_format
 from rstar2_train.orchestrator.stages import grpo, sft
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.tracking.tracker import journal_file
@@ -90,7 +90,7 @@ async def test_resumed_stage_equals_the_undisturbed_one(letter: str, tiny: Path,
         sessions = Sessions(
             trainer=partial(TrainerSession, start_group=partial(CrashingGroup, crash=crash)),
             rollouts=lambda *_: SeededRollouts(),  # type: ignore[arg-type, return-value]
-            chat_format=load_chat_format,
+            chat_format=stage_chat_format,
         )
         outcome = await run(ctx, sessions)
         assert outcome.checkpoint is not None and outcome.checkpoint.step == STEPS

@@ -118,4 +118,4 @@ def test_validate_tries_the_server_of_a_teacher(tmp_path: Path, capsys: pytest.C
         assert printed in capsys.readouterr().out
     job, _ = preflight.read_job(file)
     job.spec.model.source = str(tmp_path / "model")
-    assert "Cannot connect" in preflight._find_teacher_errors(job)[field]
+    assert "Cannot connect" in preflight._try_teachers(job)[field]
