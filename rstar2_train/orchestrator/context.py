@@ -135,9 +135,8 @@ class StageContext:
 
     def report_rollouts(self, done: int, total: int) -> None:
         """Report the number of finished rollouts of the current batch, at most twice per second."""
-        if done < total and time.time() - self.progress.updated_at < _REPORT_INTERVAL:
-            return
-        self.report(rollouts_done=done, rollouts_total=total)
+        if self._is_due(done, total):
+            self.report(rollouts_done=done, rollouts_total=total)
 
     def report_unreachable(self, role: str, error: str | None) -> None:
         """Report that a service does not answer, or with None that it answers again."""
@@ -146,9 +145,12 @@ class StageContext:
 
     def report_demonstrations(self, done: int, total: int) -> None:
         """Report the number of tokenised demonstrations, at most twice per second."""
-        if done < total and time.time() - self.progress.updated_at < _REPORT_INTERVAL:
-            return
-        self.report(demonstrations_done=done, demonstrations_total=total)
+        if self._is_due(done, total):
+            self.report(demonstrations_done=done, demonstrations_total=total)
+
+    def _is_due(self, done: int, total: int) -> bool:
+        """Return whether a count is written: the last one always, others at intervals."""
+        return done >= total or time.time() - self.progress.updated_at >= _REPORT_INTERVAL
 
     def check_stop(self) -> None:
         """Raise SuspendRequested if the process received a stop signal."""
