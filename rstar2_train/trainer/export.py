@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from rstar2_train.capacity.weight_files import INDEX, SINGLE
+from rstar2_train.capacity.weight_headers import read_tensors
 from rstar2_train.trainer import lora
 from rstar2_train.trainer.adapter_sum import merged
 from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
-from rstar2_train.trainer.model_files import tensor_files
 from rstar2_train.trainer.sharding import tensor_shape
 from rstar2_train.weights import adapter_folder
 from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity
@@ -113,14 +113,14 @@ class _Merged:
     def __init__(self, policy: Policy, adapter: AdapterIdentity, source: Path) -> None:
         self._adapters = trained_shards(policy)
         self._scale = adapter.scale
-        self._files = tensor_files(source)
+        self._tensors = read_tensors(source)
 
     def value(self, name: str, *, wanted: bool) -> torch.Tensor | None:
         """Return a merged weight where it is wanted. Collective."""
         product = lora.product(self._adapters, name, scale=self._scale)
         if not wanted:
             return None
-        with safe_open(self._files[name], framework="pt") as file:
+        with safe_open(self._tensors[name].file, framework="pt") as file:
             stored: torch.Tensor = file.get_tensor(name)
         return stored if product is None else merged(stored, product.cpu())
 

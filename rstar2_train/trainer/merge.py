@@ -11,14 +11,15 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rstar2_train.capacity.weight_files import INDEX
+from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
-from rstar2_train.trainer.model_files import copy_companions, tensor_files
+from rstar2_train.trainer.model_files import copy_companions
 from rstar2_train.utils.files import read_object
 from rstar2_train.weights.adapter_check import LayerShapes, check_base, find_difference, inspect_adapter
 from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
@@ -43,7 +44,10 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         StageFailed: StorageFull.
     """
     form = inspect_adapter(adapter)
-    names, shapes = _read_base(base)
+    try:
+        tensors = read_tensors(base)
+    except InvalidWeights as error:
+        raise ShardFileInvalid(str(error)) from error
     try:
         config = read_object(base / "config.json")
     except ValueError as error:
@@ -52,6 +56,7 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         raise ShardFileInvalid(
             f"{base} has quantised weights: merge {adapter} with the folder of the unquantised model"
         )
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if difference := find_difference(form.layers, shapes, modules=form.identity.modules):
         raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
     _check_output(adapter, form.layers, base)
@@ -63,38 +68,16 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         copy_companions(base, folder)
         if (base / INDEX).exists():
             shutil.copyfile(base / INDEX, folder / INDEX)
-        for path, stored in names.items():
+        for path in sorted({tensor.file for tensor in tensors.values()}):
             whole = {}
             with safe_open(path, framework="pt") as file:
-                for name in stored:
+                for name in file.keys():  # noqa: SIM118 - not a mapping
                     weight, layer = file.get_tensor(name), name.removesuffix(".weight")
                     if layer in form.layers and name != layer:
                         a, b = (factors[tensor_name(layer, matrix)].float() for matrix in ("lora_A", "lora_B"))
                         weight = _sum(weight, low_rank(a, b, scale=form.identity.scale), place=f"{path}: {name}")
                     whole[name] = weight
             save_file(whole, folder / path.name, metadata={"format": "pt"})
-
-
-def _read_base(base: Path) -> tuple[dict[Path, list[str]], dict[str, tuple[int, ...]]]:
-    """Return the tensors of each weight file of a base, and the shape of each tensor.
-
-    Raises ShardFileInvalid for a damaged file, and unless index and files have the same tensors.
-    """
-    names: dict[Path, list[str]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    try:
-        for name, path in tensor_files(base).items():
-            names.setdefault(path, []).append(name)
-        for path, indexed in names.items():
-            with safe_open(path, framework="pt") as file:
-                if differing := sorted(set(file.keys()) ^ set(indexed)):
-                    raise ShardFileInvalid(
-                        f"{path}: only one of this file and {INDEX} has {differing[0]!r}: download the folder again"
-                    )
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in indexed}
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ShardFileInvalid(f"the weights of {base} cannot be read: {error}: download the folder again") from error
-    return names, shapes
 
 
 def _check_output(adapter: Path, layers: LayerShapes, base: Path) -> None:

@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
 from torch import Tensor
 
 from rstar2_train.capacity.config_file import read_config
 from rstar2_train.capacity.model_support import MIXTURES, UnsupportedModel, unsupported_mixture
 from rstar2_train.capacity.weight_check import BUFFERS, find_weight_faults, is_expert
-from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions, weight_map
+from rstar2_train.capacity.weight_files import companions
 from rstar2_train.capacity.weight_headers import StoredTensor
 from rstar2_train.trainer.sharding import tensor_shape
 
@@ -48,22 +47,6 @@ def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = (), *,
         stored = {name: value for name, value in read_config(source).items() if name != "torch_dtype"}
         text = json.dumps({**stored, "dtype": dtype}, indent=2) + "\n"
         (target / "config.json").write_text(text, encoding="utf-8")
-
-
-def tensor_files(model_dir: Path) -> dict[str, Path]:
-    """Return the safetensors file of each tensor of a model folder.
-
-    Raises:
-        FileNotFoundError: if the folder has none.
-        ValueError: if its index cannot be read.
-    """
-    if (indexed := weight_map(model_dir)) is not None:
-        return {name: model_dir / file for name, file in indexed.items()}
-    single = model_dir / SINGLE
-    if not single.exists():
-        raise FileNotFoundError(f"{model_dir} has no safetensors weights: neither {SINGLE} nor {INDEX}")
-    with safe_open(single, framework="pt") as file:
-        return dict.fromkeys(file.keys(), single)
 
 
 def file_names(
