@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.utils.json_objects import unique_object
+
 CONFIG = "config.json"
 DTYPES = ("float32", "bfloat16", "float16")
 """Number formats of the weights of a model that can be trained, by their name in config.json."""
@@ -112,15 +114,6 @@ def find_faulty_dtype(config: Mapping[str, Any]) -> str | None:
         if value is not None and value not in DTYPES:
             return f"{name}: {_excerpt(value)} is not supported: set it to the format of the files, {', '.join(DTYPES)}"
     return None
-
-
-def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError for a name that occurs twice: readers differ in which value they take."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
-    return content
 
 
 def _excerpt(value: Any) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rstar2_train.capacity.config_file import unique_object
+from rstar2_train.utils.json_objects import unique_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

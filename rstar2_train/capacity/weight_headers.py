@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.capacity.config_file import unique_object
 from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, weight_map
+from rstar2_train.utils.json_objects import unique_object
 
 DOWNLOAD = "download the folder again"
 _LENGTH = 8

@@ -15,10 +15,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.json_values import RepeatedKeyError, json_decoder
+from rstar2_train.data.json_values import json_decoder
 from rstar2_train.data.readers import DataError, check_text, check_written, is_whole, json_value, read_rows, short_repr
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.utils.json_objects import RepeatedKeyError
 
 ROLES = ("system", "user", "assistant", "tool")
 Message = dict[str, Any]
@@ -286,7 +287,7 @@ def _call(call: Any, field: str) -> dict[str, Any]:
         try:
             arguments = json_decoder().decode(arguments or "{}")
         except RepeatedKeyError as error:
-            raise DataError(f"{field}.function.arguments: {error}") from None
+            raise DataError(f"{field}.function.arguments: {error}; keep one") from None
         except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{field}.function.arguments is not valid JSON: {error}; correct or remove the row"

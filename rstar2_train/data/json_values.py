@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal, InvalidOperation
-from typing import Any
+
+from rstar2_train.utils.json_objects import unique_object
 
 MAX_DIGITS = 4000
 """Python does not convert more than 4300 digits to an int."""
@@ -27,21 +28,9 @@ class WrittenFloat(float):
     """The number as it is written."""
 
 
-class RepeatedKeyError(ValueError):
-    """An object has the same key twice."""
-
-
 def json_decoder() -> json.JSONDecoder:
     """Return a decoder, which raises JSONDecodeError, RepeatedKeyError and RecursionError."""
-    return json.JSONDecoder(parse_int=_integer, parse_float=_float, object_pairs_hook=_object)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise RepeatedKeyError(f"an object has the key {max(keys, key=keys.count)[:60]!r} twice; keep one")
-    return read
+    return json.JSONDecoder(parse_int=_integer, parse_float=_float, object_pairs_hook=unique_object)
 
 
 def _integer(digits: str) -> int | WrittenInteger:

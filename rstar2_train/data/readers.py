@@ -17,7 +17,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
-from rstar2_train.data.json_values import RepeatedKeyError, WrittenFloat, WrittenInteger, json_decoder
+from rstar2_train.data.json_values import WrittenFloat, WrittenInteger, json_decoder
+from rstar2_train.utils.json_objects import RepeatedKeyError
 from rstar2_train.utils.text import lone_surrogate
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
@@ -224,7 +225,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
             except RepeatedKeyError as error:
-                raise DataError(f"{path}:{line}: {error}") from error
+                raise DataError(f"{path}:{line}: {error}; keep one") from error
             except RecursionError as error:
                 raise DataError(f"{path}:{line}: too many nested objects or arrays") from error
 
@@ -260,7 +261,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                         raise DataError(f"{path}:{number}: not valid JSON: {error.msg}") from error
                     text += more
                 except RepeatedKeyError as error:
-                    raise DataError(f"{path}:{number}: {error}") from error
+                    raise DataError(f"{path}:{number}: {error}; keep one") from error
                 except RecursionError as error:
                     raise DataError(f"{path}:{number}: too many nested objects or arrays") from error
             yield number, row

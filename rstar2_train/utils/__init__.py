@@ -5,6 +5,7 @@
 - `dns`: addresses of the pods behind a headless Service.
 - `files`: atomic writes, errors of a full disk.
 - `http_connections`: HTTP connections of rollouts to engines and judge.
+- `json_objects`: JSON objects without repeated keys.
 - `json_route`: routes whose large bodies hold no event loop.
 - `json_steps`: large JSON in short steps.
 - `listening`: sockets of servers, on IPv4, IPv6 and both.

@@ -56,7 +56,7 @@ def test_any_value_of_a_field_is_read_or_refused(kind: str, tmp_path: Path) -> N
         ("", "download the folder again"),
         ("\xff", "download the folder again"),
         ("[]", "it is no JSON object"),
-        ('{"head_dim": 8, "head_dim": 16}', "'head_dim' occurs twice"),
+        ('{"head_dim": 8, "head_dim": 16}', "an object has the key 'head_dim' twice: download"),
         ('{"rope_scaling": "linear"}', "rope_scaling: 'linear' is not an object"),
         ('{"rope_scaling": []}', "rope_scaling: [] is not an object"),
         ('{"layer_types": 3}', "layer_types: 3 is not a list of texts"),

@@ -64,7 +64,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     r"e is in model-00002.* by the index, but in no file": lambda folder: sharded(folder, e=SECOND),
     r"model-00002-of-00002.safetensors cannot be read: No such file": without_shard,
     r"sub/x.safetensors is in another folder": lambda folder: sharded(folder, e="sub/x.safetensors"),
-    r"'a' occurs twice": duplicate_name,
+    r"an object has the key 'a' twice": duplicate_name,
     r"names no tensor": lambda folder: (folder / INDEX).write_text('{"weight_map": {}}'),
     r"no safetensors weights .*: save the model": lambda folder: None,
     r"it has pytorch_model.bin: save": lambda folder: (folder / "pytorch_model.bin").touch(),
