@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +22,7 @@ LOG_RATIO_LIMIT = 20.0
 
 
 RatioOf = Literal["token", "sequence"]
+Array = TypeVar("Array")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,11 @@ class GroupRewards:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Denominators of an update: the sequences and tokens that train, over all micro-batches and ranks."""
+class Counts(Generic[Array]):
+    """Denominators of an update: the sequences and tokens that train, over all micro-batches and ranks.
+
+    `Array`: a NumPy array in the batches of the orchestrator, a tensor on the device.
+    """
 
     groups: int
     """Groups with a trained token."""
@@ -44,7 +48,7 @@ class Counts:
     """Sequences with a trained token."""
     tokens: int
     """Trained tokens."""
-    group_tokens: Tensor
+    group_tokens: Array
     """[groups of the update] trained tokens of each group, int64."""
 
 
@@ -66,7 +70,7 @@ class Tokens:
     """Index of the token's group in the update, from 0."""
     sequence_tokens: Tensor
     """[sequences] trained tokens of each sequence, int64."""
-    counts: Counts
+    counts: Counts[Tensor]
     """Denominators of the update."""
     reference_logprobs: Tensor | None = None
     """Log-probability of each token under the frozen policy: the teacher, or the reference of a KL term."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rstar2_train.grpo_roc.tokens import Counts
 from rstar2_train.trainer.bins import pack_bins
 from rstar2_train.trainer.types import TokenSequence
 
@@ -30,17 +31,6 @@ class BatchRow:
     def __len__(self) -> int:
         """Return the number of its tokens."""
         return len(self.sequence.ids)
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateCounts:
-    """Numbers of groups, sequences and tokens that train in an update, over all ranks (`grpo_roc.tokens.Counts`)."""
-
-    groups: int
-    sequences: int
-    tokens: int
-    group_tokens: NDArray[np.int64]
-    """[groups] trained tokens of each group of the update."""
 
 
 @dataclass(slots=True)
@@ -66,7 +56,7 @@ class MicroBatch:
     """[sequences] trained tokens of each sequence; 0: padding."""
     groups: NDArray[np.int64]
     """[trained] group of each trained token, from 0 in the update."""
-    counts: UpdateCounts
+    counts: Counts[NDArray[np.int64]]
     engine_logprobs: NDArray[np.float32] | None = None
     reference_logprobs: NDArray[np.float32] | None = None
     """[trained] by a teacher behind an endpoint; None: not from there."""
@@ -139,7 +129,7 @@ def distribute_rows(
     ]
 
 
-def update_counts(rows: Sequence[BatchRow]) -> UpdateCounts:
+def update_counts(rows: Sequence[BatchRow]) -> Counts[NDArray[np.int64]]:
     """Return the denominators of an update, before its sequences are split over micro-batches and ranks."""
     by_group = np.zeros(1 + max((row.group for row in rows), default=0), dtype=np.int64)
     sequences = 0
@@ -147,7 +137,7 @@ def update_counts(rows: Sequence[BatchRow]) -> UpdateCounts:
         tokens = _trained_tokens(row.sequence)
         by_group[row.group] += tokens
         sequences += tokens > 0
-    return UpdateCounts(int((by_group > 0).sum()), sequences, int(by_group.sum()), by_group)
+    return Counts(int((by_group > 0).sum()), sequences, int(by_group.sum()), by_group)
 
 
 def _padded_shares(rows: Sequence[BatchRow], ranks: int, budget: int) -> list[list[list[BatchRow]]]:
@@ -211,7 +201,9 @@ def _padding_row(like: TokenSequence | None) -> BatchRow:
     return BatchRow(padding, weight=0.0)
 
 
-def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, counts: UpdateCounts) -> MicroBatch:
+def _join(
+    rows: list[BatchRow], *, sequences: int | None = None, packed: bool, counts: Counts[NDArray[np.int64]]
+) -> MicroBatch:
     members = [row.sequence for row in rows]
     lengths = [len(row) for row in rows]
     if packed:

@@ -36,7 +36,7 @@ class UpdateStart:
     """pi_old."""
     excluded: list[Tensor | None] = field(default_factory=list)
     """Whether each token belongs to a rollout whose gap is too large; None: no token."""
-    counts: Counts | None = None
+    counts: Counts[Tensor] | None = None
     """Denominators of the kept rollouts, if excluded ones are dropped."""
 
 
@@ -151,12 +151,12 @@ def step_start(
 def kept_sums(batch: DeviceBatch, excluded: Tensor) -> Tensor:
     """Return the kept tokens of each group of the update in a micro-batch, then the number of its kept sequences."""
     trained = batch.weights > 0
-    by_group = kept_tokens(excluded, trained, batch.groups, count=len(batch.group_tokens))
+    by_group = kept_tokens(excluded, trained, batch.groups, count=len(batch.counts.group_tokens))
     by_row = kept_tokens(excluded, trained, batch.rows, count=len(batch.row_tokens))
     return torch.cat([by_group, (by_row > 0).sum()[None]])
 
 
-def kept_counts(sums: Tensor, device: torch.device) -> Counts:
+def kept_counts(sums: Tensor, device: torch.device) -> Counts[Tensor]:
     """Return the denominators of an update from the `kept_sums` of all its micro-batches and ranks, on the host."""
     by_group = sums[:-1]
     return Counts(
@@ -203,7 +203,7 @@ def objective_tokens(
     logprobs: Tensor,
     old: Tensor,
     dropped: Tensor | None,
-    counts: Counts | None,
+    counts: Counts[Tensor] | None,
     reference: Tensor | None = None,
 ) -> Tokens:
     """Return the input of the objective.
@@ -211,7 +211,7 @@ def objective_tokens(
     `dropped`: tokens of rollouts that leave the denominators, which then are `counts`. `reference`: log-probabilities
     of the frozen policy, if the ranks hold one.
     """
-    trained, row_tokens, update = batch.weights > 0, batch.row_tokens, batch.counts
+    trained, row_tokens = batch.weights > 0, batch.row_tokens
     if dropped is not None:
         row_tokens = kept_tokens(dropped, trained, batch.rows, count=len(row_tokens))
     return Tokens(
@@ -222,7 +222,7 @@ def objective_tokens(
         sequences=batch.rows,
         groups=batch.groups,
         sequence_tokens=row_tokens,
-        counts=counts or Counts(update.groups, update.sequences, update.tokens, batch.group_tokens),
+        counts=counts or batch.counts,
         reference_logprobs=reference,
     )
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rstar2_train.trainer.batching import MicroBatch, UpdateCounts
+from rstar2_train.grpo_roc.tokens import Counts
+from rstar2_train.trainer.batching import MicroBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,7 @@ class DeviceBatch:
     rows: Tensor
     row_tokens: Tensor
     groups: Tensor
-    group_tokens: Tensor
-    """That of `counts`, on the device."""
-    counts: UpdateCounts
+    counts: Counts[Tensor]
     engine_logprobs: Tensor | None
     reference_logprobs: Tensor | None
     stale: Tensor | None
@@ -47,7 +47,8 @@ def on_device(batches: Sequence[MicroBatch], device: torch.device) -> Iterator[D
         present = following
         assert present is not None
         torch.cuda.current_stream(device).wait_stream(stream)
-        for tensor in (getattr(present, name) for name in DeviceBatch.__dataclass_fields__):
+        fields = (getattr(present, name) for name in DeviceBatch.__dataclass_fields__)
+        for tensor in (*fields, present.counts.group_tokens):
             if isinstance(tensor, Tensor):
                 tensor.record_stream(torch.cuda.current_stream(device))
         following = _copied(batches[number + 1], device, stream) if number + 1 < len(batches) else None
@@ -72,14 +73,18 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         rows=to_device(batch.rows, device),
         row_tokens=to_device(batch.row_tokens, device),
         groups=to_device(batch.groups, device),
-        group_tokens=to_device(batch.counts.group_tokens, device),
-        counts=batch.counts,
+        counts=_moved_counts(batch.counts, device),
         engine_logprobs=move(batch.engine_logprobs),
         reference_logprobs=move(batch.reference_logprobs),
         stale=move(batch.stale),
         lengths=batch.lengths,
         routes=batch.routes,
     )
+
+
+def _moved_counts(counts: Counts[NDArray[np.int64]], device: torch.device) -> Counts[Tensor]:
+    group_tokens = to_device(counts.group_tokens, device)
+    return Counts(counts.groups, counts.sequences, counts.tokens, group_tokens)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
