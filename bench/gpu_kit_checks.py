@@ -311,7 +311,7 @@ def _rows(shape: ModelShape, tokens: int, longest: int) -> list[BatchRow]:
         engine = np.full(length, -12.0, dtype=np.float32)
         advantage = 1.0 if len(rows) % 2 else -1.0
         sequence = TokenSequence(ids, learned, advantage=advantage, engine_logprobs=engine)
-        rows.append(BatchRow(sequence, weight=1e-4))
+        rows.append(BatchRow(sequence, sft_weight=1e-4))
         total += length
     return rows
 

@@ -188,7 +188,7 @@ def _update(model: Path, step: TrainerStep, *, lora: LoRASpec | None, rank: int,
                 advantage=1.0,
                 engine_logprobs=np.zeros(row, dtype=np.float32),
             ),
-            weight=1e-4,
+            sft_weight=1e-4,
         )
         for _ in range(2 * step.ranks * (step.tokens // row))
     ]

@@ -151,7 +151,7 @@ def _row(length: int, vocabulary: int, seed: int) -> BatchRow:
         advantage=1.0 if seed % 2 else -1.0,
         engine_logprobs=np.zeros(length, dtype=np.float32),
     )
-    return BatchRow(sequence, weight=1.0 / length)
+    return BatchRow(sequence, sft_weight=1.0 / length)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def update_time(
     ranks, step = ranks_of(job, stage), chosen_step(job, stage, shape, profile)
     budget = job.spec.trainer.tokens_per_micro_batch or step.tokens
     share = sorted(lengths, reverse=True)[::ranks] or [2]
-    rows = [BatchRow(TokenSequence(np.zeros(n, np.int32), np.arange(n) == n - 1), weight=0.0) for n in share]
+    rows = [BatchRow(TokenSequence(np.zeros(n, np.int32), np.arange(n) == n - 1), sft_weight=0.0) for n in share]
     batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget, packed=is_packed(job))[0]
     recomputed = step.checkpointed_layers / shape.layers
     if step.adapter is None:

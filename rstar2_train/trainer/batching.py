@@ -23,8 +23,8 @@ class BatchRow:
     """One sequence of an update, before packing."""
 
     sequence: TokenSequence
-    weight: float = 1.0
-    """Weight of each trained token: of SFT in the mean; of GRPO 1, as the objective derives its own from the counts."""
+    sft_weight: float = 1.0
+    """Weight of each trained token in the mean of SFT; 0: padding. Objectives derive their own from the counts."""
     group: int = 0
     """Number of its group in the update, from 0."""
 
@@ -47,8 +47,8 @@ class MicroBatch:
     """[trained] flat index in `ids` of the position that predicts each trained token."""
     targets: NDArray[np.int64]
     """[trained] the predicted token."""
-    weights: NDArray[np.float32]
-    """[trained] `BatchRow.weight`; 0: padding, which does not train."""
+    sft_weights: NDArray[np.float32]
+    """[trained] `BatchRow.sft_weight`; 0: padding, which does not train."""
     advantages: NDArray[np.float32]
     rows: NDArray[np.int64]
     """[trained] sequence of each trained token, from 0."""
@@ -79,7 +79,7 @@ def sft_rows(sequences: Sequence[TokenSequence]) -> list[BatchRow]:
     tokens = sum(map(_trained_tokens, sequences))
     if not tokens:
         raise ValueError("the batch has no trained token: check the masks")
-    return [BatchRow(sequence, weight=1.0 / tokens) for sequence in sequences]
+    return [BatchRow(sequence, sft_weight=1.0 / tokens) for sequence in sequences]
 
 
 def grpo_updates(groups: Sequence[Sequence[TokenSequence]], *, updates: int, seed: int) -> list[list[list[BatchRow]]]:
@@ -198,7 +198,7 @@ def _padding_row(like: TokenSequence | None) -> BatchRow:
         engine_logprobs=None if like is None or like.engine_logprobs is None else zeros,
         reference_logprobs=None if like is None or like.reference_logprobs is None else zeros,
     )
-    return BatchRow(padding, weight=0.0)
+    return BatchRow(padding, sft_weight=0.0)
 
 
 def _join(
@@ -222,13 +222,15 @@ def _join(
         targets=np.concatenate([member.ids[places] for member, places in zip(members, trained, strict=True)]).astype(
             np.int64
         ),
-        weights=np.repeat(np.array([row.weight for row in rows], dtype=np.float32), learned),
+        sft_weights=np.repeat(np.array([row.sft_weight for row in rows], dtype=np.float32), learned),
         advantages=np.repeat(np.array([member.advantage for member in members], dtype=np.float32), learned),
         engine_logprobs=_joined([member.engine_logprobs for member in members], trained),
         reference_logprobs=_joined([member.reference_logprobs for member in members], trained),
         stale=_stale(members, trained),
         rows=np.repeat(np.arange(len(rows), dtype=np.int64), learned),
-        row_tokens=np.array([count if row.weight else 0 for row, count in zip(rows, learned, strict=True)], np.int64),
+        row_tokens=np.array(
+            [count if row.sft_weight else 0 for row, count in zip(rows, learned, strict=True)], np.int64
+        ),
         groups=np.repeat(np.array([row.group for row in rows], dtype=np.int64), learned),
         counts=counts,
         sequences=len(rows) if sequences is None else sequences,

@@ -167,7 +167,7 @@ class TrainerRank:
         policy, _ = self._loaded()
         logprobs = step.start_logprobs(policy, batches, self.compute.device, temperature=1.0)
         shares = (
-            -(values.double().cpu() * torch.from_numpy(batch.weights)).sum()
+            -(values.double().cpu() * torch.from_numpy(batch.sft_weights)).sum()
             for values, batch in zip(logprobs, batches, strict=True)
         )
         return float(sum(shares))

@@ -53,9 +53,9 @@ def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device
     tally = DeviceTally()
     for batch in _micro_batches(policy, batches, device):
         logprobs, entropies = _forward(policy, batch, temperature=1.0)
-        loss = -(logprobs * batch.weights).sum()
+        loss = -(logprobs * batch.sft_weights).sum()
         _backward(loss)
-        trained = (batch.weights > 0).float()
+        trained = batch.trained.float()
         tally.add({"loss": loss, "tokens": trained.sum(), "entropy": (entropies * trained).sum()}, {})
     return tally.read()
 
@@ -150,7 +150,7 @@ def step_start(
 
 def kept_sums(batch: DeviceBatch, excluded: Tensor) -> Tensor:
     """Return the kept tokens of each group of the update in a micro-batch, then the number of its kept sequences."""
-    trained = batch.weights > 0
+    trained = batch.trained
     by_group = kept_tokens(excluded, trained, batch.groups, count=len(batch.counts.group_tokens))
     by_row = kept_tokens(excluded, trained, batch.rows, count=len(batch.row_tokens))
     return torch.cat([by_group, (by_row > 0).sum()[None]])
@@ -211,7 +211,7 @@ def objective_tokens(
     `dropped`: tokens of rollouts that leave the denominators, which then are `counts`. `reference`: log-probabilities
     of the frozen policy, if the ranks hold one.
     """
-    trained, row_tokens = batch.weights > 0, batch.row_tokens
+    trained, row_tokens = batch.trained, batch.row_tokens
     if dropped is not None:
         row_tokens = kept_tokens(dropped, trained, batch.rows, count=len(row_tokens))
     return Tokens(
@@ -233,7 +233,7 @@ def _excluded(batch: DeviceBatch, old: Tensor, *, limit: float | None) -> Tensor
         return None
     assert batch.engine_logprobs is not None
     gap = old - batch.engine_logprobs
-    return excluded_by_gap(gap, batch.weights > 0, batch.rows, count=len(batch.row_tokens), limit=limit)
+    return excluded_by_gap(gap, batch.trained, batch.rows, count=len(batch.row_tokens), limit=limit)
 
 
 def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:
@@ -264,13 +264,13 @@ def _own_experts(policy: Policy, batch: DeviceBatch, *, temperature: float) -> d
     """Return KL(engine || trainer) and tokens of a micro-batch that the trainer computes with its own experts."""
     values, _ = _forward(policy, batch, temperature=temperature)
     cast(FSDPModule, policy).reshard()
-    return {"own_experts_kl": _engine_kl(batch, values), "own_experts_tokens": (batch.weights > 0).sum()}
+    return {"own_experts_kl": _engine_kl(batch, values), "own_experts_tokens": batch.trained.sum()}
 
 
 def _engine_kl(batch: DeviceBatch, logprobs: Tensor) -> Tensor:
     """Return the k3 estimate of KL(engine || trainer), summed over the trained tokens, which the engine sampled."""
     assert batch.engine_logprobs is not None
-    gap = torch.where(batch.weights > 0, logprobs.detach() - batch.engine_logprobs, 0.0)
+    gap = torch.where(batch.trained, logprobs.detach() - batch.engine_logprobs, 0.0)
     return (torch.expm1(gap) - gap).sum()
 
 

@@ -22,7 +22,7 @@ class DeviceBatch:
     ids: Tensor
     positions: Tensor
     targets: Tensor
-    weights: Tensor
+    sft_weights: Tensor
     advantages: Tensor
     rows: Tensor
     row_tokens: Tensor
@@ -33,6 +33,11 @@ class DeviceBatch:
     stale: Tensor | None
     lengths: tuple[int, ...] | None
     routes: tuple[bytes, ...] | None
+
+    @property
+    def trained(self) -> Tensor:
+        """Whether each token trains; False: padding."""
+        return self.sft_weights > 0
 
 
 def on_device(batches: Sequence[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:
@@ -68,7 +73,7 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         ids=to_device(batch.ids, device).long(),
         positions=to_device(batch.positions, device),
         targets=to_device(batch.targets, device),
-        weights=to_device(batch.weights, device),
+        sft_weights=to_device(batch.sft_weights, device),
         advantages=to_device(batch.advantages, device),
         rows=to_device(batch.rows, device),
         row_tokens=to_device(batch.row_tokens, device),

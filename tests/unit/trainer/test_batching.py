@@ -25,7 +25,7 @@ def tokens(batches: list[MicroBatch]) -> list[tuple[int, float]]:
     return sorted(
         (int(target), float(weight))
         for batch in batches
-        for target, weight in zip(batch.targets, batch.weights, strict=True)
+        for target, weight in zip(batch.targets, batch.sft_weights, strict=True)
         if weight
     )
 
@@ -33,7 +33,7 @@ def tokens(batches: list[MicroBatch]) -> list[tuple[int, float]]:
 def test_sft_rows_weights_are_a_token_mean() -> None:
     """All trained tokens of a batch have the same weight; the first token of a sequence is never trained."""
     rows = sft_rows([token_sequence([5, 6, 7], [1, 1, 0]), token_sequence([8, 9], [0, 1])])
-    assert [row.weight for row in rows] == [0.5, 0.5]
+    assert [row.sft_weight for row in rows] == [0.5, 0.5]
     ((batch,),) = distribute_rows(rows, ranks=1, tokens_per_micro_batch=64)
     assert batch.targets.tolist() == [6, 9]
 
@@ -98,7 +98,7 @@ def test_update_counts_are_those_of_the_whole_update() -> None:
         counts = batch.counts
         assert (counts.groups, counts.sequences, counts.tokens) == (3, 4, 13)
         assert counts.group_tokens.tolist() == [4, 1, 8]
-        assert batch.row_tokens.sum() == (batch.weights > 0).sum()
+        assert batch.row_tokens.sum() == (batch.sft_weights > 0).sum()
     split = grpo_updates(groups, updates=2, seed=0)
     sizes = [update_counts([row for group in update for row in group]) for update in split]
     assert sorted(counts.groups for counts in sizes) == [1, 2]
@@ -161,7 +161,7 @@ def test_distribute_rows_keeps_every_token_once(lengths: list[int], ranks: int, 
         assert batch.ids.size <= budget or len(batch.ids) == 1
         assert len(batch.targets) >= 1
         flat = batch.ids.ravel()
-        real = batch.weights > 0
+        real = batch.sft_weights > 0
         assert (flat[batch.positions[real] + 1] == batch.targets[real]).all()
 
 
