@@ -17,8 +17,9 @@ from rstar2_train.api.validation import check
 from scripts.docs.repository import ROOT
 from tests.kube_node.pods import restricted
 from tests.support.example_manifests import MANIFESTS
+from tests.support.good_manifest import GOOD, changed
 from tests.support.kube_apiserver import KubeApiserver
-from tests.support.manifests import FAULTS, FINE, GOOD, LOCAL, changed
+from tests.support.manifests import FAULTS, FINE, LOCAL
 from tests.support.waiting import until
 
 JOBS = "/apis/rstar2.dev/v1alpha1/namespaces/default/agenticrljobs"

@@ -17,8 +17,9 @@ from rstar2_train.api.job import JobSpec
 from rstar2_train.api.loader import read_manifest
 from tests.kube_node.cluster import Cluster, CommandFailed
 from tests.support.example_manifests import MANIFESTS
+from tests.support.good_manifest import GOOD, changed
 from tests.support.kube_apiserver import KubeApiserver
-from tests.support.manifests import CHANGES, FAULTS, FINE, GOOD, changed
+from tests.support.manifests import CHANGES, FAULTS, FINE
 
 JOB = GOOD["metadata"]["name"]
 JOBS = "/apis/rstar2.dev/v1alpha1/namespaces/{}/agenticrljobs"

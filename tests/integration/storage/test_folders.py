@@ -16,7 +16,7 @@ from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.manifest import BLOCK_BYTES
 from rstar2_train.storage.store import ObjectStore
 from tests.integration.storage.conftest import opened
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 from tests.support.s3_proxy import FAULTS, S3Proxy
 from tests.support.s3_server import s3_server
 

@@ -13,7 +13,7 @@ from rstar2_train.api.crd import CRD_FILE, TEMPLATE, build_crd, render_crd, rend
 from rstar2_train.api.job import JobSpec
 from rstar2_train.api.objectives import OBJECTIVES
 from rstar2_train.api.status import JobStatus
-from tests.support.manifests import GOOD
+from tests.support.good_manifest import GOOD
 
 
 def nodes(schema: dict, path: str = "") -> Iterator[tuple[str, dict]]:

@@ -11,7 +11,8 @@ from rstar2_train.api.sources import CLAIM, HUB, resolved_sources, sources
 from rstar2_train.api.stages import GRPODefaults, ResampleSpec, resolve_grpo
 from rstar2_train.api.validation import check, load
 from tests.support.example_manifests import MANIFESTS
-from tests.support.manifests import FAULTS, FINE, GOOD, LOCAL, changed
+from tests.support.good_manifest import GOOD, changed
+from tests.support.manifests import FAULTS, FINE, LOCAL
 
 
 def problems(data: dict) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
 from rstar2_train.capacity.frozen_model import find_frozen_model_errors
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 
 CONFIG = {
     "num_hidden_layers": 2,

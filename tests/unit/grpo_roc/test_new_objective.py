@@ -11,7 +11,7 @@ from rstar2_train.api.objectives import OBJECTIVES
 from rstar2_train.api.validation import check
 from rstar2_train.grpo_roc import objectives
 from tests.support.drawn_updates import draw_update, parts_of, settings_of
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 
 OPO = '''
 """OPO: the baseline of least variance, the mean reward weighted by length."""

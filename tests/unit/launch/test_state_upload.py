@@ -20,7 +20,7 @@ from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.store import Content, ObjectStore, StorageUnavailable
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 
 TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)
 

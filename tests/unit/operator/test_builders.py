@@ -23,7 +23,7 @@ from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml, read_manifest
 from rstar2_train.api.validation import check
-from tests.support.manifest_faults import SITE
+from tests.support.patch_faults import SITE
 from tests.support.simulated_cluster import manifest
 
 ROOT = Path(__file__).parents[3]

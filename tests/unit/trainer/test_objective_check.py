@@ -13,7 +13,7 @@ from rstar2_train.api.validation import check
 from rstar2_train.grpo_roc.custom_objective import ObjectiveFailed
 from rstar2_train.trainer.objective_check import check_objective, find_objective_errors
 from tests.support.drawn_updates import draw_update, parts_of, settings_of
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 
 ADVANTAGES = """
 def advantages(group, settings):

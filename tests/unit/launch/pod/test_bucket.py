@@ -23,7 +23,7 @@ from rstar2_train.storage.manifest import PodStart, PublicationIndex
 from rstar2_train.storage.pod_starts import launch_start, prepare_start, report_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import AccessDenied, StorageUnavailable
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 from tests.support.simulated_cluster import manifest
 
 TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)

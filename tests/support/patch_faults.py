@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.good_manifest import Fault
+
 
 def patch(**fields: object) -> list[dict[str, object]]:
     """Return spec.runtimePatches with one patch of the trainer."""
@@ -50,7 +52,7 @@ SITE: dict[str, object] = {
     "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-nic"}],
 }
 """Every field of a patch about schedulers, networks and accounts of a site."""
-PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
+PATCH_FAULTS: list[Fault] = [
     (
         "spec.runtimePatches",
         [{"manager": "m", "roles": ["executor"], "env": [{"name": "A"}]}],
