@@ -2,8 +2,8 @@
 
 The folder of a binary is named after all inputs of its content: version, architecture and the pins of its module. The
 programs of one Kubernetes version share a module, so that its libraries are compiled once for all of them; the first
-build takes about ten minutes on two cores (16 of processor time). Later runs compile nothing. Go's modules and builds
-have a cache of their own, which `make clean-all` removes with the binaries.
+build takes 10 to 15 minutes on two cores (15 to 19 of processor time). Later runs compile nothing. Go's modules and
+builds have a cache of their own, which `make clean-all` removes with the binaries.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def ensure_all() -> None:
     """Build the binaries of a cluster that the cache does not have."""
     if all(binary.path.exists() for binary in BINARIES):
         return
-    echo(f"cluster: the first boot builds {len(BINARIES)} programs: about 10 minutes on two idle cores; log: {LOG}")
+    echo(f"cluster: the first boot builds {len(BINARIES)} programs: 10 to 15 minutes on two cores; log: {LOG}")
     started = time.monotonic()
     for number, binary in enumerate(BINARIES, 1):
         if not binary.path.exists():
