@@ -224,12 +224,16 @@ def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) 
 
 
 def decision_after_rejections(decision: Decision, observed: ObservedJob, rejected: Sequence[Diagnosis]) -> Decision:
-    """Return the decision after the API server `rejected` some objects; an attempt without a Job is not counted."""
-    if not rejected or decision.attempt is None:
+    """Return the decision after the API server `rejected` some objects; an attempt without a Job is not counted.
+
+    Without rejections the Job waits for the status: the API server rejected the last one.
+    """
+    if decision.attempt is None:
         return decision
     attempts = observed.attempts(decision.attempt.stage)
     if decision.attempt.number in attempts:
         return decision
     restarts = counters(observed, attempts.get(max(attempts, default=0)))
-    message = f"Attempt {decision.attempt.number} of stage {decision.attempt.stage} cannot be created. {rejected[0]}"
+    cause = rejected[0] if rejected else "The API server rejected the last status of the job."
+    message = f"Attempt {decision.attempt.number} of stage {decision.attempt.stage} cannot be created. {cause}"
     return replace(decision, phase="Pending", reason="ApplyRejected", message=message, attempt=None, restarts=restarts)

@@ -309,6 +309,8 @@ async def test_status_that_cannot_be_written_starts_no_attempt(monkeypatch: pyte
     assert operator.names("Job") == ["demo-prepare"]
     monkeypatch.setattr(operator.api, "apply", apply)
     await operator.until(lambda: len(operator.names("Job")) == 2, seconds=60)
+    await operator.run()
+    assert operator.names("Job") == ["demo-g0-1", "demo-prepare"] and operator.status["restarts"] == 0
 
 
 @pytest.mark.parametrize("change", ["no owner", "no number", "a word"])
