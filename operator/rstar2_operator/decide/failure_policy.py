@@ -156,7 +156,8 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
         is_lost = decision.action == "Suspend" and not _has_crashed_worker(last, observed)
         counts, reason = not (is_lost and progressed), cause
     reason = cause_of_pods or reason
-    counted = facts.restarts.counted_at(job_finished_at(last) or 0.0, policy)
+    finished_at = job_finished_at(last)
+    counted = facts.restarts.counted_at(facts.now if finished_at is None else finished_at, policy)
     if counts and counted >= policy.max_restarts:
         return NextStep("FailJob", reason=exhausted(reason, counted))
     return NextStep("RestartStage", counts=counts, reason=reason, disruptions=disruptions)

@@ -53,6 +53,18 @@ def test_exit_code_is_that_of_the_own_container() -> None:
     assert exit_code(pod) == 78
 
 
+def test_held_crash_counts_in_its_own_window() -> None:
+    """A restart of an earlier window does not fail a job whose orchestrator exits while a proxy holds its pod."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 1, "windowSeconds": 3600})
+    for _ in range(2):
+        (job,) = cluster.running()
+        exit_own(cluster, job, 1)
+        later(cluster)
+        cluster.now += 4000
+        cluster.round()
+    assert cluster.running() == ["demo-g0-3"] and cluster.job["status"]["restartsCountedTowardsMax"] == 1
+
+
 @pytest.mark.parametrize("job_failed", [False, True])
 def test_preparation_succeeds_though_an_injected_container_fails(job_failed: bool) -> None:
     """The exit code of a proxy fails the pod, and at last the Job; the storage is prepared."""
