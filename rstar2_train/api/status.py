@@ -62,6 +62,8 @@ class EndedAttempt(ApiModel):
     """Consecutive disruptions without a new checkpoint."""
     failures: Count = 0
     """Consecutive failures before it without a new checkpoint."""
+    step: Count | None = None
+    """Step of the last checkpoint at its end."""
     time: Time | None = None
     """Time of its end."""
 

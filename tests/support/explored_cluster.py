@@ -34,7 +34,7 @@ IRRELEVANT = re.compile(r'"(message|rstar2.dev/applied-hash|rstar2.dev/applied-s
 """Fields that no decision depends on, in JSON."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 ENGINE_POD = "demo-rollout-x"
-INNOCENT = frozenset({"evict", "reject", "remove", "gate"})
+INNOCENT = frozenset({"evict", "reject", "remove", "gate", "vanish"})
 """Faults that are not of the job: no restart after them counts."""
 
 
@@ -118,8 +118,8 @@ class ExploredCluster(SimulatedCluster):
                     yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
                 yield from (f"{fault} {job}" for fault in ("inject", "reject", "init") if fault in self.faults)
-                own = ("hang", "lose", "fault", "stick", "silent", "gate", "remove") if self._stage(job) else ()
-                yield from (f"{fault} {job}" for fault in own if fault in self.faults)
+                own = ("hang", "lose", "fault", "stick", "silent", "gate", "remove", "vanish")
+                yield from (f"{fault} {job}" for fault in own if fault in self.faults and self._stage(job))
         yield from (
             fault
             for fault in ("toggle", "delete", "secret", "status", "unschedulable", "unstarted")
@@ -223,6 +223,9 @@ class ExploredCluster(SimulatedCluster):
             failed = {"type": "Failed", "status": "True", "lastTransitionTime": timestamp(self.now + 2), "reason": "x"}
             if ("Job", job) in self.children:
                 self.children["Job", job]["status"] = {"conditions": [failed]}
+        elif verb == "vanish":  # a person deletes the Job
+            if ("Job", job) in self.children:
+                self.drop("Job", job)
         elif verb in ("crash", "misconfigure"):
             self.finish_job(job, 137 if verb == "crash" else 78)
         else:
@@ -365,6 +368,7 @@ class ExploredCluster(SimulatedCluster):
         rows = [
             (
                 row["attempts"],
+                row.get("phase"),
                 row.get("outcome"),
                 row.get("ended"),
                 row.get("disruptedAttempt"),

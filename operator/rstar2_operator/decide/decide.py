@@ -11,6 +11,7 @@ from collections.abc import Callable
 from rstar2_operator.decide.active_deadline import active_deadline
 from rstar2_operator.decide.attempt import next_attempt, running_attempt
 from rstar2_operator.decide.decision import Decision, Defer, Verdict, wake_earlier
+from rstar2_operator.decide.deleted_attempt import deleted_attempt
 from rstar2_operator.decide.deletion import deletion
 from rstar2_operator.decide.ended_attempt import ended_attempt, restart_ended
 from rstar2_operator.decide.facts import Facts
@@ -39,6 +40,7 @@ POLICIES: tuple[Policy, ...] = (
     suspend,
     shared_secret,
     ended_attempt,
+    deleted_attempt,
     pending_deadline,
     storage,
     completion,

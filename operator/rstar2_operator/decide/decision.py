@@ -71,6 +71,8 @@ class AttemptEnd:
     """Consecutive disruptions, for the next attempt."""
     failures: int = 0
     """Consecutive failures before this one without a new checkpoint; they set the backoff."""
+    step: int | None = None
+    """Step of the stage's last checkpoint; None without one."""
     ended_at: float = 0.0
     """Time of the end; seconds since the epoch."""
 

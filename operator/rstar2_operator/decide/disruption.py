@@ -39,6 +39,7 @@ DISRUPTION_TARGET = "DisruptionTarget"
 """Type of the condition of a pod that is evicted, preempted or drained."""
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 DELETED = "PodLost: a pod of the attempt was deleted"
+JOB_DELETED = "PodLost: the Job of the attempt was deleted"
 RECORDED = f"{DISRUPTED}, was deleted, or lost its node"
 
 

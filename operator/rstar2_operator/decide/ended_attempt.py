@@ -11,7 +11,7 @@ from typing import Literal
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.attempt import current, start
 from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
-from rstar2_operator.decide.disruption import failures_before
+from rstar2_operator.decide.disruption import failures_before, start_step
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import retry_at
 from rstar2_operator.decide.finalize import fail
@@ -42,6 +42,7 @@ def end_attempt(
         message=message,
         disruptions=disruptions,
         failures=failures_before(facts.running_job, facts.stage.name, facts.attempt, facts.observed),
+        step=start_step(facts.stage.name, facts.observed),
         ended_at=facts.now,
     )
     attempt = current(facts.stage, facts)

@@ -17,6 +17,7 @@ from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
 from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
+from rstar2_operator.decide.kueue import held_workload
 from rstar2_operator.decide.restarts import counters
 from rstar2_operator.observed import (
     Object,
@@ -61,14 +62,18 @@ def failure_policy(facts: Facts) -> Verdict:
 
     The status records the end: another client may delete the Job, by hand or by a TTL.
     """
-    stage, last, restarts = facts.stage, facts.finished_job, facts.restarts
+    stage, last = facts.stage, facts.finished_job
     if stage is None or last is None:
         return None
     if facts.ended:
         return None  # it is counted already
+    return react(facts, stage, last, failed_at=job_finished_at(last) or 0.0)
+
+
+def react(facts: Facts, stage: Stage, last: Object, *, failed_at: float) -> Decision | None:
+    """Return the reaction to the end of the last attempt, whose batch Job is `last`; None if the stage succeeded."""
     decision = decide_next(facts, stage, last)
     failures = disruption.failures_before(last, stage.name, facts.attempt, facts.observed)
-    failed_at = job_finished_at(last) or 0.0
     ended = AttemptEnd(
         stage=stage.name,
         attempt=facts.attempt,
@@ -77,13 +82,14 @@ def failure_policy(facts: Facts) -> Verdict:
         message=decision.reason,
         disruptions=decision.disruptions,
         failures=failures,
+        step=disruption.start_step(stage.name, facts.observed),
         ended_at=failed_at,
     )
     if decision.action == "FailJob":
         return replace(fail(facts, "StageFailed", f"Stage {stage.name} failed. {decision.reason}"), ended=ended)
     if decision.action != "RestartStage":
         return None
-    restarts = restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
+    restarts = facts.restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
     if (retry := retry_at(failed_at, failures, now=facts.now)) is not None:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
         return Decision(
@@ -96,6 +102,7 @@ def failure_policy(facts: Facts) -> Verdict:
             ended=ended,
             retry_at=retry,
             wake_at=retry,
+            workload=held_workload(facts),
         )
     return start(facts, restarts, failure=decision.reason, failures=failures + 1, disruptions=decision.disruptions)
 
@@ -115,13 +122,16 @@ def retry_at(failed_at: float, failures: int, *, now: float) -> float | None:
 
 
 def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
-    """Return the policy's decision about the last attempt, whose Job `last` has finished."""
+    """Return the policy's decision about the last attempt, whose Job `last` has finished, is deleted, or cannot end."""
     observed, number, policy = facts.observed, facts.attempt, facts.job.spec.failure_policy
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt != number:
         outcome = None  # of an earlier attempt
     code = orchestrator_exit_code(stage, observed, number=number)
+    finished_at, is_deleted = job_finished_at(last), bool(last["metadata"].get("deletionTimestamp"))
     disrupted = disruption.disruption(last, stage.name, number, observed)
+    if is_deleted and finished_at is None:
+        disrupted = disruption.JOB_DELETED
     pressure, memory = disruption.eviction_by_pressure(last, observed), out_of_memory(last, observed)
     cause_of_pods = pressure or memory or deadline_exceeded(last, observed)
     texts = (pressure, memory, disrupted)
@@ -156,7 +166,6 @@ def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
         is_lost = decision.action == "Suspend" and not _has_crashed_worker(last, observed)
         counts, reason = not (is_lost and progressed), cause
     reason = cause_of_pods or reason
-    finished_at = job_finished_at(last)
     counted = facts.restarts.counted_at(facts.now if finished_at is None else finished_at, policy)
     if counts and counted >= policy.max_restarts:
         return NextStep("FailJob", reason=exhausted(reason, counted))

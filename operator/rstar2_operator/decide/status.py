@@ -215,6 +215,7 @@ def _ended(ended: AttemptEnd) -> Status:
         "message": ended.message[:MESSAGE_LENGTH],
         "disruptions": ended.disruptions,
         "failures": ended.failures,
+        **({} if ended.step is None else {"step": ended.step}),
         "time": timestamp(ended.ended_at),
     }
 

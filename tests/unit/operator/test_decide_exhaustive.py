@@ -26,8 +26,8 @@ FAULTS = [
     *("secret", "status", "unschedulable", "toggle", "delete"),
 ]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
-PODS = ["init", "silent", "gate", "remove"]
-"""Faults of pods: a failing init container, no report, a readiness gate, a deletion by others. Without kills."""
+PODS = ["init", "silent", "gate", "remove", "vanish"]
+"""Faults of pods: a failing init container, no report, a readiness gate, a deletion of pods or Job. Without kills."""
 PAIRS = list(itertools.combinations_with_replacement([*FAULTS, *PODS, "kill"], 2))
 """Two faults; a kill of the operator counts as one."""
 SUSPENSIONS = [("toggle", "toggle", fault) for fault in [*FAULTS, *PODS, "kill"] if fault != "toggle"]
