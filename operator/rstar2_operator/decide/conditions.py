@@ -32,6 +32,8 @@ ROLE_CONDITIONS = {
 JUDGE_CONDITIONS = ("RedisReady", "JudgeReady")
 CAUSE_CONDITIONS = frozenset({"StorageReady", *ROLE_CONDITIONS, "Training", "Degraded"})
 """Conditions whose reason may be that of a problem."""
+ABOUT_THE_END = frozenset({*FINAL, "Training"})
+"""Conditions of an ended job that are about the spec that ran, also after later edits."""
 
 
 def conditions(
@@ -58,33 +60,47 @@ def conditions(
     ]
 
 
-def with_times(old: Iterable[Object], new: list[Condition], *, now: float, generation: int) -> list[Condition]:
-    """Return `new` with times: lastTransitionTime of the old condition, unless its status is another now."""
+def with_times(
+    old: Iterable[Object], new: list[Condition], *, now: float, generation: int, ran: int | None = None
+) -> list[Condition]:
+    """Return `new` with times: lastTransitionTime of the old condition, unless its status is another now.
+
+    `ran`: generation of the spec that ran, of a job that has ended or fails.
+    """
     before = {condition["type"]: condition for condition in old}
     result = []
     for condition in new:
         last = before.get(condition["type"])
         same = last is not None and last["status"] == condition["status"]
         since = last["lastTransitionTime"] if same and last is not None else timestamp(now)
-        # The end of a job is about the spec that ran, also after later edits.
-        ended = same and last is not None and condition["type"] in FINAL
-        about = last.get("observedGeneration", generation) if ended and last is not None else generation
+        about = ran if ran is not None and condition["type"] in ABOUT_THE_END else generation
         result.append({**condition, "lastTransitionTime": since, "observedGeneration": about})
     return result
 
 
-def spec_ignored(observed: ObservedJob) -> list[Condition]:
-    """Return the condition of a job whose spec was changed after its end; nothing for other jobs."""
-    generation = int(observed.job["metadata"].get("generation", 0))
-    conditions_of_end = (condition_of(observed.job, kind) for kind in FINAL if is_true(observed.job, kind))
-    final = next(conditions_of_end, None)
-    if final is None or final.get("observedGeneration", generation) == generation:
+def generation_of_end(observed: ObservedJob, *, fails: bool) -> int | None:
+    """Return the generation of the spec that ran, if the job has ended; None before. `fails`: by the decision."""
+    end = next((final for kind in FINAL if (final := condition_of(observed.job, kind)) is not None), None)
+    if end is None and fails and observed.status.get("phase") == "Finalizing":
+        end = condition_of(observed.job, "Training")
+    return None if end is None else end.get("observedGeneration")
+
+
+def spec_ignored(observed: ObservedJob, ran: int | None) -> list[Condition]:
+    """Return the condition of a job whose spec was changed after its end; nothing for other jobs. `ran`: generation."""
+    if ran is None or ran == int(observed.job["metadata"].get("generation", 0)):
         return []
+    if any(is_true(observed.job, kind) for kind in FINAL):
+        message = (
+            "The job has ended, so of a changed spec only ttlSecondsAfterFinished takes effect. To run the change, "
+            "create a job of another name, or delete this one first."
+        )
+        return [_condition("SpecIgnored", True, "JobEnded", message)]
     message = (
-        "The job has ended, so of a changed spec only ttlSecondsAfterFinished takes effect. To run the change, create "
-        "a job of another name, or delete this one first."
+        "The job has failed and writes its report, so the changed spec starts no attempt. To run the change, delete "
+        "the job after it is Failed, and create it again: it continues from its last checkpoint."
     )
-    return [_condition("SpecIgnored", True, "JobEnded", message)]
+    return [_condition("SpecIgnored", True, "JobFails", message)]
 
 
 def new_causes(old: Iterable[Object], new: Iterable[Object]) -> set[tuple[str, str]]:

@@ -44,6 +44,9 @@ def events(old: Status, new: Status, *, attempt_is_current: bool = False) -> lis
     elif state == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
         effect = TAKES_EFFECT if attempt_is_current else NEEDS_ATTEMPT
         result.append(JobEvent(NORMAL, "SpecChanged", f"Spec changed. {effect.format(stage=new.get('stage'))}"))
+    ignored = _condition(new, "SpecIgnored")
+    if ignored is not None and _condition(old, "SpecIgnored") is None:
+        result.append(JobEvent(WARNING, "SpecIgnored", ignored["message"], "Validate"))
     return result + _condition_events(old, new)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress, storage, stuck
-from rstar2_operator.decide.conditions import conditions, spec_ignored, with_times
+from rstar2_operator.decide.conditions import conditions, generation_of_end, spec_ignored, with_times
 from rstar2_operator.decide.decision import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Decision, Phase
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
@@ -46,6 +46,7 @@ def status_of(
     """
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
+    ran = generation_of_end(observed, fails=decision.ending == "failed")
     problems = [*rejected, *diagnoses(observed, now=now), *stuck.problems(job, observed, now=now)]
     problems += storage.problems(observed, now=now)
     problems += _unreported(missing, problems)
@@ -62,7 +63,8 @@ def status_of(
         **_times(decision, observed, now=now),
         "conditions": with_times(old.get("conditions") or (),
                                  [*conditions(decision, observed, problems, needs_judge=job.spec.needs_judge),
-                                  *plan_fits(job), *spec_ignored(observed)], now=now, generation=generation),
+                                  *plan_fits(job), *spec_ignored(observed, ran)],
+                                 now=now, generation=generation, ran=ran),
         "stages": rows,
         "roles": _roles(observed, decision),
         "rolloutReplicas": _engines(observed),
@@ -134,7 +136,8 @@ def invalid_status(
     if old.get("phase") in FINAL:
         # Nothing reads the spec of a finished job.
         own = [condition for condition in old.get("conditions", ()) if condition["type"] != "SpecIgnored"]
-        ended = with_times(old.get("conditions") or (), [*own, *spec_ignored(observed)], now=now, generation=generation)
+        own += spec_ignored(observed, ran := generation_of_end(observed, fails=False))
+        ended = with_times(old.get("conditions") or (), own, now=now, generation=generation, ran=ran)
         return {**old, "conditions": ended, "observedGeneration": generation}
     phase: Phase
     if is_deleted(observed.job):

@@ -296,6 +296,27 @@ def test_spec_changed_after_the_end_is_ignored() -> None:
     assert [each["type"] for each in invalid["conditions"]].count("SpecIgnored") == 1
 
 
+def test_spec_changed_while_the_job_fails_is_ignored() -> None:
+    """A raised maxRestarts revives no job that writes its report; SpecIgnored has the remedy, also after the end."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
+    cluster.finish_job("demo-g0-1", 1)
+    cluster.round()
+    assert cluster.job["status"]["phase"] == "Finalizing" and ignored(cluster) == ""
+    cluster.job["spec"]["failurePolicy"] = {"maxRestarts": 5}
+    for phase in ("Finalizing", "Failed"):
+        cluster.round()
+        assert cluster.job["status"]["phase"] == phase and "To run the change, " in ignored(cluster)
+        cluster.finish_job("demo-report", 0)
+    (failed,) = [each for each in cluster.job["status"]["conditions"] if each["type"] == "Failed"]
+    assert (failed["observedGeneration"], cluster.job["status"]["observedGeneration"]) == (1, 2)
+
+
+def ignored(cluster: SimulatedCluster) -> str:
+    """Return the message of SpecIgnored; empty without the condition."""
+    conditions = (each for each in cluster.job["status"]["conditions"] if each["type"] == "SpecIgnored")
+    return "".join(each["message"] for each in conditions)
+
+
 def test_invalid_spec_suspended_stops_the_active_deadline() -> None:
     """An invalid job can be suspended; the time of its suspension does not count as active."""
     cluster = running()

@@ -33,6 +33,8 @@ def status(
 
 
 RUNNING = status(row("Running"))
+FINALIZING = status(row("Failed"), "Finalizing")
+IGNORED = {"type": "SpecIgnored", "status": "True", "reason": "JobFails", "message": "No attempt."}
 STARTED_AGAIN = JobEvent(NORMAL, "StageStarted", f"Stage rl-1 (GRPO) started. {AGAIN}", "RunStage")
 
 
@@ -78,6 +80,10 @@ STARTED_AGAIN = JobEvent(NORMAL, "StageStarted", f"Stage rl-1 (GRPO) started. {A
             id="resume",
         ),
         pytest.param(RUNNING, RUNNING | {"observedGeneration": 2}, [CHANGED], id="spec of a running job"),
+        pytest.param(
+            FINALIZING, FINALIZING | {"observedGeneration": 2, "conditions": [WELL, IGNORED]},
+            [JobEvent(WARNING, "SpecIgnored", "No attempt.", "Validate")], id="spec of a job that fails",
+        ),
         pytest.param(
             status(row("Running"), "Suspended"), status(row("Running"), "Suspended") | {"observedGeneration": 2}, [],
             id="spec of a suspended job",
