@@ -7,7 +7,6 @@ object has an annotation with the hash of its last applied form.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.client import KubeClient, is_transient
+from rstar2_operator.client import KubeClient, is_transient, message_of
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import additions_of, as_applied, replacement
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, labels
@@ -190,16 +189,9 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
     role, subject = labels(obj).get(names.ROLE_LABEL, ""), f"{kind}/{obj['metadata']['name']}"
     if isinstance(error, NameConflict):
         return Diagnosis(role, subject, NAME_CONFLICT, str(error))
-    if not isinstance(error, ApiException):
-        return Diagnosis(role, subject, "ApplyRejected", str(error) or type(error).__name__)
-    if kind == "Workload" and error.status == 404:
+    if kind == "Workload" and isinstance(error, ApiException) and error.status == 404:
         return Diagnosis(role, subject, "ApplyRejected", NO_KUEUE)
-    try:
-        answer = json.loads(error.body or "")
-        message = f"{answer['reason']}: {answer['message']}"
-    except (ValueError, KeyError, TypeError):
-        message = f"{error.status} {error.reason}: {error.body or ''}"
-    return Diagnosis(role, subject, "ApplyRejected", message)
+    return Diagnosis(role, subject, "ApplyRejected", message_of(error))
 
 
 async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:

@@ -32,7 +32,7 @@ from rstar2_operator.apply import (
 )
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.cache import JOB, Key, WatchCache
-from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
+from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, message_of, retry_after
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.decision import DELETING, Decision
@@ -47,6 +47,7 @@ from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import drifted
+from rstar2_operator.failed_rounds import report_failure
 from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_managed
 from rstar2_operator.quota import QuotaReader
@@ -102,13 +103,32 @@ class Reconciler:
             try:
                 with self._metrics.reconciling(), logs.reconciling(*key):
                     failed = await self._reconcile(key, event_at)
+                self._recovered(key)
             except Exception as error:
                 failed, after = True, retry_after(error)
                 self._metrics.failed(error)
                 _log_failure(key, error)
+                await self._report_failure(key, error)
             finally:
                 self._queue.done(key, failed=failed, after=after)
             await asyncio.sleep(0)  # a round may have no request, and 1,000 of them must not stop Lease and probes
+
+    def _recovered(self, key: Key) -> None:
+        if (state := self._states.get(key)) is not None:
+            state.failed.since = None
+
+    async def _report_failure(self, key: Key, error: Exception) -> None:
+        """Add an error that lasts to the status of a job, if the status can be written."""
+        state, observed = self._states.get(key), self._cache.observed(key)
+        if state is None or observed is None or not state.failed.lasts(error):
+            return
+        try:
+            wait = await report_failure(self._status_writer, state.status, observed, error, now=self._clock())
+        except Exception as other:
+            log.warning("%s: the status cannot state the failure: %s", "/".join(key), message_of(other))
+            return
+        if wait is not None:
+            self._queue.add_after(key, wait)
 
     async def _reconcile(self, key: Key, event_at: float) -> bool:
         """Reconcile a job once. Return whether the API server rejected something, which is retried."""

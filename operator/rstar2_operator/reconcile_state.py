@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rstar2_operator.client import TransientErrors
 from rstar2_operator.desired import DesiredJob
 from rstar2_operator.drift import DriftCorrections
+from rstar2_operator.failed_rounds import FailedRounds
 from rstar2_operator.metrics import JobFigures
 from rstar2_operator.quota import AssignedFlavors
 from rstar2_operator.references import MissingReferences
@@ -30,5 +31,6 @@ class ReconcileState:
     secret: SharedSecret = field(default_factory=SharedSecret)
     status: WriteTimes = field(default_factory=WriteTimes)
     transient: TransientErrors = field(default_factory=TransientErrors)
+    failed: FailedRounds = field(default_factory=FailedRounds)
     figures: JobFigures | None = None
     """Its figures for a scrape; None before the first round."""

@@ -20,6 +20,7 @@ NODE_REPORTS = "the node reports"
 NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
 PREPARE_SLOW = "PreparationSlow"
+RECONCILE_FAILED = "ReconcileFailed"
 REFERENCE_NOT_FOUND = "ReferenceNotFound"
 _REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
 ADVICE = {
@@ -38,6 +39,8 @@ ADVICE = {
     "FailedBinding": f"Create a matching volume, or check storageClassName. {_OTHER_CLAIM}",
     APPLY_REJECTED: "Change the quota or the admission policy that the message names; the operator retries.",
     REFERENCE_NOT_FOUND: "Create the object before that stage starts, or name another one",
+    RECONCILE_FAILED: "The operator changes nothing of the job until this succeeds. Compare its Role with that of the "
+    "chart, correct the cause in the message, and read its log.",
     "InvalidProgressReport": "Version mismatch or manual edit: set spec.trainer.image to the operator's version, and "
     "delete the key from the ConfigMap. The orchestrator writes it again.",
     "PodStuckTerminating": "The node is unreachable. If it is permanently lost, run: kubectl taint nodes {node} "

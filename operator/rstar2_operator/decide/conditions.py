@@ -32,6 +32,8 @@ ROLE_CONDITIONS = {
 JUDGE_CONDITIONS = ("RedisReady", "JudgeReady")
 CAUSE_CONDITIONS = frozenset({"StorageReady", *ROLE_CONDITIONS, "Training", "Degraded"})
 """Conditions whose reason may be that of a problem."""
+CONDITIONS_OF_PROBLEMS = frozenset({"Ready", "Stalled", "Degraded"})
+"""Conditions that a problem of any part changes."""
 ABOUT_THE_END = frozenset({*FINAL, "Training"})
 """Conditions of an ended job that are about the spec that ran, also after later edits."""
 

@@ -10,7 +10,13 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress, storage, stuck
-from rstar2_operator.decide.conditions import conditions, generation_of_end, spec_ignored, with_times
+from rstar2_operator.decide.conditions import (
+    CONDITIONS_OF_PROBLEMS,
+    conditions,
+    generation_of_end,
+    spec_ignored,
+    with_times,
+)
 from rstar2_operator.decide.decision import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Decision, Phase
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
@@ -169,6 +175,23 @@ def invalid_status(
         "message": message[:MESSAGE_LENGTH],
         "conditions": with_times(old.get("conditions") or (), described, now=now, generation=generation),
     }
+
+
+def failed_status(observed: ObservedJob, problems: list[Diagnosis], *, now: float) -> Status:
+    """Return the last status of a job that the operator cannot reconcile, with its problems. It observes no new spec.
+
+    `problems`: the cause is the first one.
+    """
+    old = observed.status
+    phase: Phase = old.get("phase") or "Pending"
+    message = str(problems[0])[:MESSAGE_LENGTH]
+    decision = Decision(None, NO_RESTARTS, phase=phase, reason=problems[0].reason, message=message)
+    kept = {each["type"]: each for each in old.get("conditions") or () if each["type"] not in CONDITIONS_OF_PROBLEMS}
+    generation = int(old.get("observedGeneration", observed.job["metadata"].get("generation", 0)))
+    described = conditions(decision, observed, problems)
+    described = with_times(old.get("conditions") or (), described, now=now, generation=generation)
+    first = {} if "phase" in old else {"phase": phase, "reason": decision.reason, "message": message}
+    return {**old, **first, "conditions": [*({each["type"]: each for each in described} | kept).values()]}
 
 
 def _stage(
