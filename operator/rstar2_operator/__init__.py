@@ -7,7 +7,7 @@
 
 - `main.py`: start-up, leader election, shutdown; `lease.py`: the Lease; `settings.py`: site settings.
 - `watch.py`: kopf's handler of the jobs; `informer.py`: watches of the other kinds; both fill the cache.
-- `watch_health.py`: the namespaces whose watches fail.
+- `watch_health.py`: the namespaces whose watches fail; `failed_rounds.py`: the status of their jobs.
 - `resync.py`: completeness of the cache, and lost events; `cached_object.py`: the form of cached objects.
 - `cache.py`: the observed objects of all jobs; `observed.py`: the objects of one job as `decide/` reads them.
 - `decide/`: the policy, pure; `builders/`: the objects, pure; `names.py`: names and labels of all objects.

@@ -14,10 +14,11 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.client import KubeClient, is_transient, message_of
+from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import additions_of, as_applied, replacement
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, labels
+from rstar2_operator.watch_health import cause_of
 from rstar2_train.api.base import API_VERSION, KIND
 
 log = logging.getLogger(__name__)
@@ -191,7 +192,7 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
         return Diagnosis(role, subject, NAME_CONFLICT, str(error))
     if kind == "Workload" and isinstance(error, ApiException) and error.status == 404:
         return Diagnosis(role, subject, "ApplyRejected", NO_KUEUE)
-    return Diagnosis(role, subject, "ApplyRejected", message_of(error))
+    return Diagnosis(role, subject, "ApplyRejected", cause_of(error))
 
 
 async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:

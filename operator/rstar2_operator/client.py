@@ -7,7 +7,6 @@ is necessary.
 from __future__ import annotations
 
 import email.utils
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -99,17 +98,6 @@ def is_transient(error: Exception) -> bool:
     if error.status == 409:
         return MODIFIED in text
     return error.status in OVERLOADED and not any(cause in text for cause in LASTING_CAUSES)
-
-
-def message_of(error: Exception) -> str:
-    """Return what the API server wrote about a failed request; of another error its own text."""
-    if not isinstance(error, ApiException):
-        return str(error) or type(error).__name__
-    try:
-        answer = json.loads(error.body or "")
-        return f"{answer['reason']}: {answer['message']}"
-    except (ValueError, KeyError, TypeError):
-        return f"{error.status} {error.reason}: {error.body or ''}"
 
 
 @dataclass(slots=True)

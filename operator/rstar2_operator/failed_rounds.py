@@ -1,26 +1,30 @@
-"""Rounds of a job that end with an error: requests before the decision, the write of the status, a defect.
+"""Jobs that the operator cannot reconcile: their rounds fail, or their objects cannot be watched.
 
-The first errors are only in the log, because most of them pass. If all rounds of a minute fail, the last status would
-be untrue, so the problem is added to it.
+A request before the decision, the write of the status or a defect ends a round. The first errors are only in the log,
+because most of them pass. After a minute the last status would be untrue, so the problem is added to it.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kubernetes.aio.client.exceptions import ApiException
+
 from rstar2_operator import client
-from rstar2_operator.cache import JOB
-from rstar2_operator.client import is_transient, message_of
+from rstar2_operator.cache import JOB, Key
+from rstar2_operator.client import is_transient
 from rstar2_operator.decide.advice import RECONCILE_FAILED
 from rstar2_operator.decide.decision import FINAL
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.status import failed_status
 from rstar2_operator.observed import ObservedJob
 from rstar2_operator.status_writer import StatusWriter, WriteTimes
+from rstar2_operator.watch_health import FAILING_SECONDS, cause_of
 
-FAILING_SECONDS = 60.0
-"""Seconds of failed rounds after which the status has the error; a transient one may take client.LASTING_SECONDS."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -31,22 +35,58 @@ class FailedRounds:
     """Monotonic time of the first one; None after a round without an error."""
 
     def lasts(self, error: Exception) -> bool:
-        """Record a failed round. Return whether the error lasts."""
+        """Record a failed round. Return whether the error lasts; a transient one may take client.LASTING_SECONDS."""
         now = time.monotonic()
         self.since = now if self.since is None else self.since
         return now >= self.since + (client.LASTING_SECONDS if is_transient(error) else FAILING_SECONDS)
 
 
-async def report_failure(
-    writer: StatusWriter, times: WriteTimes, observed: ObservedJob, error: Exception, *, now: float
-) -> float | None:
-    """Add an error to the status of a job, unless the job has ended. Return the seconds until a delayed write is due.
+def failure(key: Key, error: Exception) -> Diagnosis:
+    """Return the problem of a job whose rounds fail."""
+    return Diagnosis("", f"{JOB}/{key[1]}", RECONCILE_FAILED, cause_of(error))
 
-    Raises the error of the write.
+
+def unwatched(key: Key, failing: Iterable[tuple[str, str]]) -> list[Diagnosis]:
+    """Return the problems of a job of which some kinds cannot be watched. `failing`: of `WatchHealth.lasting`."""
+    return [
+        Diagnosis("", f"{JOB}/{key[1]}", RECONCILE_FAILED, f"{kind} cannot be watched: {cause}")
+        for kind, cause in failing
+    ]
+
+
+async def report_problems(
+    writer: StatusWriter,
+    times: WriteTimes,
+    observed: ObservedJob,
+    problems: list[Diagnosis],
+    *,
+    now: float,
+    is_complete: bool,
+) -> float | None:
+    """Add problems to the last status, unless the job has ended. Return the seconds until a delayed write is due.
+
+    `is_complete`: all objects of the job are known, and with them their problems. An error of the write, or a defect,
+    is only logged.
     """
     if observed.status.get("phase") in FINAL:
         return None
-    problem = Diagnosis("", f"{JOB}/{observed.name}", RECONCILE_FAILED, message_of(error))
-    status = failed_status(observed, [problem, *diagnoses(observed, now=now)], now=now)
-    wait, _ = await writer.write(times, observed.job, status)
+    try:
+        others = diagnoses(observed, now=now) if is_complete else []
+        status = failed_status(observed, [*problems, *others], now=now)
+        wait, _ = await writer.write(times, observed.job, status)
+    except Exception as error:
+        log.warning("the status of %s cannot state its problem: %s", observed.name, cause_of(error))
+        return None
     return wait
+
+
+def log_failure(key: Key, error: Exception) -> None:
+    """Log a failed round: one line for an error of the API server, a traceback for a bug."""
+    job = "/".join(key)
+    if isinstance(error, ApiException):
+        body = (error.body or "")[:500]
+        log.warning("%s: the API server returned %s %s: %s", job, error.status, error.reason, body)
+    elif is_transient(error):
+        log.warning("%s: the API server is unreachable: %s", job, error or type(error).__name__)
+    else:
+        log.exception("%s: reconciliation failed", job)

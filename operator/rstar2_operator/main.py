@@ -51,7 +51,7 @@ class Operator:
         self._cache = WatchCache(settings.fault_indicators)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._metrics.measure_queue(self._queue)
-        health = WatchHealth(self._metrics.watches_failing)
+        self._health = health = WatchHealth(self._metrics.watches_failing, self._queue_jobs)
         cache, queue = self._cache, self._queue
         self._informers = informers(settings, client=self._client, cache=cache, queue=queue, health=health)
         namespaces = settings.watch_namespaces or ("",)
@@ -122,6 +122,7 @@ class Operator:
             settings=self._settings,
             metrics=self._metrics,
             clock=self._client.clock,
+            health=self._health,
         )
         work = asyncio.create_task(self._work(reconciler))
         stopping = asyncio.create_task(self._stop.wait())
@@ -132,6 +133,12 @@ class Operator:
         finally:
             self._metrics.set_leading(False)
             await _cancelled(work, stopping)
+
+    def _queue_jobs(self, namespace: str) -> None:
+        """Queue the jobs of a namespace (empty: all)."""
+        for key in self._cache.jobs():
+            if namespace in ("", key[0]):
+                self._queue.add(key)
 
     async def _work(self, reconciler: Reconciler) -> None:
         namespaces = self._settings.watch_namespaces

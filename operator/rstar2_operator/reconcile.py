@@ -32,7 +32,7 @@ from rstar2_operator.apply import (
 )
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.cache import JOB, Key, WatchCache
-from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, message_of, retry_after
+from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.decision import DELETING, Decision
@@ -47,7 +47,7 @@ from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import drifted
-from rstar2_operator.failed_rounds import report_failure
+from rstar2_operator.failed_rounds import failure, log_failure, report_problems, unwatched
 from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_managed
 from rstar2_operator.quota import QuotaReader
@@ -55,6 +55,7 @@ from rstar2_operator.reconcile_state import ReconcileState
 from rstar2_operator.references import ReferenceReader
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
+from rstar2_operator.watch_health import WatchHealth
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -75,14 +76,19 @@ class Reconciler:
         settings: OperatorSettings,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
+        health: WatchHealth | None = None,
     ) -> None:
-        """`clock` returns the time that decisions compare with timestamps of objects, in seconds since 1970."""
+        """`clock` returns the time that decisions compare with timestamps of objects, in seconds since 1970.
+
+        `health`: of the watches that fill the cache.
+        """
         self._cache = cache
         self._queue = queue
         self._client = client
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
+        self._health = health or WatchHealth()
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._quota = QuotaReader(client)
         self._references = ReferenceReader(client)
@@ -95,6 +101,7 @@ class Reconciler:
         while True:
             key = await self._queue.take(urgent_only=urgent_only)
             if not self._cache.is_complete(key[0]):
+                await self._report(key, unwatched(key, self._health.lasting(key[0])))
                 self._queue.done(key)  # resync.py queues it again
                 continue
             failed, after = False, 0.0
@@ -107,8 +114,9 @@ class Reconciler:
             except Exception as error:
                 failed, after = True, retry_after(error)
                 self._metrics.failed(error)
-                _log_failure(key, error)
-                await self._report_failure(key, error)
+                log_failure(key, error)
+                if (state := self._states.get(key)) is not None and state.failed.lasts(error):
+                    await self._report(key, [failure(key, error)])
             finally:
                 self._queue.done(key, failed=failed, after=after)
             await asyncio.sleep(0)  # a round may have no request, and 1,000 of them must not stop Lease and probes
@@ -117,16 +125,14 @@ class Reconciler:
         if (state := self._states.get(key)) is not None:
             state.failed.since = None
 
-    async def _report_failure(self, key: Key, error: Exception) -> None:
-        """Add an error that lasts to the status of a job, if the status can be written."""
-        state, observed = self._states.get(key), self._cache.observed(key)
-        if state is None or observed is None or not state.failed.lasts(error):
+    async def _report(self, key: Key, problems: list[Diagnosis]) -> None:
+        """Add problems to the last status of a job that cannot be reconciled."""
+        observed = self._cache.observed(key)
+        if not problems or observed is None or not is_managed(observed.job, self._settings.controller_name):
             return
-        try:
-            wait = await report_failure(self._status_writer, state.status, observed, error, now=self._clock())
-        except Exception as other:
-            log.warning("%s: the status cannot state the failure: %s", "/".join(key), message_of(other))
-            return
+        times, now = self._state(key, observed.job).status, self._clock()
+        complete = self._cache.is_complete(key[0])
+        wait = await report_problems(self._status_writer, times, observed, problems, now=now, is_complete=complete)
         if wait is not None:
             self._queue.add_after(key, wait)
 
@@ -143,12 +149,13 @@ class Reconciler:
             return False  # the garbage collector deletes the objects of the job; another controller has its own
         now, state = self._clock(), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
+        stale = unwatched(key, self._health.lasting(key[0]))
         if context is None:
             state.missing.stop()
             rejected, running, wake_at = await self._stop_invalid(key, observed, now=now)
             if is_deleted(observed.job) and not running_pods(observed):
                 return bool(await self._set_finalizer(key, observed.job, present=False))
-            status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
+            status = invalid_status(observed, errors, now=now, running=running, rejected=[*rejected, *stale])
             correct_in, resource = None, None
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
@@ -168,7 +175,7 @@ class Reconciler:
             observed_now = self._cache.observed(key) or observed
             decision = decision_after_rejections(decision, observed_now, rejected)
             missing = await self._missing(state, context, decision, observed)
-            status = status_of(job, observed_now, decision, now=now, rejected=rejected, missing=missing)
+            status = status_of(job, observed_now, decision, now=now, rejected=[*rejected, *stale], missing=missing)
             wake_at = decision.wake_at
         write_in, written = await self._status_writer.write(
             state.status, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
@@ -381,15 +388,3 @@ def _attempt_is_current(observed: ObservedJob, status: Object) -> bool:
     if not attempts:
         return False
     return has_equal_pods(annotations_of(attempts[max(attempts)]).get(names.SPEC, ""), applied_spec(observed.job))
-
-
-def _log_failure(key: Key, error: Exception) -> None:
-    """Log a failed round: one line for an error of the API server, a traceback for a bug."""
-    job = "/".join(key)
-    if isinstance(error, ApiException):
-        body = (error.body or "")[:500]
-        log.warning("%s: the API server returned %s %s: %s", job, error.status, error.reason, body)
-    elif is_transient(error):
-        log.warning("%s: the API server is unreachable: %s", job, error or type(error).__name__)
-    else:
-        log.exception("%s: reconciliation failed", job)

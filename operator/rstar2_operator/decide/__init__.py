@@ -7,6 +7,7 @@
          │              ├─ kueue.py               quota of a queue, eviction, assigned nodes
          │              ├─ node_loss.py           pods of nodes that do not report, or are faulty and closed
          │              ├─ failure_policy.py      restarts and backoff; disruption.py: evictions and drains
+         │              ├─ deleted_attempt.py     attempts whose Job another client has deleted
          │              ├─ orchestrator_exit.py   attempts that have ended, and whose pods do not exit
          │              ├─ stuck.py               attempts without progress
          │              ├─ shared_secret.py       loss of the job's Secret

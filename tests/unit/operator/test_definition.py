@@ -60,7 +60,7 @@ async def test_definition_older_delays_the_leader(monkeypatch: Any) -> None:
     missing, reports = api_error(404, "NotFound", "no definition"), list[str]()
     client: Any = Definitions(missing, document("spec.managedBy"), document())
     await wait_until_current(client, report=reports.append)
-    assert "404" in reports[0] and "spec.managedBy" in reports[1] and reports[2:] == [""]
+    assert "NotFound" in reports[0] and "spec.managedBy" in reports[1] and reports[2:] == [""]
     forbidden: Any = Definitions(api_error(403, "Forbidden", "no"))
     await wait_until_current(forbidden, report=reports.append)
     assert len(reports) == 3

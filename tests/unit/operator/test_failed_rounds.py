@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubernetes.aio import client as aio
 
-from rstar2_operator import client, failed_rounds, status_writer
+from rstar2_operator import client, failed_rounds, main, status_writer, watch_health
 from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.watch_health import WatchHealth
 from tests.support.fake_kube_api import Operator, api_error
 from tests.support.simulated_cluster import manifest
 
@@ -87,3 +89,63 @@ async def test_failed_rounds_and_status_that_cannot_be_written(monkeypatch: pyte
     monkeypatch.setattr(operator.api, "find", read)
     operator.api.rejected_kinds.clear()
     await operator.until(lambda: operator.status.get("phase") == "Preparing", seconds=30)
+
+
+async def test_failing_watch_is_reported_until_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions would rest on old objects, such as after a change of the Role."""
+    monkeypatch.setattr(watch_health, "FAILING_SECONDS", 0.0)
+    operator = Operator(manifest("g"))
+    health = WatchHealth(lasting_changed=lambda _: operator.api.queue.add(("lab", "demo")))
+    operator._reconciler._health = health
+    await operator.start_stage("g0")
+    health.failed("lab", "Pod", "Forbidden: pods is forbidden")
+    health.failed("lab", "Node", "Forbidden: nodes is forbidden")  # without them jobs are served
+    await operator.run()
+    message = operator.condition("Degraded")["message"]
+    assert "ReconcileFailed: Pod cannot be watched: Forbidden: pods is forbidden" in message and "Node" not in message
+    assert (operator.condition("Ready")["status"], operator.status["phase"]) == ("False", "Running")
+    health.works("lab", "Pod")
+    await operator.run()
+    assert operator.condition("Degraded")["status"] == "False"
+
+
+async def test_namespace_that_was_never_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process that cannot list the pods of a job decides nothing, and its status states why."""
+    monkeypatch.setattr(watch_health, "FAILING_SECONDS", 0.0)
+    operator, health = Operator(manifest("g")), WatchHealth()
+    await operator.start_stage("g0")
+    operator.api.store._complete.clear()
+    operator.restart()
+    operator._reconciler._health = health
+    health.failed("", "Pod", "Forbidden: pods is forbidden")
+    operator.change(suspend=True)
+    await operator.run()
+    assert operator.condition("Degraded")["reason"] == "ReconcileFailed" and "demo-g0-1" in operator.names("Job")
+    assert (operator.status["phase"], operator.status["observedGeneration"]) == ("Running", 1)
+
+
+async def test_failing_watch_queues_the_jobs_of_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event of the API server would lead to a round."""
+    monkeypatch.setattr(watch_health, "FAILING_SECONDS", 0.0)
+    async with aio.ApiClient() as api:
+        process = main.Operator(OperatorSettings(), api)
+        process._cache.record_job(manifest("g"), gone=False)
+        for namespace, queued in (("other", 0), ("lab", 1)):
+            process._health.failed(namespace, "Pod", "403 Forbidden")
+            assert len(process._queue) == queued
+
+
+def test_watch_that_fails_for_a_moment_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs are queued once when it lasts, and once when it works."""
+    changed: list[str] = []
+    health = WatchHealth(lasting_changed=changed.append)
+    health.failed("lab", "Pod", "503 X")
+    health.works("lab", "Pod")
+    assert changed == [] == health.lasting("lab")
+    health.failed("lab", "Pod", "503 X")
+    monkeypatch.setattr(watch_health, "FAILING_SECONDS", 0.0)
+    for _ in range(2):
+        health.failed("lab", "Pod", "503 Y")
+    assert changed == ["lab"] and health.lasting("lab") == [("Pod", "503 Y")] and health.lasting("other") == []
+    health.works("lab", "Pod")
+    assert changed == ["lab", "lab"] and health.lasting("lab") == []
