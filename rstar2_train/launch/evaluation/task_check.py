@@ -25,6 +25,7 @@ from rstar2_train.data.sources import resolve, row_check
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import Connect, EnginePool
 from rstar2_train.inference.scripted_client import SCRIPT, ScriptedClient
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.launch.evaluation.model import resolve_model
 from rstar2_train.launch.evaluation.one_stage_job import read_chat_format
@@ -180,7 +181,7 @@ async def _rollout_context(
                 await check_imports(chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
         except SourceError as error:
             raise PreflightError(str(error)) from error
-        await pool.update_weights(Path(), model)
+        await pool.push(FolderUpdate.make(Path(), model))
         agent = Agent.from_spec(spec, chat_format, check.sampling)
         seed = (spec.seed, "check")
         yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=seed)
