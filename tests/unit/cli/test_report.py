@@ -11,7 +11,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.cli.main import main
 from rstar2_train.launch.local.upload import fetch_records, publish_state
-from tests.support.manifests import changed
+from tests.support.good_manifest import changed
 
 
 def test_report_of_a_manifest_reads_its_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
