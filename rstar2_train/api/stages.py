@@ -217,7 +217,7 @@ class GRPOSettings(ApiModel):
 
     @property
     def has_reference(self) -> bool:
-        """Whether the ranks hold a frozen policy: the teacher, or the reference of the KL term."""
+        """Whether the ranks hold a reference policy: the teacher, or that of the KL term."""
         teacher = self.objective.teacher
         return self.reference_kl is not None or (teacher is not None and teacher.source is not None)
 

@@ -12,7 +12,7 @@ Modules:
 - `model_defaults`    values of fields that a config.json does not have, and names of fields
 - `model_support`     which models the trainer computes exactly, from their config.json
 - `engine_support`    which models vLLM computes as the trainer does, from their config.json
-- `frozen_model`      which model folders can be the teacher or the reference of a job
+- `reference_model`   which model folders can be the teacher or the reference of a job
 - `layout`            how a training step is distributed over ranks and memory
 - `memory`            bytes of a trainer rank and of an engine
 - `hardware_profile`  memory, arithmetic and links of a device, with sources

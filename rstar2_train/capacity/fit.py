@@ -118,14 +118,14 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
         published=publishes_changes(job, stage),
-        reference=frozen_shape(job, stage, shape),
+        reference=reference_shape(job, stage, shape),
         adapter=adapter_of(job, stage, shape),
         snapshot_on_device=job.spec.accelerator.vendor == "None",
     )
 
 
-def frozen_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> ModelShape | None:
-    """Return the shape of the frozen policy that the ranks hold besides the model; None: they hold none.
+def reference_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> ModelShape | None:
+    """Return the shape of the reference policy that the ranks hold besides the model; None: they hold none.
 
     The base of the stage's adapter is no second model. A policy whose shape is not known counts as the model.
     """

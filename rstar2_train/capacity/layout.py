@@ -43,7 +43,7 @@ class Layout:
     published: bool = False
     """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
     reference: ModelShape | None = None
-    """The frozen policy that the ranks hold too: the reference of a KL term, or a teacher."""
+    """The reference policy that the ranks hold too: that of grpo.referenceKl, or a teacher."""
     adapter: AdapterShape | None = None
     """The adapter that is trained in place of the model."""
 

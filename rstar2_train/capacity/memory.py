@@ -54,8 +54,8 @@ class TrainerStep:
     published: bool = False
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
     reference: ModelShape | None = None
-    """The frozen policy that the ranks hold besides the model (referenceKl, a teacher), in the number format of forward
-    and backward."""
+    """The reference policy that the ranks hold besides the model (referenceKl, a teacher), in the number format of
+    forward and backward."""
     adapter: AdapterShape | None = None
     """The adapter that is trained in place of the model, whose weights are then frozen in the number format of forward
     and backward."""
@@ -80,7 +80,7 @@ class TrainerMemory:
     published: float
     """The weights published last, in the number format of the engines: the base of the next changes."""
     reference: float
-    """The weights of the frozen policy: of referenceKl, or the teacher."""
+    """The weights of the reference policy: of referenceKl, or the teacher."""
     transient: float
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
     snapshot: float
@@ -154,12 +154,12 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         ),
         "root": (root, hidden, root_gradients),
     }
-    if (frozen := step.reference) is not None:  # its forward pass precedes that of the model
+    if (reference := step.reference) is not None:  # its forward pass precedes that of the model
         moments["frozen policy"] = (
-            (frozen.root_parameters + LAYERS_GATHERED * frozen.layer_parameters) * size,
-            tokens * activation_values(frozen, value_bytes=size),
-            2 * tokens * frozen.hidden * size
-            + min(step.chunk, tokens) * frozen.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0)),
+            (reference.root_parameters + LAYERS_GATHERED * reference.layer_parameters) * size,
+            tokens * activation_values(reference, value_bytes=size),
+            2 * tokens * reference.hidden * size
+            + min(step.chunk, tokens) * reference.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0)),
         )
     moment, (gathered, activations, transient) = max(moments.items(), key=lambda item: sum(item[1]))
     trained = trained_parameters(shape, step.adapter)
@@ -172,7 +172,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         gathered=gathered,
         activations=activations,
         published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
-        reference=size * frozen.parameters / step.ranks if frozen is not None and not step.offload else 0.0,
+        reference=size * reference.parameters / step.ranks if reference is not None and not step.offload else 0.0,
         transient=transient,
         snapshot=snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter) if step.snapshot_on_device else 0.0,
         moment=moment,

@@ -73,7 +73,7 @@ class Tokens:
     counts: Counts[Tensor]
     """Denominators of the update."""
     reference_logprobs: Tensor | None = None
-    """Log-probability of each token under the frozen policy: the teacher, or the reference of a KL term."""
+    """Log-probability of each token under the reference policy: the teacher, or that of grpo.referenceKl."""
 
     @cached_property
     def log_ratio(self) -> Tensor:
@@ -91,7 +91,7 @@ class Tokens:
         """log pi - log pi_reference, within +-20; 0 for tokens that do not train.
 
         Raises:
-            ValueError: if the ranks hold no frozen policy.
+            ValueError: if the ranks hold no reference policy.
         """
         if self.reference_logprobs is None:
             raise ValueError("the loss needs the log-probabilities of the teacher or of the reference policy")

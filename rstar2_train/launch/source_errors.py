@@ -11,9 +11,9 @@ from pathlib import Path
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.fit import is_packed
-from rstar2_train.capacity.frozen_model import find_frozen_model_errors, frozen_models
 from rstar2_train.capacity.job_model import model_obstacles
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
+from rstar2_train.capacity.reference_model import find_reference_errors, reference_models
 from rstar2_train.capacity.weight_check import find_weight_faults
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, ambiguous_weights
 from rstar2_train.capacity.weight_headers import read_tensors
@@ -38,8 +38,8 @@ def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
     The headers of the weight files are compared with the class of the model. A model type that no test proves is
     measured with a small random model. The base install compares the headers with config.json only.
     """
-    folder, errors = Path(job.spec.model.source), find_frozen_model_errors(job)
-    for field, other in frozen_models(job).items():
+    folder, errors = Path(job.spec.model.source), find_reference_errors(job)
+    for field, other in reference_models(job).items():
         if field in errors or not (other / CONFIG).is_file():
             continue
         if refusal := _trained_obstacle(other, packed=is_packed(job), written=False):

@@ -53,7 +53,7 @@ def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialP
 
 
 def reference_model(job: AgenticRLJob, stage: Stage, source: InitialPolicy) -> Path | None:
-    """Return the model folder of a stage's frozen policy, its teacher or the reference of its KL term; None: none."""
+    """Return the model folder of a stage's reference policy, its teacher or that of its KL term; None: none."""
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
     if settings is None or not settings.has_reference:
         return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import Teacher
-from rstar2_train.capacity.frozen_model import longest_sequence
+from rstar2_train.capacity.reference_model import longest_sequence
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient

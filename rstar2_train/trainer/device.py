@@ -74,7 +74,7 @@ def layout_of(
         ValueError: for sharding PerHost on hosts with different numbers of ranks.
     """
     ranks = dist.get_world_size()
-    frozen = None if config.reference_is_base(model_dir) else config.reference
+    folder = None if config.reference_is_base(model_dir) else config.reference
     machine = Machine(
         ranks=ranks,
         ranks_per_host=ranks_per_host,
@@ -84,7 +84,7 @@ def layout_of(
     )
     try:
         shape = shape_of(model_config(model_dir), name=model_dir.name)
-        reference = None if frozen is None else shape_of(model_config(frozen), name=frozen.name)
+        reference = None if folder is None else shape_of(model_config(folder), name=folder.name)
     except ValueError:
         return Layout(
             ranks=ranks,

@@ -47,7 +47,7 @@ class TrainerRank:
         self.ranks_per_host: int | None = None
         self.policy: Policy | None = None
         self.reference: Policy | BasePolicy | None = None
-        """Frozen policy: the teacher, or that of grpo.referenceKl."""
+        """Reference policy: the teacher, or that of grpo.referenceKl."""
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
         self.writer: ShardWriter | None = None

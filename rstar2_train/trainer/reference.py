@@ -1,13 +1,13 @@
-"""The frozen second policy, sharded as the trained one: the teacher, or the reference of grpo.referenceKl."""
+"""The reference policy, sharded as the trained one and frozen: the teacher, or that of grpo.referenceKl."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from rstar2_train.capacity.frozen_model import frozen_model_error
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import UnsupportedModel
+from rstar2_train.capacity.reference_model import reference_error
 from rstar2_train.trainer import self_check
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.model import Policy, load_policy
@@ -24,7 +24,7 @@ def load_reference(
     Raises:
         UnsupportedModel: for another tokenizer than that of `model_dir`, or a model that is not computed exactly.
     """
-    if error := frozen_model_error(folder, model_dir, packed=config.packed, longest=config.longest_sequence):
+    if error := reference_error(folder, model_dir, packed=config.packed, longest=config.longest_sequence):
         raise UnsupportedModel(error)
     self_check.check_family(folder, packed=config.packed)
     reference = load_policy(

@@ -79,7 +79,7 @@ def grpo_backward(
         settings: objective, temperature and importance correction.
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
-        reference: frozen policy, if the ranks hold one: of the KL term, or the teacher. A teacher behind an endpoint
+        reference: reference policy, if the ranks hold one: of the KL term, or the teacher. A teacher behind an endpoint
             has rated the tokens of the micro-batches already.
         own_experts: measure the gap to the engine also without the replay of its experts, in the first micro-batch.
     """
@@ -209,7 +209,7 @@ def objective_tokens(
     """Return the input of the objective.
 
     `dropped`: tokens of rollouts that leave the denominators, which then are `counts`. `reference`: log-probabilities
-    of the frozen policy, if the ranks hold one.
+    of the reference policy, if the ranks hold one.
     """
     trained, row_tokens = batch.trained, batch.row_tokens
     if dropped is not None:

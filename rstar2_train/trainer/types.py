@@ -61,7 +61,7 @@ class TrainConfig:
     """Whether weight versions are float32, and not in the format of config.json."""
 
     reference: Path | None = None
-    """Model folder of the frozen policy: the teacher, or that of grpo.referenceKl; None: none."""
+    """Model folder of the reference policy: the teacher, or that of grpo.referenceKl; None: none."""
     lora: LoRASpec | None = None
     """The adapter to train in place of the model; None: train the model."""
 
@@ -147,8 +147,8 @@ class TokenSequence:
     """Number of updates between the weights that sampled each token and those that it trains, 0 for masked tokens.
     None: all are 0."""
     reference_logprobs: NDArray[np.float32] | None = None
-    """Log-probabilities under a teacher behind an endpoint, 0 for the first token; None: the ranks hold the frozen
-    policy, if there is one."""
+    """Log-probabilities under a teacher behind an endpoint, 0 for the first token; None: the ranks hold the
+    reference policy, if there is one."""
     routes: bytes | None = None
     """Experts that the engine chose for the first tokens, all but those after the last sampled token (`RouteFormat`);
     None: no engine reported them."""

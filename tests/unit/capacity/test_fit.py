@@ -8,7 +8,7 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.capacity.fit import chosen_step, frozen_shape, misfits, sequence_tokens, spec_warnings
+from rstar2_train.capacity.fit import chosen_step, misfits, reference_shape, sequence_tokens, spec_warnings
 from rstar2_train.capacity.hardware_profile import ProfileError, load_profile
 from rstar2_train.capacity.layout import DEFAULT_TOKENS
 from rstar2_train.capacity.model_shape import read_shape
@@ -128,4 +128,4 @@ def test_base_of_an_adapter_is_no_second_model(reference: dict[str, str], is_bas
     stage["grpo"]["referenceKl"] = {"weight": 0.1, **reference}
     data["spec"]["stages"] = [stage]
     job = load(data)
-    assert (frozen_shape(job, job.spec.stages[0], read_shape("hf://Qwen/Qwen3-8B")) is None) is is_base
+    assert (reference_shape(job, job.spec.stages[0], read_shape("hf://Qwen/Qwen3-8B")) is None) is is_base

@@ -144,7 +144,7 @@ def test_find_weight_faults_by_the_headers(
         assert actual == ""
 
 
-def test_frozen_model_may_have_a_wider_format(tmp_path: Path) -> None:
+def test_reference_model_may_have_a_wider_format(tmp_path: Path) -> None:
     """Its weights are not written."""
     assert faults(tmp_path, {"dtype": "bfloat16"}, {"w": W}, written=False) == ""
 

@@ -8,7 +8,7 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
-from rstar2_train.capacity.frozen_model import find_frozen_model_errors
+from rstar2_train.capacity.reference_model import find_reference_errors
 from tests.support.good_manifest import changed
 
 CONFIG = {
@@ -51,7 +51,7 @@ def write(folder: Path, *, tokenizer: str | None = "{}", **changes: int) -> str:
         ({"logits_scaling": 3}, "logits_scaling: 3 changes the logits"),
     ],
 )
-def test_frozen_model_has_the_tokens_of_the_model(tmp_path: Path, other: dict[str, Any], error: str) -> None:
+def test_reference_model_has_the_tokens_of_the_model(tmp_path: Path, other: dict[str, Any], error: str) -> None:
     """The probabilities of the same tokens are compared: the shape may be another one, the tokenizer may not."""
     write(tmp_path / "model")
     source = write(tmp_path / "other", **other)
@@ -62,25 +62,25 @@ def test_frozen_model_has_the_tokens_of_the_model(tmp_path: Path, other: dict[st
         ),
     }
     for field, job in jobs.items():
-        errors = find_frozen_model_errors(job)
+        errors = find_reference_errors(job)
         assert list(errors) == ([field] if error else [])
         assert error in errors.get(field, "") and all(source in text for text in errors.values())
 
 
-def test_frozen_model_needs_the_length_of_its_own_stages(tmp_path: Path) -> None:
+def test_reference_model_needs_the_length_of_its_own_stages(tmp_path: Path) -> None:
     """Another GRPO stage may have longer sequences."""
     write(tmp_path / "model")
     source = write(tmp_path / "other", max_position_embeddings=4096)
     job = job_with(tmp_path, maxResponseTokens=2000, objective={"type": "Distillation", "teacher": {"source": source}})
     job.spec.grpo.max_response_tokens = 16384
-    assert find_frozen_model_errors(job) == {}
+    assert find_reference_errors(job) == {}
     assert job.spec.stages[1].grpo is not None
     job.spec.stages[1].grpo.max_response_tokens = None
-    assert "a sequence of the job may have 18,432" in find_frozen_model_errors(job)[DISTILLATION]
+    assert "a sequence of the job may have 18,432" in find_reference_errors(job)[DISTILLATION]
 
 
-def test_frozen_model_without_a_folder_is_no_error_here(tmp_path: Path) -> None:
+def test_reference_model_without_a_folder_is_no_error_here(tmp_path: Path) -> None:
     """A missing folder is an error of the model's own check."""
     write(tmp_path / "model")
     job = job_with(tmp_path, objective={"type": "Distillation", "teacher": {"source": str(tmp_path / "none")}})
-    assert find_frozen_model_errors(job) == {}
+    assert find_reference_errors(job) == {}

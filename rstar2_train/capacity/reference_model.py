@@ -1,4 +1,4 @@
-"""Whether a model folder can be a frozen policy of a job: the teacher of an objective, or the reference of a KL term.
+"""Whether a model folder can be a reference policy of a job: the teacher of an objective, or that of grpo.referenceKl.
 
 The loss compares the log-probabilities of the same tokens, so the tokenizers must be equal. The shape may be another
 one: a larger teacher. Pure, without torch.
@@ -20,23 +20,23 @@ from rstar2_train.capacity.model_support import find_obstacles
 TOKENIZER = "tokenizer.json"
 
 
-def find_frozen_model_errors(job: AgenticRLJob) -> dict[str, str]:
-    """Return why a folder cannot be a frozen policy of a job whose sources are paths: field -> error.
+def find_reference_errors(job: AgenticRLJob) -> dict[str, str]:
+    """Return why a folder cannot be a reference policy of a job whose sources are paths: field -> error.
 
     A folder without config.json is reported by the check of the models.
     """
     model = Path(job.spec.model.source)
     errors = {}
-    for field, folder in frozen_models(job).items():
+    for field, folder in reference_models(job).items():
         if not all((path / CONFIG).is_file() for path in (folder, model)):
             continue
-        if error := frozen_model_error(folder, model, packed=is_packed(job), longest=longest_sequence(job, field)):
+        if error := reference_error(folder, model, packed=is_packed(job), longest=longest_sequence(job, field)):
             errors[field] = error
     return errors
 
 
 def longest_sequence(job: AgenticRLJob, field: str) -> int:
-    """Return the tokens of the longest sequence of the stages that use the frozen policy of a field."""
+    """Return the tokens of the longest sequence of the stages that use the reference policy of a field."""
     lengths = [0]
     for index, stage in enumerate(job.spec.stages):
         if stage.grpo is None:
@@ -47,14 +47,14 @@ def longest_sequence(job: AgenticRLJob, field: str) -> int:
     return max(lengths)
 
 
-def frozen_models(job: AgenticRLJob) -> dict[str, Path]:
-    """Return the folders of the frozen policies of a job whose sources are paths: field -> folder."""
+def reference_models(job: AgenticRLJob) -> dict[str, Path]:
+    """Return the folders of the reference policies of a job whose sources are paths: field -> folder."""
     owners = (Teacher, ReferenceKL)
     return {source.field: Path(source.value) for source in sources(job) if isinstance(source.owner, owners)}
 
 
-def frozen_model_error(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> str:
-    """Return why `folder` cannot be the frozen policy for the model of `model_dir`; empty: it can.
+def reference_error(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> str:
+    """Return why `folder` cannot be the reference policy for the model of `model_dir`; empty: it can.
 
     `packed`: whether micro-batches are packed; `longest`: tokens of the longest sequence, 0: unknown.
     """
@@ -64,7 +64,7 @@ def frozen_model_error(folder: Path, model_dir: Path, *, packed: bool, longest: 
 
 def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> Iterator[str]:
     try:
-        frozen, model = read_config(folder), read_config(model_dir)
+        reference, model = read_config(folder), read_config(model_dir)
     except InvalidConfig as error:
         yield str(error)
         return
@@ -74,13 +74,13 @@ def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> 
             f"its {TOKENIZER} has SHA-256 {theirs}, that of the model {own}: use a model with the same one, because "
             "the loss compares the probabilities of the same tokens"
         )
-    entries, own_entries = frozen.get("vocab_size"), model.get("vocab_size")
+    entries, own_entries = reference.get("vocab_size"), model.get("vocab_size")
     if not isinstance(entries, int) or not isinstance(own_entries, int) or entries < own_entries:
         yield f"its vocab_size is {entries}, that of the model {own_entries}: it must have each token of the model"
-    positions = frozen.get("max_position_embeddings")
+    positions = reference.get("max_position_embeddings")
     if isinstance(positions, int) and positions < longest:
         yield f"its limit is {positions:,} tokens, a sequence of the job may have {longest:,}: lower maxResponseTokens"
-    yield from find_obstacles(frozen, packed=packed, longest=longest)
+    yield from find_obstacles(reference, packed=packed, longest=longest)
 
 
 def _digest(file: Path) -> str:
