@@ -199,7 +199,6 @@ class EngineMemory:
     weights: float
     adapters: float
     """Slots for adapters."""
-    overhead: float
     kv_cache: float
     """Bytes of KV cache per GPU; negative if the weights do not fit."""
     kv_bytes_per_token: float
@@ -252,7 +251,6 @@ def engine_memory(
     return EngineMemory(
         weights=weights,
         adapters=slots,
-        overhead=overhead,
         kv_cache=free,
         kv_bytes_per_token=per_token,
         kv_tokens=tokens,
