@@ -11,6 +11,7 @@ import json
 from dataclasses import replace
 from typing import Any, Literal
 
+from rstar2_operator import names
 from rstar2_operator.cache import JOB
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.decision import DELETING, Decision
@@ -18,7 +19,6 @@ from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.failure_policy import decision_after_rejections
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.shared_secret import has_secret_consumers
-from rstar2_operator.names import ROLE_LABEL
 from rstar2_operator.node_health import NodeFault
 from rstar2_operator.observed import ObservedJob, deletion_requested_at, is_alive, is_true, labels, timestamp
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
@@ -265,7 +265,7 @@ class SimulatedCluster(MemoryApi):
         for pod in self.pods.values():
             if labels(pod)["batch.kubernetes.io/job-name"] == job and pod["status"]["phase"] == "Running":
                 pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-                own = {"name": labels(pod)[ROLE_LABEL], "state": {"terminated": {"exitCode": code}}}
+                own = {"name": labels(pod)[names.ROLE_LABEL], "state": {"terminated": {"exitCode": code}}}
                 pod["status"]["containerStatuses"] = [own]
         child = self.children.get(("Job", job))
         if child is not None:
@@ -349,3 +349,10 @@ def in_situation(situation: str) -> SimulatedCluster:
 def kinds(cluster: SimulatedCluster, kind: str) -> list[str]:
     """Return the names of the objects of a kind."""
     return sorted(name for child_kind, name in cluster.children if child_kind == kind)
+
+
+def role_pod(cluster: SimulatedCluster, role: str, status: dict[str, object]) -> dict[str, object]:
+    """Return a running pod of a role."""
+    labels = {**names.labels("demo", role), names.BATCH_JOB_LABEL: ""}
+    meta = {"name": f"demo-{role}-x", "labels": labels, "creationTimestamp": timestamp(cluster.now)}
+    return {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running", **status}}
