@@ -81,7 +81,7 @@ class ExploredCluster(SimulatedCluster):
         self.reported: set[str] = set()
         """Jobs of attempts that have reported progress."""
         self.unrecorded: set[str] = set()
-        """Jobs of attempts that were deleted, and had reported nothing, when the status was lost."""
+        """Jobs of attempts that were deleted, and had reported nothing, without a status that has their number."""
         self.repeated: list[str] = []
         """Jobs that started again with the number of an earlier attempt."""
         self.without_quota: list[str] = []
@@ -226,6 +226,9 @@ class ExploredCluster(SimulatedCluster):
         elif verb == "vanish":  # a person deletes the Job
             if ("Job", job) in self.children:
                 self.drop("Job", job)
+            rows = {row["name"]: row["attempts"] for row in self.job.get("status", {}).get("stages", ())}
+            if stage and rows.get(stage[0], 0) < stage[1]:
+                self.unrecorded |= {job} - self.reported
         elif verb in ("crash", "misconfigure"):
             self.finish_job(job, 137 if verb == "crash" else 78)
         else:

@@ -103,7 +103,7 @@ def test_decide_held_or_deleted_pods_in_every_state_end(fault: str) -> None:
 
 
 @pytest.mark.explore
-@pytest.mark.parametrize("fault", ["preempt", "crash", "lose", "stick", "secret", "toggle"])
+@pytest.mark.parametrize("fault", ["preempt", "crash", "lose", "stick", "secret", "toggle", "vanish"])
 def test_decide_queued_job_never_runs_without_quota(fault: str) -> None:
     """With Kueue: an attempt is created only with an admitted Workload, its pods keep one, and the job ends."""
     faults = (fault, fault) if fault == "toggle" else (fault,)
