@@ -201,6 +201,11 @@ class WatchCache:
         own = f'"nodeName":{json.dumps(name)}'.encode()
         return [key for key, pods in self._pods.items() if any(own in pod.data for pod in pods.values())]
 
+    def drop_nodes(self) -> list[Key]:
+        """Drop all nodes: the operator has lost its right on them. Return the keys of the jobs that see a change."""
+        self._snapshot, self._nodes, seen, self._sees_nodes = None, {}, self._sees_nodes, False
+        return [key for key, pods in self._pods.items() if pods] if seen else []
+
     def was_delivered(self, key: Key) -> bool:
         """Return whether a job was ever delivered; True for all jobs after `end_initial_sync`."""
         return self.is_complete(key[0]) or key in self._delivered

@@ -95,6 +95,9 @@ class Informer:
                 if isinstance(error, ApiException) and error.status == 404 and self.kind in QUOTA:
                     version = ""
                     self._record_absence()
+                if isinstance(error, ApiException) and error.status == 403 and self.kind == NODE:
+                    version = ""
+                    self._drop_nodes()
                 wait = max(
                     retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random())
                 )
@@ -113,6 +116,11 @@ class Informer:
             if (dropped := self._cache.drop(self.kind, uid)) is not None:
                 self._queue.add(dropped[0])
         self.synced.set()
+
+    def _drop_nodes(self) -> None:
+        """Read the loss of a node from its pods: a node that is not watched any more seems to report."""
+        for job in self._cache.drop_nodes():
+            self._queue.add(job)
 
     def _works(self) -> None:
         self._health.works(self.namespace, self.kind)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from rstar2_operator import names
+from rstar2_operator import informer, names
 from rstar2_operator.cache import NODE, WatchCache
 from rstar2_operator.decide.diagnostics import diagnoses
 from rstar2_operator.node_health import node_fault, unreported_since
 from rstar2_operator.observed import lost_since, timestamp
 from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.workqueue import WorkQueue
+from tests.support.fake_kube_api import api_error
 
 AMD = "metricsexporter.amd.com.gpu.3.state"
 NVIDIA = "dgxc.nvidia.com/nvsentinel-state"
@@ -140,3 +144,29 @@ def test_node_health_eks_agent(kind: str) -> None:
     assert node_fault({"metadata": {"name": "n"}, "status": {"conditions": conditions}}) is not None
     conditions[0]["status"] = "True"
     assert node_fault({"metadata": {"name": "n"}, "status": {"conditions": conditions}}) is None
+
+
+async def test_lost_right_on_nodes_reads_the_pods_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that are not watched any more seem to report; pods on a lost one would wait for it indefinitely."""
+    monkeypatch.setattr(informer, "LONGEST_WAIT", 0.01)
+    cache, queue = WatchCache(), WorkQueue[tuple[str, str]]()
+    meta = {"namespace": "team", "name": "a", "uid": "a", "resourceVersion": "1"}
+    cache.record_job({"kind": "AgenticRLJob", "metadata": meta}, gone=False)
+    placed = {"metadata": {**meta, "name": "p", "uid": "p", "labels": names.labels("a", "trainer")}}
+    cache.record_child("Pod", {**placed, "spec": {"nodeName": "gpu-7"}}, gone=False)
+    cache.record_node(node(), gone=False)
+
+    class Forbidding:
+        """An API server without the right to list nodes."""
+
+        async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+            raise api_error(403, "Forbidden", "nodes is forbidden")
+            yield
+
+    client: Any = Forbidding()
+    task = asyncio.create_task(informer.Informer(NODE, "", client=client, cache=cache, queue=queue).run())
+    async with asyncio.timeout(30):
+        assert await queue.take() == ("team", "a")
+    task.cancel()
+    observed = cache.observed(("team", "a"))
+    assert observed is not None and observed.lost_nodes is None
