@@ -108,8 +108,8 @@ _CALLS = re.compile(
     r"(?:np|numpy|mpmath|mp|decimal)\.(?:float\d*|int\d*|uint\d*|mpf|Decimal|str_|bool_?)\(\s*['\"]?([^()'\"]*)['\"]?\s*\)"
 )
 _POINT = re.compile(r"\bPoint(?:[23]D)?\(")
-_CONDITIONS = re.compile(r"\([^()|&,]*[<>][^()|&,]*\)(?:\s*(?:\|\s*\([^()|&,]*\))+|\s*&\s*\([^()|&,]*\))")
-_JOINED = re.compile(r"(And|Or)\(([^()]*[<>][^()]*)\)")
+_JOINED = re.compile(r"\b(And|Or)\(((?:[^()]|\([^(),]*\))*)\)")
+_OPERATOR = re.compile(r"(?<=\))\s*([&|])\s*(?=\(|[A-Z])")
 _COMPLEX = re.compile(r"\bcomplex\(\s*([-+.\de]+)\s*,\s*([-+.\de]+)\s*\)")
 _COLLECTION = re.compile(
     r"(?:np\.|numpy\.)?(?:array|set|frozenset|list|tuple|deque|dict_values|dict_keys)\((.*)\)", re.DOTALL
@@ -124,15 +124,21 @@ def _unprinted(text: str) -> str:
     if "\\" in text or len(text) > 2_000 or not text.endswith((")", "]", "}")):
         return text
     text = _POINT.sub("(", text)
-    if _CONDITIONS.fullmatch(text):
-        text = re.sub("[()]", "", text.replace("&", " and ").replace("|", " or "))
-    joined = _JOINED.fullmatch(text)
-    text = joined[2].replace(",", f" {joined[1].lower()} ") if joined else text
+    text = _conditions(text) if re.search("[<>]", text) else text
     text = _COMPLEX.sub(r"\1+(\2)i", _CALLS.sub(r"\1", text))
     for call in (_COLLECTION, _QUOTED_CALL):
         match = call.fullmatch(text)
         text = match[1].strip() if match else text
     return _KEY.sub(r"\1 =", text[1:-1]) if _DICTIONARY.fullmatch(text) else text
+
+
+def _conditions(text: str) -> str:
+    """Return conditions that SymPy prints, such as `Or(x < 1, And(2 < x, x < 3))` and `(x < 1) | (2 < x)`, in words."""
+    text = _OPERATOR.sub(lambda sign: " and " if sign[1] == "&" else " or ", text)
+    while joined := _JOINED.search(text):
+        parts = joined[2].replace(",", f" {joined[1].lower()} ")
+        text = f"{text[: joined.start()]}({parts}){text[joined.end() :]}"
+    return text
 
 
 def final_answer(text: str) -> str:

@@ -52,7 +52,8 @@ class Parser(ExpressionParser):
             while self.is_sign(*_SEPARATORS) and not (self.token.text == "\\\\" and self.rows):
                 following = self.take().text
                 separator = following if following in ("and", "or") or separator in ("", "\\quad") else separator
-            declared = self._declaration()
+            joined = separator in ("and", "or") and self.is_sign("(")
+            declared = None if joined else self._declaration()
             if declared is not None:
                 items.append(declared)
                 separators.append("where")

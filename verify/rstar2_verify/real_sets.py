@@ -44,10 +44,11 @@ def is_set(node: Node) -> bool:
         return bool(INEQUALITIES.intersection(operators)) or (
             operators in (["\\in"], ["\\notin"]) and (is_set(node.parts[1]) or operators == ["\\notin"])
         )
-    if node.kind != "list" or not any(part.kind == "relation" and is_set(part) for part in node.parts):
+    conditions = [part.kind in ("relation", "list") and is_set(part) for part in node.parts]
+    if node.kind != "list" or not any(conditions):
         return False
     joined = "or" in node.text.split()  # `x = 1 or 2 < x < 3`
-    return all(part.kind == "relation" and (is_set(part) or (joined and part.text == "=")) for part in node.parts)
+    return all(is_part or (joined and part.text == "=") for is_part, part in zip(conditions, node.parts, strict=True))
 
 
 def excluded_points(node: Node) -> Node:
