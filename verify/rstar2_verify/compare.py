@@ -27,6 +27,7 @@ from .shapes import (
     EQUALITIES,
     as_cases,
     as_column,
+    as_links,
     as_list,
     as_matrix,
     as_vector,
@@ -45,6 +46,8 @@ from .texts import compatible_notes, unnoted
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
+_BOUNDS = {"at least": ">=", "no less than": ">=", "no fewer than": ">=", "at most": "<=", "no more than": "<=",
+           "more than": ">", "fewer than": "<"}  # fmt: skip
 MAX_PAIRED = 40
 """Most members of a list that are compared with each one of another list."""
 
@@ -53,6 +56,7 @@ def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
     given, known = (as_cases(with_systems(side)) for side in (given, known))
     given, known = with_names(given, known), with_names(known, given)
+    given, known = _bounded(given, known), _bounded(known, given)
     if known.kind == "list":
         given = as_list(given)
     ours, theirs = declared(given, known), declared(known, given)
@@ -64,6 +68,12 @@ def same_answer(given: Node, known: Node) -> bool:
     if _same_parametric(given, known, all_integers="Z" in theirs.sets.values()):
         return True
     return bool(theirs.sets) and _same_integers(given, known)
+
+
+def _bounded(node: Node, other: Node) -> Node:
+    """Return the inequality of `at least 5` next to a value without words; other nodes unchanged."""
+    sign = _BOUNDS.get(node.text) if node.kind == "noted" and other.kind != "noted" else None
+    return Node("relation", (UNNAMED, *node.parts), sign) if sign else node
 
 
 def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
@@ -344,6 +354,7 @@ def _same_sets(given: Node, known: Node) -> bool:
         return equal_intervals(intervals(given), intervals(known))
     except Unknown:
         pass
+    given, known = as_links(given), as_links(known)
     if given.kind == known.kind == "list":
         either = ["or" in side.text.split() for side in (given, known)]
         return either[0] == either[1] and _same_members(list(given.parts), list(known.parts))
@@ -373,15 +384,8 @@ def _same_relations(given: Node, known: Node) -> bool:
     ours, theirs = given.text.split(), known.text.split()
     if len(ours) == len(theirs) == 1:
         return _same_simple(given, ours[0], known, theirs[0])
-    if len(ours) != len(theirs):
-        return False
-    if set(ours) <= EQUALITIES and set(theirs) <= EQUALITIES:
-        return _same_members(list(given.parts), list(known.parts))
-    turned = tuple(reversed(given.parts)), [TURNED.get(operator, operator) for operator in reversed(ours)]
-    return any(
-        operators == theirs and _same_in_order(operands, known.parts)
-        for operands, operators in ((given.parts, ours), turned)
-    )
+    chains = len(ours) == len(theirs) and {*ours, *theirs} <= EQUALITIES
+    return chains and _same_members(list(given.parts), list(known.parts))
 
 
 def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:

@@ -15,6 +15,7 @@ _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "diff
 _COMPARISONS = ("<", ">", "<=", ">=", "\\between")
 _MODULI = ("pmod", "bmod", "mod")
 HOURS = (("h", 1),)
+_MARKS = {(("ft", 1),): 60, (("in", 1),): 3600}
 UNNAMED = Node("name", text="any")
 """The letter of `all real numbers greater than 3`."""
 MAX_SIGNS = 20
@@ -27,7 +28,8 @@ class ExpressionParser(CommandParser):
     def relation(self) -> Node:
         """Parse a chain of relations, and a modulus."""
         subject = self.subject if self.is_sign(*_COMPARISONS) else None
-        unnamed = UNNAMED if self.is_sign("\\between") else None
+        vector = self.is_sign("<") and any(token.text == ">" for token in self.tokens[self.at :])
+        unnamed = UNNAMED if self.is_sign(*_COMPARISONS) and not vector else None
         operands, operators = [subject or unnamed or self.sets()], []
         domain = None
         if operands[0].kind in ("reals", "interval", "difference") and self.is_sign(*_COMPARISONS):
@@ -175,7 +177,8 @@ class ExpressionParser(CommandParser):
                     node.kind in ("name", "text") or (self.ahead().kind == "letter" and self.ahead(2).text == ")")
                 )
                 factor, plain = self.mixed_number()
-                node = _quotient_group(node, factor) or Node("mul", (node, factor), "()" if called else "")
+                product = _quotient_group(node, factor) or _with_minutes(node, factor)
+                node = product or Node("mul", (node, factor), "()" if called else "")
             else:
                 if prefix is not None and self.is_command("dollar"):
                     self.take()
@@ -304,6 +307,15 @@ def _negative(node: Node) -> Node:
     if node.kind in ("quantity", "percent"):
         return node._replace(parts=(Node("neg", node.parts),))
     return Node("neg", (node,))
+
+
+def _with_minutes(node: Node, marked: Node) -> Node | None:
+    """Return the angle of `40° 30' 15''`, whose marks are read as feet and inches; None for other factors."""
+    amounts = marked.parts if marked.kind == "list" else (marked,)
+    if node.kind != "degree" or any(amount.unit not in _MARKS for amount in amounts):
+        return None
+    parts = (Node("div", (*amount.parts, integer(_MARKS[amount.unit]))) for amount in amounts)
+    return Node("degree", (Node("add", (*node.parts, *parts)),))
 
 
 def _is_group(node: Node) -> bool:

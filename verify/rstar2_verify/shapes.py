@@ -5,6 +5,7 @@ r"""Rewrites trees into the shape of the other answer: vectors, matrices, plus-m
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -191,7 +192,12 @@ def without_otherwise(*sides: Node) -> Iterator[Node]:
 def with_systems(node: Node) -> Node:
     """Return alternatives that are systems as lists: `x=0, y=0 \\text{ or } x=1, y=1`; other nodes unchanged."""
     separators = node.text.split() if node.kind == "list" else []
-    if not {"or", ";"} & set(separators) or len(set(separators)) != 2 or not all(map(is_equation, node.parts)):
+    if not {"or", ";"} & set(separators) or not all(map(is_equation, node.parts)):
+        return node
+    point = Node("tuple")
+    if all(len(part.parts) > 2 and with_names(part, point) != part for part in node.parts):
+        return Node("list", tuple(with_names(part, point) for part in node.parts), ",")  # `x=y=0 or x=y=1`
+    if len(set(separators)) != 2:
         return node
     systems = tuple(Node("list", tuple(group), " ".join("," * (len(group) - 1))) for group in groups(node, ("or", ";")))
     sizes = {len(system.parts) for system in systems}
@@ -213,6 +219,16 @@ def as_list(node: Node) -> Node:
     r"""Return the list of `3 \to 6 \to 12`; other nodes unchanged."""
     arrows = node.text.split() if node.kind == "relation" else []
     return Node("list", node.parts, "," * len(arrows)) if len(arrows) > 1 and set(arrows) == {"\\to"} else node
+
+
+def as_links(node: Node) -> Node:
+    """Return the list of `a < b and b < c` for the inequality `a < b < c`; other nodes unchanged."""
+    operators = node.text.split() if node.kind == "relation" else []
+    if len(operators) < 2:
+        return node
+    pairs = zip(itertools.pairwise(node.parts), operators, strict=True)
+    links = tuple(Node("relation", pair, operator) for pair, operator in pairs)
+    return Node("list", links, " ".join("and" for _ in links[1:]))
 
 
 def as_cases(node: Node) -> Node:

@@ -79,7 +79,7 @@ class UnitParser(Cursor):
             if part is last:
                 has_name = answer
             else:
-                has_name = part.kind == "name"
+                has_name = part.kind == "name" and not part.text.startswith("unit ")
                 stack += part.parts
         self._last_name_check = node, has_name
         return has_name

@@ -133,7 +133,7 @@ def scale(unit: Unit) -> tuple[tuple[tuple[str, int], ...], Fraction | float]:
     powers: dict[str, int] = {}
     size: Fraction | float = Fraction(1)
     for symbol, exponent in unit:
-        dimension, factor = _SYMBOLS[symbol]
+        dimension, factor = _SYMBOLS["K" if symbol == "celsius" and len(unit) > 1 else symbol]  # a difference
         size = size * (Fraction(factor) if isinstance(factor, int) else factor) ** exponent
         for part in dimension.split():
             base = part.rstrip("-0123456789")
