@@ -37,10 +37,10 @@ from .shapes import (
     has_signs,
     members,
     same_products,
+    spelled_out,
     with_binomials,
     with_names,
     with_systems,
-    without_otherwise,
 )
 from .texts import compatible_notes, unnoted
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
@@ -211,8 +211,10 @@ def _is_mixed(given: Node, known: Node) -> bool:
 
 
 def _same_collections(given: Node, known: Node) -> bool:
-    if any(part.kind == "dots" for part in given.parts) and any(part.kind == "dots" for part in known.parts):
+    dotted = [any(part.kind == "dots" for part in side.parts) for side in (given, known)]
+    if all(dotted):
         return _same_progressions(given, known)
+    given, known = (spelled_out(side) if any(dotted) else side for side in (given, known))
     truths = [[part.text.lower() for part in side.parts] for side in (given, known)]
     if all(side and set(side) <= {"true", "false", "yes", "no"} for side in truths):
         return truths[0] == truths[1]
@@ -311,8 +313,7 @@ def _same_in_order(ours: Sequence[Node], theirs: Sequence[Node]) -> bool:
 
 def _same_matrices(given: Node, known: Node) -> bool:
     if given.text == known.text == "cases" and given.kind == known.kind and len(given.parts) == len(known.parts):
-        ours, theirs = without_otherwise(given, known)
-        return _same_members(*([Node("tuple", row.parts) for row in side.parts] for side in (ours, theirs)))
+        return _same_members(*([Node("tuple", row.parts) for row in side.parts] for side in (given, known)))
     if (given.kind, given.text) != (known.kind, known.text) or len(given.parts) != len(known.parts):
         return False
     return all(_same_in_order(a.parts, b.parts) for a, b in zip(given.parts, known.parts, strict=True))

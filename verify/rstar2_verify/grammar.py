@@ -94,7 +94,8 @@ class Parser(ExpressionParser):
                 if node.kind == "relation":
                     return node
                 if kind and node.kind == "name":
-                    return Node("relation", (node, Node("name", text=f"\\mathbb{kind}")), "\\in")
+                    members = kind if kind in ("even", "odd") else f"\\mathbb{kind}"
+                    return Node("relation", (node, Node("name", text=members)), "\\in")
         self.at = start
         return None
 
@@ -118,6 +119,8 @@ class Parser(ExpressionParser):
     def _kind_of(word: str) -> str:
         if word.startswith("integer"):
             return "Z"
+        if word in ("even", "odd"):
+            return word
         if word in ("constant", "constants"):
             return "K"
         if word in ("real", "reals", "number", "numbers"):
@@ -249,6 +252,8 @@ class Parser(ExpressionParser):
                 notes.append(self.take().text.lower())
             elif notes and node.kind == "quantity" and token.kind == "number" and not self.rows:
                 node = Node("list", (node, self.relation()), "and")
+            elif token.text.startswith("\\end "):
+                return node
             elif notes and token.kind in ("number", "command", "letter") and (self.token.gap or token.kind != "letter"):
                 self._rest(notes)
             else:

@@ -14,7 +14,7 @@ from mpmath import mp
 
 from .real_sets import REALS, RealInterval, complement, intervals, merged
 from .shapes import OTHERWISE
-from .tree import Node, TooLarge, Undecided, Undefined, Unknown, names, substituted
+from .tree import Node, TooLarge, Undecided, Undefined, Unknown, integer, names, substituted
 from .values import equal_values
 
 _STEPS = (Fraction(3, 7), Fraction(22, 9), Fraction(37, 5), Fraction(101, 6))
@@ -22,6 +22,8 @@ _STEPS = (Fraction(3, 7), Fraction(22, 9), Fraction(37, 5), Fraction(101, 6))
 _SHARES = (Fraction(2, 9), Fraction(5, 11), Fraction(12, 17), Fraction(19, 21))
 """Places of the points between two ends."""
 _MAX_DENOMINATOR = 1000
+_PARITIES = {"even": 0, "odd": 1}
+_OTHERWISE = Node("text", text="otherwise")
 
 Piece = tuple[list[RealInterval], Node]
 
@@ -33,10 +35,15 @@ MAX_PIECES = 40
 def same_pieces(given: Node, known: Node) -> bool | None:
     """Return whether two functions of one variable agree on all pieces; None for other values."""
     sides = [side.parts[1] if side.kind == "relation" and side.text == "=" else side for side in (given, known)]
-    if not any(_is_cases(side) for side in sides) or len(names(given) | names(known)) != 1:
+    letters = {
+        name for side in sides for name in names(side) if not OTHERWISE.fullmatch(name) and name not in _PARITIES
+    }
+    if not any(_is_cases(side) for side in sides) or len(letters) != 1:
         return None
-    (letter,) = names(given) | names(known)
+    (letter,) = letters
     try:
+        if any(_parity(row.parts[-1]) is not None for side in sides if _is_cases(side) for row in side.parts):
+            return all(itertools.starmap(equal_values, zip(*(_by_parity(side, letter) for side in sides), strict=True)))
         if max(len(side.parts) for side in sides) > MAX_PIECES:
             raise Undecided
         pieces = [list(_pieces(side)) for side in sides]
@@ -54,6 +61,23 @@ def same_pieces(given: Node, known: Node) -> bool | None:
 
 def _is_cases(node: Node) -> bool:
     return node.kind == "matrix" and node.text == "cases"
+
+
+def _parity(condition: Node) -> int | None:
+    """Return the remainder of the numbers that `n is odd` states; None for other conditions."""
+    text = condition.parts[1].text if condition.text == "\\in" else condition.text.removeprefix("is ")
+    return _PARITIES.get(text)
+
+
+def _by_parity(node: Node, letter: str) -> Iterator[Node]:
+    """Yield the expressions of an even and of an odd number. Raises Unknown."""
+    rows = [(row.parts[0], row.parts[-1]) for row in node.parts] if _is_cases(node) else [(node, _OTHERWISE)]
+    for parity in range(2):
+        value, condition = next((row for row in rows if _parity(row[1]) in (None, parity)), (node, node))
+        if _parity(condition) is None and not OTHERWISE.fullmatch(condition.text):
+            raise Unknown("a condition that is no parity")
+        number = Node("add", (Node("mul", (integer(2), Node("name", text=letter))), integer(parity)))
+        yield substituted(value, {letter: number})
 
 
 def _pieces(node: Node) -> Iterator[Piece]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from .tree import MINUS_ONE, Node, groups, integer, matrix, names, nodes, substituted
 
+MAX_SPELLED = 1000
+"""Most numbers of a list with dots that is compared with a list without them."""
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
 OTHERWISE = re.compile("otherwise|else(?:where)?")
@@ -50,6 +52,19 @@ def defined_function(node: Node) -> tuple[str, str] | None:
         if re.fullmatch("[a-uA-U]", function) and argument in indices:  # `a(n)`: a term of a sequence
             return f"{function}_", argument
     return None
+
+
+def spelled_out(node: Node) -> Node:
+    r"""Return `1, 2, 3, 4` for `1, 2, \dots, 4`; other nodes unchanged."""
+    *start, dots, last = node.parts if len(node.parts) > 3 else (node,) * 4
+    numbers = [part.number for part in (*start, last) if part.kind == "number" and part.number.denominator == 1]
+    if dots.kind != "dots" or len(numbers) < len(node.parts) - 1:
+        return node
+    first, second, end = (number.numerator for number in (*numbers[:2], numbers[-1]))
+    terms = range(first, end + 1, second - first) if first < second and end - first < MAX_SPELLED else range(0)
+    if list(terms[: len(start)]) != numbers[:-1] or terms[-1] != end:
+        return node
+    return node._replace(parts=tuple(map(integer, terms)), text=" ".join("," * (len(terms) - 1)))
 
 
 def has_signs(node: Node) -> bool:
@@ -177,16 +192,6 @@ def _factors(node: Node) -> list[tuple[str, str]] | None:
             return None
         return [(letter, mark) for letter, _ in reversed(inner)]
     return None
-
-
-def without_otherwise(*sides: Node) -> Iterator[Node]:
-    """Yield cases without the condition of a last row, if one of them has `otherwise` there."""
-    last = [side.parts[-1] for side in sides]
-    if not any(OTHERWISE.fullmatch(part.text) for row in last for part in row.parts):
-        yield from sides
-        return
-    for side, row in zip(sides, last, strict=True):
-        yield side._replace(parts=(*side.parts[:-1], row._replace(parts=row.parts[:1])))
 
 
 def with_systems(node: Node) -> Node:
