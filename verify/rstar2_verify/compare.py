@@ -6,14 +6,14 @@ r"""Compares two typed values: what equal means for each pair of types.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 import mpmath
 from mpmath import mp
 
 from .amounts import same_amounts, without_units
-from .constants import same_antiderivatives, with_constants
+from .constants import same_spans, with_constants
 from .declarations import Declared, declared, same_declarations
 from .exact import exact
 from .expression_grammar import UNNAMED
@@ -65,7 +65,7 @@ def same_answer(given: Node, known: Node) -> bool:
     given, known = _one_parameter(ours, theirs)
     if same(given, known):
         return True
-    if _same_parametric(given, known, all_integers="Z" in theirs.sets.values()):
+    if _same_parametric(given, known, ours.free, all_integers="Z" in theirs.sets.values()):
         return True
     return bool(theirs.sets) and _same_integers(given, known)
 
@@ -83,7 +83,8 @@ def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
     mine = [name for name in ours.sets if name in sides[0]] or [
         name for name in sides[0] if name in PARAMETERS | set("jpqrst")
     ]
-    other = [name for name in theirs.sets if name in sides[1]] or [name for name in sides[1] if name in PARAMETERS]
+    letters = PARAMETERS | set("jpqrst" if _values(known).kind == "tuple" else "")
+    other = [name for name in theirs.sets if name in sides[1]] or [name for name in sides[1] if name in letters]
     if (ours.sets or theirs.sets) and len(mine) == len(other) == 1 and mine != other and other[0] not in sides[0]:
         given = substituted(given, {mine[0]: Node("name", text=other[0])})
     return given, known
@@ -93,7 +94,7 @@ def _values(node: Node) -> Node:
     return node.parts[-1] if node.kind == "relation" and node.text == "=" else node
 
 
-def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
+def _same_parametric(given: Node, known: Node, free: Collection[str], *, all_integers: bool) -> bool:
     """Return whether two values are the same with another letter for an integer parameter or a constant."""
     ours, theirs = parameter(given), parameter(known)
     if ours and theirs and ours != theirs and ours in PARAMETERS and is_periodic(known):
@@ -104,8 +105,8 @@ def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
     periodic = listed and ours in PARAMETERS and theirs in PARAMETERS and is_periodic(known)
     if (all_integers or periodic) and same_families(given, known):
         return True
-    renamed = list(with_constants(given, known))
-    return any(same(node, known) for node in renamed) or any(same_antiderivatives(node, known) for node in renamed)
+    renamed = list(with_constants(given, known, free))
+    return any(same(node, known) for node in renamed) or any(same_spans(node, known) for node in renamed[:1])
 
 
 def _same_integers(given: Node, known: Node) -> bool:

@@ -9,59 +9,93 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
 
-from .tree import Node, TooLarge, Undefined, Unknown, difference, integer, names, nodes, substituted
-from .values import equal_values
+from mpmath import mp
+
+from .evaluator import evaluate
+from .tree import Node, TooLarge, Undefined, Unknown, names, nodes, substituted
+from .values import DIGITS
 
 _CONSTANT = re.compile(r"[Cc](?:_\d+)?")
 """Names of a constant in a gold answer."""
 _OTHER = re.compile(r"[A-DKLa-dk](?:_\d+)?|const(?:ant)?")
 """Names of a constant in an answer."""
 _MAX_CONSTANTS = 3
+_SMALL = 1e-60
+"""Part of a column that is left by rounding."""
 _LETTERS = frozenset("ABCD")
 _WAVES = frozenset(["sin", "cos", "sinh", "cosh"])
 
 
-def with_constants(given: Node, known: Node) -> Iterator[Node]:
-    """Yield the answer's tree with the gold answer's names of arbitrary constants, in each order."""
-    constants = sorted(_constants(known))
-    if not 1 <= len(constants) <= _MAX_CONSTANTS:
+def with_constants(given: Node, known: Node, free: Collection[str] = ()) -> Iterator[Node]:
+    """Yield the answer's tree with the gold answer's names of arbitrary constants, in each order.
+
+    `free`: names that the answer declares as real numbers or constants. They may have other names in the gold answer.
+    """
+    ours, theirs = names(_value(given)), names(_value(known))
+    visible = _constants(known)
+    constants = sorted(visible or theirs - ours)
+    others = sorted(ours - theirs.difference(constants))
+    if not 1 <= len(constants) <= _MAX_CONSTANTS or len(others) != len(constants):
         return
-    fixed = names(_value(known)).difference(constants)
-    others = sorted(names(_value(given)) - fixed)
-    if len(others) != len(constants) or not all(_OTHER.fullmatch(name) for name in others):
+    named = all(_OTHER.fullmatch(name) for name in others) if visible else set(others) <= set(free)
+    if not named or not (visible or _value(known).kind not in ("relation", "list", "builder")):
         return
     for order in itertools.permutations(constants):
         renamed = {name: Node("name", text=constant) for name, constant in zip(others, order, strict=True)}
         yield substituted(given, renamed, kinds=("name", "text"))
 
 
-def same_antiderivatives(given: Node, known: Node) -> bool:
-    """Return whether both have one constant term, and differ by a number: `\\sin^2x+C`, `-\\cos^2x+C`, `(x^3+C)/3`."""
-    given, known = _value(given), _value(known)
-    constants = _added_constants(known) if _constants(known) else set()
-    if len(constants) != 1 or not constants <= names(given):
-        return False
-    constant = constants.pop()
-    plain, rest, moved = (
-        substituted(side, {constant: integer(value)}) for side, value in ((given, 0), (known, 0), (given, 1))
-    )
-    return _is_number(difference(plain, rest)) and (
-        constant in _added_constants(given) or _is_number(difference(moved, plain))
-    )
+def same_spans(given: Node, known: Node) -> bool:
+    r"""Return whether both are the same functions: `A\cosh x+B\sinh x` and `C_1e^x+C_2e^{-x}`, `(x^3+C)/3`.
+
+    Both must be linear in the arbitrary constants, which have the same names. Each is then a function and the span of
+    others. The spans must be the same, and have the difference of the functions.
+    """
+    constants = sorted(_constants(known))
+    size = len(constants)
+    with mp.workdps(DIGITS):
+        try:
+            (first, *ours), (second, *theirs) = (_columns(_value(side), constants) for side in (given, known))
+        except (Unknown, TooLarge, Undefined):
+            return False
+        moved = [first - second] if mp.norm(first - second) > mp.norm(first) * _SMALL else []
+        return size > 0 and size == _rank(ours) == _rank(theirs) == _rank([*theirs, *ours, *moved])
 
 
-def _is_number(node: Node) -> bool:
-    """Return whether an expression is the same for two values of its only letter."""
-    letters = names(node)
-    if len(letters) != 1 or any(part.kind == "apply" for part in nodes(node)):
-        return False
-    moved = {letter: Node("name", text=f"{letter}_*") for letter in letters}
-    try:
-        return equal_values(node, substituted(node, moved))
-    except (Unknown, TooLarge, Undefined):
-        return False
+def _columns(node: Node, constants: Sequence[str]) -> list[Any]:
+    """Return the values at drawn points without constants, and those of the factor of each constant. Raises Unknown."""
+    count = 2 * len(constants) + 4
+    settings = [dict.fromkeys(constants, 0)]
+    settings += [dict.fromkeys(constants, 0) | {name: 1} for name in constants]
+    settings += [{name: 2 + at for at, name in enumerate(constants)}]
+    others = sorted(names(node).difference(constants))
+    columns = [mp.matrix(count, 1) for _ in settings]
+    for column, setting in zip(columns, settings, strict=True):
+        for row in range(count):
+            drawn = {name: Fraction(3 * row + 5 * at + 2, 7 + at) for at, name in enumerate(others)}
+            values = {name: Node("number", number=Fraction(value)) for name, value in (drawn | setting).items()}
+            column[row] = evaluate(substituted(node, values), 0, DIGITS)[0]
+    base, *factors, last = (columns[0], *(column - columns[0] for column in columns[1:]))
+    linear = sum((factor * (2 + at) for at, factor in enumerate(factors)), mp.matrix(count, 1))
+    if mp.norm(last - linear) > mp.norm(last) * _SMALL:
+        raise Unknown("an expression that is not linear in its constants")
+    return [base, *factors]
+
+
+def _rank(columns: Sequence[Any]) -> int:
+    """Return the number of columns that are no sum of multiples of those before them."""
+    units: list[Any] = []
+    for column in columns:
+        rest = column
+        for unit in units:
+            rest = rest - unit * (unit.H * rest)[0]
+        if mp.norm(rest) > mp.norm(column) * _SMALL:
+            units.append(rest / mp.norm(rest))
+    return len(units)
 
 
 def _constants(known: Node) -> set[str]:
@@ -101,7 +135,7 @@ def _is_function(equation: Node) -> bool:
     left, right = equation.parts
     if left.kind == "mul":
         return all(part.kind == "name" for part in left.parts) and left.parts[1].text in names(right)
-    return (left.kind == "name" and left.text in ("y", "u", "label")) or left.kind == "apply"
+    return (left.kind == "name" and left.text in ("y", "u", "label")) or left.kind in ("apply", "tuple")
 
 
 def _is_exponential(node: Node) -> bool:

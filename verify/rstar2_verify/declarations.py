@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .tree import Node, names
+from .tree import Node, names, substituted
 
 _SETS = {"\\mathbbZ": "Z", "\\mathbbN": "N", "\\mathbbR": "R", "\\mathbbZ^+": "N", "\\mathbbZ_+": "N",
          "\\mathbbN^*": "N", "\\mathbbZ_>0": "N", "\\mathbbZ_>=0": "N", "\\mathbbN_0": "N",
@@ -23,6 +23,8 @@ class Declared(NamedTuple):
     node: Node
     sets: dict[str, str]
     """Letter of a parameter -> Z, or N for a part of the integers."""
+    free: frozenset[str] = frozenset()
+    """Names of real numbers and constants that the answer declares."""
 
 
 def declared(node: Node, other: Node) -> Declared:
@@ -35,8 +37,14 @@ def declared(node: Node, other: Node) -> Declared:
             return Declared(body, {letter: kind})
     if node.kind != "list":
         return Declared(node, sets)
+    first, last = node.parts[0], node.parts[-1]
+    subject = first.parts[0] if first.kind == "noted" else first
+    if node.text == "where" and subject.kind == "name" and last.kind == "relation" and not _membership(last)[1]:
+        return Declared(first._replace(parts=(last,)) if first.kind == "noted" else last, sets)
+    node = _with_definitions(_without_domains(node), other)
     separators = ["", *node.text.split()]
-    parts = list(node.parts)
+    parts = list(node.parts) if node.kind == "list" else [node]
+    free: set[str] = set()
     while len(parts) > 1:
         last, separator = parts[-1], separators[-1]
         letter, kind = _membership(last)
@@ -53,10 +61,48 @@ def declared(node: Node, other: Node) -> Declared:
             bound and (separator == "where" or _is_term(parts[0], last))
         ):
             break
+        else:
+            free |= {letter} - {""}
         parts.pop()
         separators.pop()
     value = parts[0] if len(parts) == 1 else Node("list", tuple(parts), " ".join(separators[1:]))
-    return Declared(value, sets)
+    return Declared(value, sets, frozenset(free))
+
+
+def _without_domains(node: Node) -> Node:
+    r"""Return a list without `f: \mathbb{R}\to\mathbb{R}` at its start, and without `for all x` in its middle."""
+    if "where" not in node.text and not _is_signature(node.parts[0]):
+        return node
+    separators = ["", *node.text.split()]
+    kept = [
+        (separator, part)
+        for at, (separator, part) in enumerate(zip(separators, node.parts, strict=True))
+        if not (_is_signature(part) if not at else separator == "where" and _membership(part)[1] == "R")
+        or at == len(separators) - 1
+    ]
+    if len(kept) == 1:
+        return kept[0][1]
+    return Node("list", tuple(part for _, part in kept), " ".join(separator for separator, _ in kept[1:]))
+
+
+def _is_signature(node: Node) -> bool:
+    r"""Return whether a value is `f: \mathbb{R}\to\mathbb{R}`."""
+    applied = node.kind == "relation" and node.text == "=" and node.parts[0].kind == "apply"
+    return applied and _is_domain(node.parts[0].parts[0]) and _is_domain(node.parts[1])
+
+
+def _is_domain(node: Node) -> bool:
+    return node.kind == "reals" or node.text.startswith("\\mathbb")
+
+
+def _with_definitions(node: Node, other: Node) -> Node:
+    r"""Return `2 \cdot 3+1` for `2a+1, \text{ where } a = 3`, if the other answer has no `a`; else the node."""
+    value, definitions = node.parts[0], node.parts[1:]
+    defined = all(part.text == "=" and part.parts[0].kind == "name" for part in definitions)
+    if node.text.split()[:1] != ["where"] or not defined:
+        return node
+    values = {part.parts[0].text: part.parts[1] for part in definitions}
+    return node if not values.keys() <= names(value) - names(other) else substituted(value, values)
 
 
 def _membership(node: Node) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import functools
 
 from .cursor import Reading
 from .expression_grammar import RELATIONS, ExpressionParser
-from .lexicon import LIMITING, NEUTRAL, takes_argument
+from .lexicon import GREEK, LIMITING, NEUTRAL, takes_argument
 from .tokens import Lexer, Token
 from .tree import Node, ParseError, depth
 from .words import integer_family, is_number_word, phrased, spoken_number
@@ -53,10 +53,10 @@ class Parser(ExpressionParser):
                 following = self.take().text
                 separator = following if following in ("and", "or") or separator in ("", "\\quad") else separator
             joined = separator in ("and", "or") and self.is_sign("(")
-            declared = None if joined else self._declaration()
-            if declared is not None:
-                items.append(declared)
-                separators.append("where")
+            declared = [] if joined else self._declarations()
+            if declared:
+                items += declared
+                separators += ["where"] * len(declared)
                 continue
             if not separator or self.token.kind == "end" or self.is_sign(")", "}", "]", "\\}"):
                 break
@@ -70,6 +70,22 @@ class Parser(ExpressionParser):
         if len(items) == 1:
             return items[0]
         return Node("list", tuple(items), " ".join(separators))
+
+    def _declarations(self) -> list[Node]:
+        """Parse a declaration of one name, or of several: `where a and b are real constants`; empty for others."""
+        start = self.at
+        names: list[str] = []
+        while self.is_word("where", "for") or (names and self.is_sign(",", "and")):
+            self.take()
+            self._kind()
+            names.append(self.take().text if self.token.kind == "letter" else "")
+        kind = self._kind() if len(names) > 1 and all(names) else ""
+        if kind:
+            target = Node("name", text=f"\\mathbb{kind}")
+            return [Node("relation", (Node("name", text=name), target), "\\in") for name in names]
+        self.at = start
+        declared = self._declaration()
+        return [] if declared is None else [declared]
 
     def _declaration(self) -> Node | None:
         r"""Parse `where k is an integer`, `for all x\in\mathbb{R}`, `(k\in\mathbb{Z})` as a relation."""
@@ -85,7 +101,7 @@ class Parser(ExpressionParser):
             self.take()
         kind = self._kind()
         node = None
-        if self.token.kind == "letter" or self.is_command("vec"):
+        if self.token.kind == "letter" or self.is_command("vec", *GREEK):
             with contextlib.suppress(ParseError):
                 node = self.relation()
         if node is not None:

@@ -240,7 +240,8 @@ def as_cases(node: Node) -> Node:
     r"""Return the cases of `x^2 \text{ for } x<0, 2x \text{ otherwise}`; other nodes unchanged."""
     rows: list[Node] = []
     label: Node | None = None
-    for separator, part in zip(["", *node.text.split()], node.parts, strict=False) if node.kind == "list" else ():
+    pieces = node.kind == "list" and "or" not in node.text.split()
+    for separator, part in zip(["", *node.text.split()], node.parts, strict=False) if pieces else ():
         if separator == "where":
             rows[-1] = rows[-1]._replace(parts=(rows[-1].parts[0], part))
             continue
