@@ -39,6 +39,7 @@ from .shapes import (
     same_products,
     spelled_out,
     with_binomials,
+    with_first_index,
     with_names,
     with_systems,
 )
@@ -54,7 +55,7 @@ MAX_PAIRED = 40
 
 def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
-    given, known = (as_cases(with_systems(side)) for side in (given, known))
+    given, known = (as_cases(with_systems(with_first_index(side))) for side in (given, known))
     given, known = with_names(given, known), with_names(known, given)
     given, known = _bounded(given, known), _bounded(known, given)
     if known.kind == "list":

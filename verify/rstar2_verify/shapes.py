@@ -15,6 +15,7 @@ MAX_SPELLED = 1000
 """Most numbers of a list with dots that is compared with a list without them."""
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
+_INDEXED = re.compile(r"(?P<sequence>[A-Za-z]+)_(?P<letter>[a-z])(?P<offset>[-+]\d{1,3})?")
 OTHERWISE = re.compile("otherwise|else(?:where)?")
 
 
@@ -224,6 +225,21 @@ def as_list(node: Node) -> Node:
     r"""Return the list of `3 \to 6 \to 12`; other nodes unchanged."""
     arrows = node.text.split() if node.kind == "relation" else []
     return Node("list", node.parts, "," * len(arrows)) if len(arrows) > 1 and set(arrows) == {"\\to"} else node
+
+
+def with_first_index(node: Node) -> Node:
+    """Return `a_{n+1} = 3a_n` for the recurrence `a_n = 3a_{n-1}`: its smallest index is a letter; else the node."""
+    indices = [match for name in names(node) if (match := _INDEXED.fullmatch(name))]
+    letters = {match["letter"] for match in indices}
+    offsets = {int(match["offset"] or 0) for match in indices}
+    if len(letters) != 1 or len(offsets) < 2 or min(offsets) == 0:
+        return node
+    (letter,), low = letters, min(offsets)
+    values = {letter: Node("add", (Node("name", text=letter), integer(-low)))}
+    for match in indices:
+        offset = int(match["offset"] or 0) - low
+        values[match[0]] = Node("name", text=f"{match['sequence']}_{letter}" + (f"+{offset}" if offset else ""))
+    return substituted(node, values)
 
 
 def as_links(node: Node) -> Node:

@@ -29,7 +29,7 @@ _WITHOUT_CONTENT = NEUTRAL | DIRECTIONS | _PLACES.keys()
 _DROPPED = (NEUTRAL | _SENTENCE | {"th", "st", "nd", "rd"}) - DIRECTIONS
 _IGNORED_SIGNS = frozenset(":;()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
 _ANNOUNCING = word_set("statement statements option options choice choices only are correct true the answer answers is")
-_ROMAN = frozenset(["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"])
+_ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 
 
 def _plain_words(written: str) -> list[str]:
@@ -113,6 +113,11 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
         result += _plain_words(word)
     kept = [word for word in result if word != "^" and ((len(word) == 1 and word != "a") or word not in _DROPPED)]
     kept = kept or result
+    singular = [_singular(word) for word in kept]
+    if "quadrant" in singular and MODIFIERS.isdisjoint(
+        kept
+    ):  # `quadrants I and III` are `the first and third quadrant`
+        return sorted(str(_ROMAN.index(word.upper()) + 1) if word.upper() in _ROMAN else word for word in singular)
     while kept and kept[-1] == ",":
         kept.pop()
     kept = [word for at, word in enumerate(kept) if not (word == "," and kept[at + 1 : at + 2] in (["and"], ["but"]))]
@@ -205,7 +210,7 @@ def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
         elif token.kind != "end" and text.lower() not in _ANNOUNCING:
             return None
     letters = all(len(item) == 1 and item in "ABCDEFGH" for item in listed)
-    if len(listed) < 2 or len(set(listed)) < len(listed) or not (letters or set(listed) <= _ROMAN):
+    if len(listed) < 2 or len(set(listed)) < len(listed) or not (letters or {*listed} <= {*_ROMAN}):
         return None
     return listed, joined
 
