@@ -22,9 +22,10 @@ from .families import PARAMETERS, has_modulus, has_parity, is_periodic, paramete
 from .labels import evaluated, function_values, is_alternative, without_labels
 from .numerals import same_numerals
 from .pieces import same_pieces
-from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set
+from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set, limited_letters
 from .shapes import (
     EQUALITIES,
+    as_bound,
     as_cases,
     as_column,
     as_links,
@@ -36,6 +37,7 @@ from .shapes import (
     from_rows,
     has_signs,
     members,
+    operands,
     same_products,
     spelled_out,
     with_binomials,
@@ -47,8 +49,6 @@ from .texts import compatible_notes, unnoted
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
-_BOUNDS = {"at least": ">=", "no less than": ">=", "no fewer than": ">=", "at most": "<=", "no more than": "<=",
-           "more than": ">", "fewer than": "<"}  # fmt: skip
 MAX_PAIRED = 40
 """Most members of a list that are compared with each one of another list."""
 
@@ -57,7 +57,7 @@ def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
     given, known = (as_cases(with_systems(with_first_index(side))) for side in (given, known))
     given, known = with_names(given, known), with_names(known, given)
-    given, known = _bounded(given, known), _bounded(known, given)
+    given, known = as_bound(given, known), as_bound(known, given)
     if known.kind == "list":
         given = as_list(given)
     ours, theirs = declared(given, known), declared(known, given)
@@ -69,12 +69,6 @@ def same_answer(given: Node, known: Node) -> bool:
     if _same_parametric(given, known, ours.free, all_integers="Z" in theirs.sets.values()):
         return True
     return bool(theirs.sets) and _same_integers(given, known)
-
-
-def _bounded(node: Node, other: Node) -> Node:
-    """Return the inequality of `at least 5` next to a value without words; other nodes unchanged."""
-    sign = _BOUNDS.get(node.text) if node.kind == "noted" and other.kind != "noted" else None
-    return Node("relation", (UNNAMED, *node.parts), sign) if sign else node
 
 
 def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
@@ -350,7 +344,7 @@ def _same_congruences(given: Node, known: Node) -> bool:
 
 
 def _same_sets(given: Node, known: Node) -> bool:
-    letters = [_letters(side) for side in (given, known)]
+    letters = [limited_letters(side) for side in (given, known)]
     if all(letters) and letters[0] != letters[1]:
         return False  # `y > 4` for `x > 4`
     try:
@@ -368,19 +362,8 @@ def _same_sets(given: Node, known: Node) -> bool:
         brackets = (given.text or "()", known.text or "()")
         return brackets[0] == brackets[1] and _same_in_order(given.parts, known.parts)
     if given.kind == known.kind and given.kind in ("union", "intersection"):
-        return _same_members(_operands(given), _operands(known))
+        return _same_members(operands(given), operands(known))
     return structure(given) == structure(known)
-
-
-def _letters(node: Node) -> set[str]:
-    """Return the letters that inequalities limit; those of a set builder are bound."""
-    parts = node.parts if node.kind == "list" else (node,) if node.kind == "relation" else ()
-    return set().union(*map(names, parts)) - {UNNAMED.text}
-
-
-def _operands(node: Node) -> list[Node]:
-    """Return the operands of nested unions or intersections."""
-    return [inner for part in node.parts for inner in (_operands(part) if part.kind == node.kind else [part])]
 
 
 def _same_relations(given: Node, known: Node) -> bool:

@@ -2,7 +2,8 @@ r"""Arbitrary constants: `Ae^{2x}` for a gold answer `Ce^{2x}`, `\sin^2 x + K` f
 
 `compare` calls it. Only a gold answer that visibly has an arbitrary constant is compared in this way: a solution of a
 differential equation, an antiderivative, a family of functions or of curves. A name of a quantity (`\frac12CV^2`) is
-none. Another name replaces each constant one to one, so that no number and no variable changes.
+none. Another name replaces each constant one to one, so that no number and no variable changes. Values that
+are linear in their constants are compared as spans of functions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .values import DIGITS
 
 _CONSTANT = re.compile(r"[Cc](?:_\d+)?")
 """Names of a constant in a gold answer."""
-_OTHER = re.compile(r"[A-DKLa-dk](?:_\d+)?|const(?:ant)?")
+_OTHER = re.compile(r"[A-DK-NPQa-dk](?:_\d+)?|const(?:ant)?|\\(?:alpha|beta|gamma|lambda|mu)")
 """Names of a constant in an answer."""
 _MAX_CONSTANTS = 3
 _SMALL = 1e-60
@@ -41,7 +42,7 @@ def with_constants(given: Node, known: Node, free: Collection[str] = ()) -> Iter
     others = sorted(ours - theirs.difference(constants))
     if not 1 <= len(constants) <= _MAX_CONSTANTS or len(others) != len(constants):
         return
-    named = all(_OTHER.fullmatch(name) for name in others) if visible else set(others) <= set(free)
+    named = all(name in free or (visible and _OTHER.fullmatch(name)) for name in others)
     if not named or not (visible or _value(known).kind not in ("relation", "list", "builder")):
         return
     for order in itertools.permutations(constants):
@@ -81,7 +82,7 @@ def _columns(node: Node, constants: Sequence[str]) -> list[Any]:
             column[row] = evaluate(substituted(node, values), 0, DIGITS)[0]
     base, *factors, last = (columns[0], *(column - columns[0] for column in columns[1:]))
     linear = sum((factor * (2 + at) for at, factor in enumerate(factors)), mp.matrix(count, 1))
-    if mp.norm(last - linear) > mp.norm(last) * _SMALL:
+    if not mp.norm(last - linear) <= mp.norm(last) * _SMALL:  # also for an infinite value
         raise Unknown("an expression that is not linear in its constants")
     return [base, *factors]
 

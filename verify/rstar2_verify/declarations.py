@@ -127,9 +127,10 @@ def _is_bound(node: Node, parts: list[Node], other: Node) -> bool:
     if node.text not in (">=", ">", "!=", "<=", "<", "\\in"):
         return False
     others = other.parts if other.kind == "list" else (other,)
-    return not any(part.kind == "relation" and part.text != "=" for part in others) and names(node) <= set().union(
-        *map(names, parts)
-    )
+    return not any(part.kind == "relation" and part.text != "=" for part in others) and names(node) - {
+        "even",
+        "odd",
+    } <= set().union(*map(names, parts))
 
 
 def _is_term(node: Node, condition: Node) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import mpmath
 from mpmath import mp
 
+from .expression_grammar import UNNAMED
 from .tree import Node, Unknown, names, substituted
 from .values import DIGITS, real_value
 
@@ -63,6 +64,12 @@ def excluded_points(node: Node) -> Node:
     if len(points) == 1:
         return node
     return Node("list", tuple(Node("relation", (left, point), "!=") for point in points), "and " * (len(points) - 1))
+
+
+def limited_letters(node: Node) -> set[str]:
+    """Return the letters that inequalities limit; those of a set builder are bound."""
+    parts = node.parts if node.kind == "list" else (node,) if node.kind == "relation" else ()
+    return set().union(*map(names, parts)) - {UNNAMED.text}
 
 
 def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:

@@ -9,12 +9,15 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from .expression_grammar import UNNAMED
 from .tree import MINUS_ONE, Node, groups, integer, matrix, names, nodes, substituted
 
 MAX_SPELLED = 1000
 """Most numbers of a list with dots that is compared with a list without them."""
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
+_BOUNDS = {"at least": ">=", "no less than": ">=", "no fewer than": ">=", "at most": "<=", "no more than": "<=",
+           "more than": ">", "fewer than": "<"}  # fmt: skip
 _INDEXED = re.compile(r"(?P<sequence>[A-Za-z]+)_(?P<letter>[a-z])(?P<offset>[-+]\d{1,3})?")
 OTHERWISE = re.compile("otherwise|else(?:where)?")
 
@@ -90,6 +93,11 @@ def members(node: Node) -> Iterator[Node]:
             yield from (signed(part, upper=True), signed(part, upper=False))
         else:
             yield part
+
+
+def operands(node: Node) -> list[Node]:
+    """Return the operands of nested unions or intersections."""
+    return [inner for part in node.parts for inner in (operands(part) if part.kind == node.kind else [part])]
 
 
 def as_vector(node: Node, other: Node) -> Node:
@@ -240,6 +248,12 @@ def with_first_index(node: Node) -> Node:
         offset = int(match["offset"] or 0) - low
         values[match[0]] = Node("name", text=f"{match['sequence']}_{letter}" + (f"+{offset}" if offset else ""))
     return substituted(node, values)
+
+
+def as_bound(node: Node, other: Node) -> Node:
+    """Return the inequality of `at least 5` next to a value without words; other nodes unchanged."""
+    sign = _BOUNDS.get(node.text) if node.kind == "noted" and other.kind != "noted" else None
+    return Node("relation", (UNNAMED, *node.parts), sign) if sign else node
 
 
 def as_links(node: Node) -> Node:
