@@ -28,7 +28,7 @@ _PLUS = re.compile(r"(?<![\^\d])\+(?!$)|(?<=\d)\+(?=\d*[A-Z])")
 _CORES = {"[He]": "1s2", "[Ne]": "1s22s22p6", "[Ar]": "1s22s22p63s23p6", "[Kr]": "1s22s22p63s23p63d104s24p6"}
 _CHARGED = re.compile(r"\^(?=[+-](?!\d))|(?<!\d)\^(?=\d+[+-])|\^(?P<sign>[+-])(?P<size>\d+)")
 """The mark of a charge: `Al3+` is `Al^{3+}` and `Al^{+3}`, but `SO42-` may be two ions."""
-_WRITTEN = re.compile(r"(?<=[A-Za-z\d)\]])([+-])(?=\s+(?:\+|\\|->|→|⟶|<=>|⇌))")
+_WRITTEN = re.compile(r"(?<!\^\d)(?<=[A-Za-z\d)\]])([+-])(?=\s+(?:\+|\\|->|→|⟶|<=>|⇌))")
 """The sign of a charge before a sign between species: `Ag+ + Cl- -> AgCl`."""
 _STATE = re.compile(r"\((?:s|l|g|aq)\)")
 _NAME = re.compile(r"(?<![A-Za-z\\])(?:[A-Z]?[a-z]{3,}(?:\([IV]+\))?|(?:[Tt]he|[Aa]n?|is|of)(?![\d_^(]))(?![A-Za-z}])")

@@ -38,7 +38,7 @@ def declared(node: Node, other: Node) -> Declared:
     if node.kind != "list":
         return Declared(node, sets)
     first, last = node.parts[0], node.parts[-1]
-    subject = first.parts[0] if first.kind == "noted" else first
+    subject = first.parts[0] if first.kind in ("noted", "list") else first
     if node.text == "where" and subject.kind == "name" and last.kind == "relation" and not _membership(last)[1]:
         return Declared(first._replace(parts=(last,)) if first.kind == "noted" else last, sets)
     node = _with_definitions(_without_domains(node), other)
@@ -127,10 +127,9 @@ def _is_bound(node: Node, parts: list[Node], other: Node) -> bool:
     if node.text not in (">=", ">", "!=", "<=", "<", "\\in"):
         return False
     others = other.parts if other.kind == "list" else (other,)
-    return not any(part.kind == "relation" and part.text != "=" for part in others) and names(node) - {
-        "even",
-        "odd",
-    } <= set().union(*map(names, parts))
+    present = set().union(*map(names, parts))
+    present |= {name.rpartition("_")[2][:1] for name in present} | {"even", "odd"}  # `a_{n+1}` has n
+    return names(node) <= present and not any(part.kind == "relation" and part.text != "=" for part in others)
 
 
 def _is_term(node: Node, condition: Node) -> bool:

@@ -108,7 +108,7 @@ _CALLS = re.compile(
     r"(?:np|numpy|mpmath|mp|decimal)\.(?:float\d*|int\d*|uint\d*|mpf|Decimal|str_|bool_?)\(\s*['\"]?([^()'\"]*)['\"]?\s*\)"
 )
 _POINT = re.compile(r"\bPoint(?:[23]D)?\(")
-_JOINED = re.compile(r"\b(And|Or)\(((?:[^()]|\([^(),]*\))*)\)")
+_JOINED = re.compile(r"\b(And|Or)\(((?:[^()]|\([^()]*\))*)\)")
 _OPERATOR = re.compile(r"(?<=\))\s*([&|])\s*(?=\(|[A-Z])")
 _COMPLEX = re.compile(r"\bcomplex\(\s*([-+.\de]+)\s*,\s*([-+.\de]+)\s*\)")
 _COLLECTION = re.compile(
@@ -136,7 +136,7 @@ def _conditions(text: str) -> str:
     """Return conditions that SymPy prints, such as `Or(x < 1, And(2 < x, x < 3))` and `(x < 1) | (2 < x)`, in words."""
     text = _OPERATOR.sub(lambda sign: " and " if sign[1] == "&" else " or ", text)
     while joined := _JOINED.search(text):
-        parts = joined[2].replace(",", f" {joined[1].lower()} ")
+        parts = re.sub(r",(?![^(]*\))", f" {joined[1].lower()} ", joined[2])
         text = f"{text[: joined.start()]}({parts}){text[joined.end() :]}"
     return text
 

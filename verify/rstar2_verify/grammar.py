@@ -26,7 +26,7 @@ from .tree import Node, ParseError, depth
 from .words import integer_family, is_number_word, phrased, spoken_number
 
 _SEPARATORS = (",", ";", "and", "or", "\\quad", "\\\\")
-_DECLARING = frozenset(["where", "for", "with", "if", "when"])
+_DECLARING = frozenset(["where", "for", "with", "if", "when", "such"])
 
 MAX_NODE_DEPTH = 150
 """Deepest tree that is compared: each level takes some frames of Python's stack."""
