@@ -5,6 +5,7 @@ from __future__ import annotations
 from .commands import CommandParser
 from .lexicon import word_set
 from .tree import Node, ParseError, integer
+from .units import Unit
 
 RELATIONS = word_set(
     "= < > <= >= != ~ \\in \\notin \\equiv \\nequiv \\to \\iff \\sim \\cong \\subset \\subseteq \\parallel \\perp",
@@ -15,7 +16,7 @@ _SET_OPERATORS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "diff
 _COMPARISONS = ("<", ">", "<=", ">=", "\\between")
 _MODULI = ("pmod", "bmod", "mod")
 HOURS = (("h", 1),)
-_MARKS = {(("ft", 1),): 60, (("in", 1),): 3600}
+_MARKS: dict[Unit, int] = {(("ft", 1),): 60, (("in", 1),): 3600}
 UNNAMED = Node("name", text="any")
 """The letter of `all real numbers greater than 3`."""
 MAX_SIGNS = 20
