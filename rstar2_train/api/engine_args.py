@@ -7,10 +7,13 @@ way. Other arguments are refused, also those of a vLLM that is newer than this l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rstar2_train.api.issue import Issue
-from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.roles import RolloutSpec, Vendor
+
+if TYPE_CHECKING:  # the ranks of the GPU kit have no pydantic
+    from rstar2_train.api.job import AgenticRLJob
+    from rstar2_train.api.roles import RolloutSpec, Vendor
 
 RESERVED_ENGINE_ARGS = frozenset(
     {
