@@ -35,7 +35,7 @@ from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
-from rstar2_operator.decide.decision import DELETING, Decision
+from rstar2_operator.decide.decision import DELETING, FINAL, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import decision_after_rejections
@@ -149,7 +149,8 @@ class Reconciler:
             return False  # the garbage collector deletes the objects of the job; another controller has its own
         now, state = self._clock(), self._state(key, observed.job)
         context, errors = self._desired.context(state.desired, observed.job)
-        stale = unwatched(key, self._health.lasting(key[0]))
+        ended = observed.status.get("phase") in FINAL
+        stale = [] if ended else unwatched(key, self._health.lasting(key[0]))
         if context is None:
             state.missing.stop()
             rejected, running, wake_at = await self._stop_invalid(key, observed, now=now)

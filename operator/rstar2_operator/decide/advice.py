@@ -39,8 +39,8 @@ ADVICE = {
     "FailedBinding": f"Create a matching volume, or check storageClassName. {_OTHER_CLAIM}",
     APPLY_REJECTED: "Change the quota or the admission policy that the message names; the operator retries.",
     REFERENCE_NOT_FOUND: "Create the object before that stage starts, or name another one",
-    RECONCILE_FAILED: "The operator changes nothing of the job until this succeeds. Compare its Role with that of the "
-    "chart, correct the cause in the message, and read its log.",
+    RECONCILE_FAILED: "Until this succeeds, the operator cannot keep the job and its status up to date. Compare its "
+    "Role with that of the chart, and read its log.",
     "InvalidProgressReport": "Version mismatch or manual edit: set spec.trainer.image to the operator's version, and "
     "delete the key from the ConfigMap. The orchestrator writes it again.",
     "PodStuckTerminating": "The node is unreachable. If it is permanently lost, run: kubectl taint nodes {node} "

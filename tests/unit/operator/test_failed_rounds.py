@@ -107,6 +107,12 @@ async def test_failing_watch_is_reported_until_it_works(monkeypatch: pytest.Monk
     health.works("lab", "Pod")
     await operator.run()
     assert operator.condition("Degraded")["status"] == "False"
+    succeeded = {**operator.condition("Ready"), "type": "Succeeded", "status": "True"}
+    ended = {**operator.status, "phase": "Succeeded", "conditions": [*operator.status["conditions"], succeeded]}
+    operator.api.edit("AgenticRLJob", "demo", status=ended)
+    health.failed("lab", "Pod", "Forbidden: pods is forbidden")
+    await operator.run()
+    assert operator.condition("Degraded")["message"] == ""  # of an ended job nothing is read
 
 
 async def test_namespace_that_was_never_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
