@@ -186,12 +186,14 @@ def failed_status(observed: ObservedJob, problems: list[Diagnosis], *, now: floa
     phase: Phase = old.get("phase") or "Pending"
     message = str(problems[0])[:MESSAGE_LENGTH]
     decision = Decision(None, NO_RESTARTS, phase=phase, reason=problems[0].reason, message=message)
-    kept = {each["type"]: each for each in old.get("conditions") or () if each["type"] not in CONDITIONS_OF_PROBLEMS}
+    before = {condition["type"]: condition for condition in old.get("conditions") or ()}
+    kept = {kind: condition for kind, condition in before.items() if kind not in CONDITIONS_OF_PROBLEMS}
     generation = int(old.get("observedGeneration", observed.job["metadata"].get("generation", 0)))
     described = conditions(decision, observed, problems)
-    described = with_times(old.get("conditions") or (), described, now=now, generation=generation)
+    described = with_times(before.values(), described, now=now, generation=generation)
     first = {} if "phase" in old else {"phase": phase, "reason": decision.reason, "message": message}
-    return {**old, **first, "conditions": [*({each["type"]: each for each in described} | kept).values()]}
+    by_type = {condition["type"]: condition for condition in described}
+    return {**old, **first, "conditions": [*(by_type | kept).values()]}
 
 
 def _stage(

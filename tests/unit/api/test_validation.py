@@ -152,7 +152,7 @@ def test_validation_setting_without_effect_is_a_warning(grpo: dict, field: str, 
         assert all(reason in issue.message and issue.warning for issue in unused)
 
 
-def test_validation_setting_of_the_job_has_an_effect_in_one_stage() -> None:
+def test_validation_setting_of_the_job_takes_effect_in_one_stage() -> None:
     """A warm-up is only without effect in a stage that continues the optimiser; spec.grpo needs a GRPO stage."""
     data = changed("spec.grpo", {"warmupSteps": 5, "collapse": {"minEffectiveSampleSize": 0.5}})
     data["spec"]["stages"][3]["grpo"] |= {"maxStaleness": 1}
