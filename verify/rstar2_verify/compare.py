@@ -49,6 +49,8 @@ from .texts import compatible_notes, unnoted
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
+_ANY_PARAMETERS = PARAMETERS | set("jpqrst")
+"""Letters of the parameter of an answer, and of a known tuple."""
 MAX_PAIRED = 40
 """Most members of a list that are compared with each one of another list."""
 
@@ -75,10 +77,8 @@ def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
     """Return both values with the known answer's name for the only declared parameter."""
     given, known = ours.node, theirs.node
     sides = [names(_values(side)) for side in (given, known)]
-    mine = [name for name in ours.sets if name in sides[0]] or [
-        name for name in sides[0] if name in PARAMETERS | set("jpqrst")
-    ]
-    letters = PARAMETERS | set("jpqrst" if _values(known).kind == "tuple" else "")
+    mine = [name for name in ours.sets if name in sides[0]] or [name for name in sides[0] if name in _ANY_PARAMETERS]
+    letters = _ANY_PARAMETERS if _values(known).kind == "tuple" else PARAMETERS
     other = [name for name in theirs.sets if name in sides[1]] or [name for name in sides[1] if name in letters]
     if (ours.sets or theirs.sets) and len(mine) == len(other) == 1 and mine != other and other[0] not in sides[0]:
         given = substituted(given, {mine[0]: Node("name", text=other[0])})

@@ -114,9 +114,8 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
     kept = [word for word in result if word != "^" and ((len(word) == 1 and word != "a") or word not in _DROPPED)]
     kept = kept or result
     singular = [_singular(word) for word in kept]
-    if "quadrant" in singular and MODIFIERS.isdisjoint(
-        kept
-    ):  # `quadrants I and III` are `the first and third quadrant`
+    # `quadrants I and III` are `the first and third quadrant`
+    if "quadrant" in singular and MODIFIERS.isdisjoint(kept):
         return sorted(str(_ROMAN.index(word.upper()) + 1) if word.upper() in _ROMAN else word for word in singular)
     while kept and kept[-1] == ",":
         kept.pop()
