@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_build_output_is_in_the_log_alone(
     binaries.run_logged(["sh", "-c", "echo downloading; sleep 0.5"], failed="", folder=tmp_path)
     printed = "".join(capfd.readouterr())
     assert "downloading" not in printed
-    assert "... 0 s" in printed
+    assert re.search(r"\.\.\. \d+ s\n", printed), "a slow machine can take more than a second"
     with pytest.raises(SetupFailed, match="cannot build") as error:
         binaries.run_logged(["sh", "-c", "echo no space; exit 3"], failed="cannot build", folder=tmp_path)
     assert "no space" in str(error.value)
