@@ -81,13 +81,14 @@ def _pages(rng: random.Random) -> dict[str, int]:
     return {"a": rng.randint(5, 90), "b": rng.randint(5, 90), "c": rng.randint(2, 4)}
 
 
-def _discount(rng: random.Random) -> dict[str, int]:
-    return {"a": 20 * rng.randint(2, 30), "b": 5 * rng.randint(1, 15)}
+def _spent(rng: random.Random) -> dict[str, int]:
+    b = rng.randint(5, 80)
+    return {"a": b + rng.randint(1, 99), "b": b}
 
 
-def _teams(rng: random.Random) -> dict[str, int]:
-    b = rng.randint(4, 12)
-    return {"a": b * rng.randint(3, 15) + rng.randint(1, b - 1), "b": b}
+def _equal_parts(rng: random.Random) -> dict[str, int]:
+    b = rng.randint(2, 12)
+    return {"a": b * rng.randint(3, 40), "b": b}
 
 
 def _two_kinds(rng: random.Random) -> dict[str, int]:
@@ -100,11 +101,6 @@ def _average(rng: random.Random) -> dict[str, int]:
     return {"a": a, "b": b, "c": c + (-(a + b + c)) % 3}
 
 
-def _weeks(rng: random.Random) -> dict[str, int]:
-    a, b = rng.randint(4, 30), rng.randint(5, 80)
-    return {"a": a, "b": b, "c": b + a * rng.randint(3, 20)}
-
-
 def _halves(rng: random.Random) -> dict[str, int]:
     return {"a": 2 * rng.randint(10, 90), "b": rng.randint(2, 9)}
 
@@ -115,11 +111,6 @@ def _two_numbers(rng: random.Random) -> dict[str, int]:
 
 def _older(rng: random.Random) -> dict[str, int]:
     return {"a": rng.randint(4, 20), "b": rng.randint(2, 5), "c": rng.randint(2, 15)}
-
-
-def _bakery(rng: random.Random) -> dict[str, int]:
-    a, b, c = rng.randint(12, 60), rng.randint(12, 60), rng.randint(2, 9)
-    return {"a": a, "b": b, "c": c}
 
 
 FAMILIES = (
@@ -176,24 +167,44 @@ FAMILIES = (
         _pages,
     ),
     Family(
-        "discount",
+        "rows",
         "rl-only",
         (
-            "A coat costs {a} dollars. It is sold with {b} percent off. What is the new price in dollars?",
-            "{name} gets a discount of {b} percent on a bill of {a} dollars. How many dollars does {name} pay?",
+            "{name} plants {a} rows of trees with {b} trees in each row. How many trees does {name} plant?",
+            "A ticket costs {b} dollars. {name} buys {a} tickets. How many dollars does {name} pay?",
         ),
-        "{a}*(100-{b})//100",
-        _discount,
+        "{a}*{b}",
+        _two_numbers,
     ),
     Family(
-        "teams",
+        "together",
         "rl-only",
         (
-            "{a} children form teams of {b}. How many children are left without a full team?",
-            "{name} puts {a} {things} into rows of {b}. How many {things} are left over?",
+            "{name} has {a} {things} and {other} has {b}. How many {things} do they have together?",
+            "{a} children and {b} parents are in a hall. How many people are that in all?",
         ),
-        "{a}%{b}",
-        _teams,
+        "{a}+{b}",
+        _two_numbers,
+    ),
+    Family(
+        "spent",
+        "rl-only",
+        (
+            "{name} had {a} dollars and spent {b}. How many dollars are left?",
+            "A tank holds {a} litres of water. {name} takes {b} litres out. How many litres remain?",
+        ),
+        "{a}-{b}",
+        _spent,
+    ),
+    Family(
+        "equal parts",
+        "rl-only",
+        (
+            "{name} divides {a} {things} equally among {b} friends. How many does each friend get?",
+            "A rope of {a} m is cut into {b} equal pieces. How many metres long is a piece?",
+        ),
+        "{a}//{b}",
+        _equal_parts,
     ),
     Family(
         "two kinds",
@@ -216,16 +227,6 @@ FAMILIES = (
         _average,
     ),
     Family(
-        "weeks",
-        "rl-only",
-        (
-            "{name} has {b} dollars and saves {a} dollars a week. After how many weeks does {name} have {c} dollars?",
-            "A plant is {b} cm tall and grows {a} cm each month. In how many months will it be {c} cm tall?",
-        ),
-        "({c}-{b})//{a}",
-        _weeks,
-    ),
-    Family(
         "halves",
         "rl-only",
         (
@@ -234,16 +235,6 @@ FAMILIES = (
         ),
         "{a}//2+{b}",
         _halves,
-    ),
-    Family(
-        "bakery",
-        "rl-only",
-        (
-            "A bakery makes {a} rolls each morning and {b} each afternoon. How many rolls does it make in {c} days?",
-            "{name} runs {a} minutes before work and {b} minutes after it. How many minutes is that in {c} days?",
-        ),
-        "({a}+{b})*{c}",
-        _bakery,
     ),
     Family(
         "area",
