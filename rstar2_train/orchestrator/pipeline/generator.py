@@ -115,6 +115,7 @@ class Generator:
         except Exception as error:
             failed: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
+            started.add(failed)  # `batches` reads its error if the stage ends before it takes this entry
             await queue.put(failed)
 
     def _start(self, step: int, started: set[asyncio.Future[Batch]]) -> asyncio.Future[Batch]:

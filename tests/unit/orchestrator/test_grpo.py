@@ -305,9 +305,12 @@ async def test_grpo_failed_background_load_fails_the_stage(stage: Callable[..., 
         if version == "g0-step-000002":
             raise StageFailed("EngineUnavailable", "all engines are unreachable", retryable=True)
 
-    ctx = stage(maxStaleness=1)
+    ctx, unread = stage(maxStaleness=1), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
     with pytest.raises(StageFailed, match="all engines are unreachable"):
         await run(ctx, SlowRollouts(on_push=fail))
+    gc.collect()
+    assert not unread, "asyncio would print that nobody read an exception"
     assert kept(ctx)[-1] in (2, 3), "the bound stops the trainer; the session writes a checkpoint"
 
 
