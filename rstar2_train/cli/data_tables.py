@@ -39,7 +39,7 @@ def column_table(report: InspectionReport) -> Table:
     """Return a table with one row per column of the inspected files."""
     table = Table("column", "type", Column("rows", justify="right"), "first value")
     for name, column in report.columns.items():
-        types = ", ".join(column.types)
+        types = escape(", ".join(column.types))
         table.add_row(escape(name), types, f"{column.types.total():,}", escape(column.example))
     return table
 
@@ -52,8 +52,9 @@ def inspection_lines(report: InspectionReport, layout: DatasetLayout | None) -> 
     if not report.usable:
         yield "No row is a problem {problem, answer} or a conversation {messages}. Select a layout with LAYOUT=PATH."
         return
-    shortest, median, longest = min(report.words), statistics.median(report.words), max(report.words)
-    yield f"words per row: {shortest:,} to {longest:,}, median {median:,.0f}"
+    if report.words:
+        shortest, median, longest = min(report.words), statistics.median(report.words), max(report.words)
+        yield f"words per row: {shortest:,} to {longest:,}, median {median:,.0f}"
     if report.turns:
         yield "messages: " + ", ".join(f"{count:,} {role}" for role, count in report.turns.items())
     else:

@@ -114,7 +114,24 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
 def is_set(row: Mapping[str, Any], field: str) -> bool:
     """Return whether a row has a field with content: not null, empty, false, or a gap of pandas."""
     value = row.get(field)
-    return bool(value) and not (isinstance(value, float) and math.isnan(value))
+    return bool(value) and not is_gap(value)
+
+
+def is_gap(value: Any) -> bool:
+    """Return whether a value of a column with gaps is missing: null, NaN, or an empty text."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def flag_field(row: Mapping[str, Any], field: str, where: str) -> bool:
+    """Return a field that is true or false; a gap is false. The fields of a CSV file are texts. Raises DataError."""
+    value = row.get(field)
+    if is_gap(value):
+        return False
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if not isinstance(value, bool):
+        raise DataError(f"{where}: {field} must be true or false, got {short_repr(value)}")
+    return value
 
 
 def is_whole(value: float | Decimal) -> bool:
@@ -126,7 +143,7 @@ def first_text(row: dict[str, Any], where: str, *fields: str) -> str:
     """Return the text of the first non-empty field, or "" if all are empty. Raises DataError if the row has none."""
     if not any(field in row for field in fields):
         raise DataError(f"{where}: no {' or '.join(fields)}")
-    filled = next((field for field in fields if row.get(field) not in (None, "")), None)
+    filled = next((field for field in fields if not is_gap(row.get(field))), None)
     return "" if filled is None else text_field(row, filled, where)
 
 
@@ -234,7 +251,12 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the elements of one JSON array, or the lines of a file that starts with an object."""
     decoder = json_decoder()
     with path.open(encoding="utf-8-sig") as file:
-        text = _skip_to_value(path, file, "")
+        text = _read_chunk(path, file)
+        while text.isspace():
+            text = _read_chunk(path, file)
+        text = text.lstrip()
+        if not text:
+            return
         if text.startswith("{"):
             yield from _jsonl_rows(path)
             return
@@ -311,7 +333,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                         raise DataError(f"{path}:{first_line}: two columns have the same name")
                     continue
                 if len(fields) != len(header):
-                    raise DataError(f"{path}:{first_line}: {len(fields)} fields, but the header has {len(header)}")
+                    raise DataError(
+                        f"{path}:{first_line}: {len(fields)} fields, but the header has {len(header)}; "
+                        "put quotation marks around a field with commas or line breaks"
+                    )
                 yield first_line, dict(zip(header, fields, strict=True))
         except csv.Error as error:
             raise DataError(f"{path}:{line}: not valid CSV: {error}") from error

@@ -5,20 +5,23 @@ Uses the conversion of `pipeline.py`; writes nothing. `render.py` prints the res
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.arrow_rows import Unreadable
+from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
 from rstar2_train.data.known_answers import answer_fault
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, comparison_text
-from rstar2_train.data.readers import read_rows, short_repr
+from rstar2_train.data.readers import DataError, read_rows, short_repr
 from rstar2_train.rewards.answer_forms import form_of_row
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
@@ -57,7 +60,14 @@ class InspectionReport:
     """The first usable row."""
 
 
-_JSON_TYPES = {str: "text", bool: "boolean", int: "number", float: "number", list: "list", dict: "object"}
+_JSON_TYPES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (WrittenInteger, "number"),
+    (str, "text"),
+    (bool, "boolean"),
+    ((int, float, Decimal), "number"),
+    (list, "list"),
+    (dict, "object"),
+)
 
 
 def inspect_rows(
@@ -89,15 +99,34 @@ def _count_columns(report: InspectionReport, row: dict[str, Any]) -> None:
         if value is None:
             continue
         column = report.columns.setdefault(name, ColumnSummary())
-        kind = value.type if isinstance(value, Unreadable) else _JSON_TYPES.get(type(value), type(value).__name__)
-        column.types[kind] += 1
-        column.example = column.example or short_repr(str(value) if isinstance(value, Unreadable) else value)
+        column.types[_type_name(value)] += 1
+        column.example = column.example or short_repr(_readable(value))
+
+
+def _type_name(value: Any) -> str:
+    """Return the name of a value's type in JSON; of an unreadable value that of its column."""
+    if isinstance(value, Unreadable):
+        return value.type
+    return next(name for types, name in _JSON_TYPES if isinstance(value, types))
+
+
+def _readable(value: Any) -> Any:
+    """Return a value for people: a number as it is written."""
+    match value:
+        case Unreadable():
+            return str(value)
+        case WrittenFloat():
+            return value.digits
+        case Decimal():
+            return f"{value:f}"
+    return value
 
 
 def _count_row(report: InspectionReport, row: Row, where: str) -> None:
     report.usable += 1
     report.first = report.first or row
-    report.words.append(len(normalized_words(comparison_text(row, where))))
+    with contextlib.suppress(DataError):  # a row of another form has no text to count
+        report.words.append(len(normalized_words(comparison_text(row, where))))
     if "answer" in row:
         report.integers += canonical_integer(str(row["answer"])) is not None
         fault = answer_fault(str(row["answer"])) if row.get("functions") is None and not row.get("reward") else None

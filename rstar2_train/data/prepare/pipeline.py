@@ -44,7 +44,7 @@ from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError, read_rows
 from rstar2_train.utils.files import write_atomically
 
-VERSION = 3
+VERSION = 4
 """Increment when the same input gives other bytes, so that the output of an older version is not reused."""
 REPORT = "report.json"
 FILES: Mapping[DatasetKind, str] = {
@@ -108,6 +108,8 @@ def prepare(
     existing = _existing_result(folder, FILES[kind])
     if existing is not None:
         return existing
+    if kind == "benchmark":
+        _reject_repeated_ids(parts, [file for source in sources for file in source.files])
     removals = RemovalReport()
     for part in parts:
         removals.add(RemovalReport.load(part.with_suffix(".json")))
@@ -249,6 +251,21 @@ def _write_part(
         aside.unlink(missing_ok=True)
     write_atomically(path.with_suffix(".json"), json.dumps(removals.as_json(), ensure_ascii=False, indent=1) + "\n")
     return path
+
+
+def _reject_repeated_ids(parts: Sequence[Path], files: Sequence[Path]) -> None:
+    """Raise DataError for two rows with the same id; other kinds have ids of their content. `files`: of the parts."""
+    seen: dict[str, Path] = {}
+    for part, file in zip(parts, files, strict=True):
+        for row in _rows_of([part]):
+            name = row["id"]
+            if name in seen:
+                given = name.removeprefix(f"{row['source']}-")
+                raise DataError(
+                    f"{file}: id {given!r} is also that of another row of {seen[name]}; "
+                    "the rows of a benchmark need ids of their own, and different texts if they have none"
+                )
+            seen[name] = file
 
 
 def _compare(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
-from rstar2_train.data.readers import DataError, read_rows, short_repr
+from rstar2_train.data.readers import DataError, is_gap, read_rows, short_repr, text_field
 
 RULES: Mapping[str, str] = {
     "no-problem": "The problem text is empty.",
@@ -29,7 +29,7 @@ RULES: Mapping[str, str] = {
     "unreadable-call": "A tool call or a tool signature cannot be parsed.",
     "undeclared-tool": "The conversation calls a tool that it does not declare.",
     "no-python": "The solution has no Python program to convert to a tool call.",
-    "not-text": "The text contains half of a surrogate pair, or is too long.",
+    "not-text": "The text contains half of a surrogate pair or a control character, or is too long.",
     "repeated": "Another row has the same content.",
     "contaminated": "Eight consecutive words also occur in a benchmark (paper §5.1).",
     "unverified": "Too few sampled answers equal the label (paper §4.2: at least 2 of 16).",
@@ -59,7 +59,10 @@ def exact_json(row: Row, where: str) -> str:
     """
     fields = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
     digits: dict[str, str] = {}
-    text = json.dumps(_marked(fields, where, digits), ensure_ascii=False)
+    try:
+        text = json.dumps(_marked(fields, where, digits), ensure_ascii=False)
+    except RecursionError:
+        raise DataError(f"{where}: too many nested objects or arrays; remove the row") from None
     return _MARK.sub(lambda match: digits[match[0]], text) if digits else text
 
 
@@ -100,18 +103,32 @@ def content_hash(row: Row) -> str:
 
 
 def comparison_text(row: Row, where: str) -> str:
-    """Return the text to compare with benchmarks and other rows: the problem, or all user messages.
+    """Return the text to compare with benchmarks and other rows: the problem, the question, and all user messages.
 
-    Raises DataError, which names `where`, for a row with neither.
+    Raises DataError, which names `where`, for a row with none of them, and for one that has no text.
     """
-    messages = row.get("messages")
-    if isinstance(messages, list):
-        user = (message for message in messages if isinstance(message, dict) and message.get("role") == "user")
-        return "\n".join(str(message.get("content")) for message in user)
-    for name in ("problem", "question"):
-        if isinstance(row.get(name), str):
-            return str(row[name])
-    raise DataError(f"{where}: no problem, question or messages; the fields are {', '.join(row) or 'none'}")
+    texts = [text_field(row, name, where) for name in ("problem", "question") if not is_gap(row.get(name))]
+    if not is_gap(row.get("messages")):
+        texts += _user_texts(row["messages"], f"{where}: messages")
+    if not texts:
+        raise DataError(f"{where}: no problem, question or messages; the fields are {', '.join(row) or 'none'}")
+    return "\n".join(texts)
+
+
+def _user_texts(messages: Any, field: str) -> list[str]:
+    """Return the texts of the messages of role user; of a list of parts those of its texts. Raises DataError."""
+    valid = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
+    user = [message.get("content") for message in messages if message.get("role") == "user"] if valid else []
+    contents = ["\n".join(map(_part_text, each)) if isinstance(each, list) else each for each in user]
+    if not contents or not all(isinstance(content, str) for content in contents):
+        raise DataError(
+            f"{field} must be a list of {{role, content}} with texts of role user, got {short_repr(messages)}"
+        )
+    return contents
+
+
+def _part_text(part: Any) -> str:
+    return str(part.get("text") or "") if isinstance(part, dict) else str(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +141,10 @@ class RemovedRow:
     """The finding in this row, in a few words."""
 
 
+Convert = Callable[[dict[str, Any], str], Row | RemovedRow]
+"""`convert(row, where)`. Raises DataError, which names `where`, for a row without the columns of its layout."""
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetLayout:
     """The columns of a public dataset, and the conversion of its rows."""
@@ -134,8 +155,7 @@ class DatasetLayout:
     kind: DatasetKind
     columns: tuple[str, ...]
     """The columns that `convert` reads. Other columns of a Parquet file are not loaded."""
-    convert: Callable[[dict[str, Any], str], Row | RemovedRow]
-    """`convert(row, where)`. Raises DataError, which names `where`, for a row without the columns of this layout."""
+    convert: Convert
     sampled: bool = False
     """Whether `--sampled` verifies its labels (paper §4.2: OpenMathReasoning)."""
     has_rows: Callable[[Path], bool] = lambda _: True

@@ -87,7 +87,12 @@ def test_inspect_reads_rows_of_other_programs(tmp_path: Path, capsys: pytest.Cap
     row = {**PROBLEM, "at": datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)}
     pq.write_table(pa.Table.from_pylist([row]), dated)
     assert main(["data", "inspect", str(dated)]) == 0
-    assert "2026-11-22" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "2026-11-22" in printed and "timestamp[us, tz=UTC]" in printed
+    numbers = tmp_path / "numbers.jsonl"
+    numbers.write_text(f'{{"a": 0.30000000000000000000001}}\n{{"a": {"9" * 5000}}}\n{{"a": 2}}\n')
+    assert main(["data", "inspect", str(numbers)]) == 0
+    assert re.search(r"\ba +│ number +│ +3 │ '?0.30000000000000000000001", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def test_read_rows_of_json_with_object_per_line(tmp_path: Path) -> None:
         ('[{"a": 1},, {"a": 2}]', ":2: not valid JSON"),
         ('[{"a": 1}, 3]', ":2: a row must be a JSON object, got 3"),
         ("[]", "the file has no rows"),
+        ("", "the file has no rows"),
+        (" \n" * 50_000, "the file has no rows"),
         ('[{"a": 1}] [{"a": 2}]', "follows the array; write one array, or an object per line"),
         ('[{"a": 1}]' + " " * 100_000 + "x", "'x' follows the array"),
         ('[{"a": 1}, {"a": 1, "a": 2}]', ":2: an object has the key 'a' twice; keep one"),

@@ -299,6 +299,58 @@ def test_decontaminate_keeps_all_digits(tmp_path: Path) -> None:
         decontaminate([tmp_path / "bytes.parquet"], out=tmp_path / "out", against=[bench])
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": BENCHMARK.replace(" ", "\n")}]}]},
+        {"messages": [{"role": "user", "content": ["Now:", BENCHMARK]}]},
+        {"messages": [{"role": "user", "content": "Solve."}], "problem": BENCHMARK},
+        {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": BENCHMARK}]},
+        {"problem": "", "question": BENCHMARK},
+        {"problem": "Solve.", "question": BENCHMARK},
+    ],
+)
+def test_decontaminate_compares_each_text_of_a_row(tmp_path: Path, row: dict[str, Any]) -> None:
+    """Texts in parts, in several messages and in several fields are compared."""
+    bench = _write(tmp_path / "bench.jsonl", {"problem": BENCHMARK})
+    given = _write(tmp_path / "mine.jsonl", {"problem": _text(0)}, row)
+    assert _removed(decontaminate([given], out=tmp_path / "out", against=[bench])) == {"contaminated": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"messages": [{"role": "human", "content": BENCHMARK}]}, "messages must be a list of .* texts of role user"),
+        ({"messages": [{"from": "human", "value": BENCHMARK}]}, "messages must be a list of .* texts of role user"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages must be a list of .* texts of role user"),
+        ({"messages": []}, "messages must be a list of .* texts of role user"),
+        ({"messages": [BENCHMARK]}, "messages must be a list of .* texts of role user"),
+        ({"messages": BENCHMARK}, "messages must be a list of .* texts of role user"),
+        ({"problem": [BENCHMARK], "question": "x"}, "problem must be a non-empty text"),
+        ({"problem": None, "x": 1}, "no problem, question or messages; the fields are problem, x"),
+        ({"problem": "p", "data": json.loads("[" * 900 + "]" * 900)}, "too many nested objects or arrays"),
+    ],
+)
+def test_decontaminate_of_row_without_text_names_it(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    """A row whose text cannot be compared, or that cannot be written, is refused."""
+    bench = _write(tmp_path / "bench.jsonl", {"problem": BENCHMARK})
+    given = tmp_path / "mine.jsonl"
+    given.write_text(json.dumps({"problem": "p"}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=rf"mine\.jsonl:2: {message}"):
+        decontaminate([given], out=tmp_path / "out", against=[bench])
+
+
+def test_prepare_of_benchmark_with_repeated_id_names_files(tmp_path: Path) -> None:
+    """Two rows with the same id, also in two files, are refused by their files."""
+    row = {"id": 1, "problem": "p", "answer": "1"}
+    first, second = (_write(tmp_path / name, row) for name in ("a.jsonl", "b.jsonl"))
+    with pytest.raises(DataError, match=r"b\.jsonl: id '1' is also that of another row of .*a\.jsonl"):
+        prepare([_source("aime", first, second)], out=tmp_path / "out")
+    equal = _write(tmp_path / "c.jsonl", {"problem": "p", "answer": "1"}, {"problem": "p", "answer": "1"})
+    with pytest.raises(DataError, match=r"c\.jsonl: id '\w{16}' is also that of another row"):
+        prepare([_source("benchmark", equal)], out=tmp_path / "out")
+
+
 def test_prepare_removes_half_surrogate_pairs(tmp_path: Path) -> None:
     """A text with half of a surrogate pair is removed."""
     rows = [{"problem": "half \ud83d?", "answer": "1"}, {"problem": "whole \U0001f600?", "answer": "1"}]
