@@ -7,7 +7,6 @@ them. One row is in memory at a time.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from rstar2_train.data.readers import (
     check_characters,
     check_text,
     check_written,
+    flag_field,
+    is_gap,
     is_set,
     json_value,
     known_answer,
@@ -101,6 +102,11 @@ class Problem:
 
 def check_lost_fields(row: Mapping[str, Any], where: str) -> None:
     """Raise DataError for a field of a row that would change the problem or its reward, and is not read."""
+    problem, question = row.get("problem"), row.get("question")
+    if not is_gap(problem) and not is_gap(question) and problem != question:
+        raise DataError(
+            f"{where}: question would be lost, because the row has a problem too: write one text in problem"
+        )
     for field, remedy in LOST_FIELDS.items():
         if is_set(row, field):
             raise DataError(f"{where}: {field} is no part of a problem, and would be lost: {remedy}")
@@ -125,7 +131,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
             problem=_problem(row, where),
             answer=check_characters(_answer(row, where), f"{where}: answer"),
             slice=_label(row, "slice", where),
-            hard=_flag(row, "hard", where),
+            hard=flag_field(row, "hard", where),
             tools=_tools(row, where),
             reward=_label(row, "reward", where),
             files=_files(row, where, folder=path.parent),
@@ -175,9 +181,10 @@ def _answer(row: dict[str, Any], where: str) -> str:
 
 def _data(row: dict[str, Any], where: str) -> str:
     """Return the further data of a row as JSON; empty: none. Raises DataError for data that no rollout can parse."""
-    data = json_value(row.get("data"), f"{where}: data")
-    if data is None:
+    data = row.get("data")
+    if data != "" and is_gap(data):
         return ""
+    data = json_value(data, f"{where}: data")
     text = check_characters(json.dumps(data, ensure_ascii=False), f"{where}: data")
     if len(text) > INLINE_DATA:
         try:
@@ -192,7 +199,7 @@ def _data(row: dict[str, Any], where: str) -> str:
 
 def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
     names = row.get("tools")
-    if names is None:
+    if is_gap(names):
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{where}: tools must be a list of names of spec.tools, got {short_repr(names)}")
@@ -201,9 +208,9 @@ def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
 
 def _functions(row: dict[str, Any], where: str) -> str:
     """Return the functions of a row as JSON; empty: the row has no such field."""
-    functions = json_value(row.get("functions"), f"{where}: functions")
-    if functions is None:
+    if is_gap(row.get("functions")):
         return ""
+    functions = json_value(row["functions"], f"{where}: functions")
     if not isinstance(functions, list):
         raise DataError(
             f"{where}: functions must be a list of {{name, description, parameters}}, got {short_repr(functions)}"
@@ -220,7 +227,7 @@ def _functions(row: dict[str, Any], where: str) -> str:
 def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str, str], ...]:
     """Return the names and absolute paths of a row's files."""
     files = row.get("files")
-    if files is None:
+    if is_gap(files):
         return ()
     if not isinstance(files, dict):
         raise DataError(f"{where}: files must be an object of name: path, got {short_repr(files)}")
@@ -244,14 +251,3 @@ def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str,
     if size > MAX_FILES_BYTES:
         raise DataError(f"{where}: files have {size:,} bytes; the limit of a row is {MAX_FILES_BYTES:,}")
     return tuple((name, str(path)) for name, path in paths.items())
-
-
-def _flag(row: dict[str, Any], field: str, where: str) -> bool:
-    value = row.get(field)
-    if value == "" or (isinstance(value, float) and math.isnan(value)):  # a gap of a CSV file, or of pandas
-        return False
-    if isinstance(value, str):  # the fields of a CSV file are texts
-        value = {"true": True, "false": False}.get(value.lower(), value)
-    if value is not None and not isinstance(value, bool):
-        raise DataError(f"{where}: {field} must be true or false, got {short_repr(value)}")
-    return bool(value)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rstar2_train.benchmarks.bfcl.conversion import KINDS, answers_file, has_rows, has_truth, to_row
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, first_text
+from rstar2_train.data.readers import DataError, check_written, first_text
 
 
 def convert(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -17,9 +17,11 @@ def convert(row: dict[str, Any], where: str) -> Row | RemovedRow:
     if has_truth(category) and row.get("ground_truth") is None:
         raise DataError(f"{where}: {row['id']} has no ground_truth in the file of answers")
     try:
-        return to_row(category, row, row.get("ground_truth"))
+        converted = to_row(category, row, row.get("ground_truth"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{where}: not a question in one turn with functions: {error!r}") from error
+    check_written(converted["problem"], f"{where}: question")
+    return converted
 
 
 PLUGIN = DatasetLayout(

@@ -6,7 +6,7 @@ from typing import Any
 
 from rstar2_train.benchmarks.ifeval.instructions import read_instructions
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, first_text
+from rstar2_train.data.readers import DataError, check_written, first_text, is_gap, text_field
 
 
 def convert(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -14,7 +14,7 @@ def convert(row: dict[str, Any], where: str) -> Row | RemovedRow:
     prompt, names, arguments = first_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
     if not isinstance(names, list) or not isinstance(arguments, list) or len(names) != len(arguments):
         raise DataError(f"{where}: instruction_id_list and kwargs must be lists of the same length")
-    if not prompt.strip():
+    if not check_written(prompt, f"{where}: prompt").strip():
         return RemovedRow("no-problem", "the text is empty")
     try:
         pairs = zip(names, arguments, strict=True)
@@ -22,7 +22,7 @@ def convert(row: dict[str, Any], where: str) -> Row | RemovedRow:
     except (ValueError, TypeError) as error:
         raise DataError(f"{where}: {error}") from error
     converted = [{"id": instruction.id, **instruction.arguments} for instruction in instructions]
-    identity = {"id": str(row["key"])} if row.get("key") not in (None, "") else {}
+    identity = {} if is_gap(row.get("key")) else {"id": text_field(row, "key", where)}
     return {"problem": prompt, "instructions": converted} | identity
 
 

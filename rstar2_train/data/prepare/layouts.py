@@ -12,7 +12,18 @@ from typing import Any
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
 from rstar2_train.data.problems import LOST_FIELDS, check_lost_fields
-from rstar2_train.data.readers import DataError, first_text, is_set, known_answer, short_repr, text_field
+from rstar2_train.data.readers import (
+    LONGEST_TEXT,
+    DataError,
+    check_written,
+    first_text,
+    flag_field,
+    is_gap,
+    known_answer,
+    short_repr,
+    text_field,
+)
+from rstar2_train.rewards.answer_forms import answer_forms
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 from rstar2_train.utils.plugins import benchmark_plugins
 
@@ -24,8 +35,8 @@ _DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
 _CHECKED = "has_answer_extracted"
 """`problem_type` in OpenMathReasoning of problems with an answer in the forum. Other answers are votes of models."""
 
-KEPT_BY_STAGES = ("reward", "data", "tools", "functions", "files")
-"""Fields of own problems that a stage reads, and the preparation does not write."""
+KEPT_BY_STAGES = ("reward", "data", "tools", "functions", "files", *(form.field for form in answer_forms()))
+"""Fields of own problems that a stage reads, and the preparation does not write. An empty list of tools is one."""
 _IDS = ("id", "unique_id", "problem_idx")
 """Columns in which benchmarks have the id of a problem."""
 _LETTERS = "ABCD"
@@ -46,7 +57,7 @@ def _dapo(row: dict[str, Any], where: str) -> Row | RemovedRow:
         prompt = prompt[0].get("content")
     if not isinstance(prompt, str):
         raise DataError(f"{where}: no prompt")
-    problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
+    problem = check_written(prompt, f"{where}: prompt").strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
     reward = row.get("reward_model")
     if reward is not None:
         if not isinstance(reward, dict):
@@ -71,15 +82,18 @@ def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
 def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
     check_lost_fields(row, where)
     for field in KEPT_BY_STAGES:
-        if is_set(row, field):
+        if not is_gap(value := row.get(field)) and (field != "files" or value):
             raise DataError(f"{where}: {field} would be lost: name the file in the data of the stage as it is")
     return _problem(first_text(row, where, "problem", "question"), first_text(row, where, "answer"), where)
 
 
 def _benchmark(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """Convert a row of a benchmark. Its id, and its level as the slice, are retained if it has them."""
+    """Convert a row of a benchmark. Its id, its slice or else its level, and `hard` are retained if it has them."""
     level = text_field(row, "level", where, default="")
-    return _with_id_and_slice(_own_problems(row, where), row, _IDS, slice=f"level {level}" if level else "")
+    slice_name = text_field(row, "slice", where, default="") or (f"level {level}" if level else "")
+    problem = _with_id_and_slice(_own_problems(row, where), row, where, _IDS, slice=slice_name)
+    is_hard = flag_field(row, "hard", where)
+    return problem | {"hard": True} if is_hard and not isinstance(problem, RemovedRow) else problem
 
 
 def _hmmt(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -87,7 +101,7 @@ def _hmmt(row: dict[str, Any], where: str) -> Row | RemovedRow:
     areas = row.get("problem_type") or []
     if not isinstance(areas, list) or not all(isinstance(area, str) for area in areas):
         raise DataError(f"{where}: problem_type must be a list of texts, got {short_repr(areas)}")
-    return _with_id_and_slice(_own_problems(row, where), row, ("problem_idx",), slice=", ".join(areas))
+    return _with_id_and_slice(_own_problems(row, where), row, where, ("problem_idx",), slice=", ".join(areas))
 
 
 def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -95,8 +109,10 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
     The choices are sorted by a hash of question and choice: shuffled, and the same in every run.
     """
-    question = first_text(row, where, "Question").strip()
-    right, *wrong = (first_text(row, where, column).strip() for column in _CHOICES)
+    question, right, *wrong = (
+        check_written(first_text(row, where, column), f"{where}: {column}").strip()
+        for column in ("Question", *_CHOICES)
+    )
     if not right or not all(wrong):
         return RemovedRow("no-gold-answer", "one of the four choices is empty")
     if right in wrong:
@@ -106,7 +122,7 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
     answer = f"\\text{{{_LETTERS[order.index(right)]}}}"
     domain = text_field(row, "High-level domain", where, default="")
-    return _with_id_and_slice(_problem(problem, answer, where), row, ("Record ID",), slice=domain)
+    return _with_id_and_slice(_problem(problem, answer, where), row, where, ("Record ID",), slice=domain)
 
 
 def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -118,10 +134,10 @@ def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
         check_unit(quantity.unit if quantity else "?")
     except ValueError as error:
         return RemovedRow("no-gold-answer", f"{answer!r}: not a number with a known unit: {error}")
-    question = first_text(row, where, "problem_text").strip()
+    question = check_written(first_text(row, where, "problem_text"), f"{where}: problem_text").strip()
     unit_line = f"\n\nThe unit of the answer is {unit}." if unit and question else ""
     source = text_field(row, "source", where, default="").strip()
-    return _with_id_and_slice(_problem(question + unit_line, answer, where), row, (), slice=source)
+    return _with_id_and_slice(_problem(question + unit_line, answer, where), row, where, (), slice=source)
 
 
 def _hash(text: str) -> bytes:
@@ -129,24 +145,29 @@ def _hash(text: str) -> bytes:
 
 
 def _with_id_and_slice(
-    problem: Row | RemovedRow, row: dict[str, Any], id_columns: tuple[str, ...], *, slice: str = ""
+    problem: Row | RemovedRow, row: dict[str, Any], where: str, id_columns: tuple[str, ...], *, slice: str = ""
 ) -> Row | RemovedRow:
     """Add the benchmark's id, from the first non-empty column of `id_columns`, and the slice."""
     if isinstance(problem, RemovedRow):
         return problem
-    identity = next((str(row[name]) for name in id_columns if row.get(name) not in (None, "")), "")
+    identity = next((text_field(row, name, where) for name in id_columns if not is_gap(row.get(name))), "")
     return problem | ({"id": identity} if identity else {}) | ({"slice": slice} if slice else {})
 
 
 def _problem(problem: str, answer: str, where: str) -> Row | RemovedRow:
-    problem, answer = problem.strip(), known_answer(answer, f"{where}: answer").strip()
+    problem, answer = (
+        check_written(problem, f"{where}: problem").strip(),
+        known_answer(answer, f"{where}: answer").strip(),
+    )
     if not problem:
         return RemovedRow("no-problem", "the text is empty")
+    if len(problem) > LONGEST_TEXT:
+        return RemovedRow("not-text", f"the problem has {len(problem):,} characters; the limit is {LONGEST_TEXT:,}")
     return {"problem": problem, "answer": answer} if answer else RemovedRow("no-gold-answer", "the answer is empty")
 
 
 _OWN_COLUMNS = ("problem", "question", "answer", *KEPT_BY_STAGES, *LOST_FIELDS)
-_BENCHMARK_COLUMNS = (*_IDS, *_OWN_COLUMNS, "level")
+_BENCHMARK_COLUMNS = (*_IDS, *_OWN_COLUMNS, "level", "slice", "hard")
 
 LAYOUTS: dict[str, DatasetLayout] = {
     layout.name: layout
@@ -183,7 +204,8 @@ LAYOUTS: dict[str, DatasetLayout] = {
         ),
         *benchmark_plugins("layout"),
         DatasetLayout(
-            "benchmark", "any other: {problem, answer, id?, level?}", "benchmark", _BENCHMARK_COLUMNS, _benchmark
+            "benchmark", "any other: {problem, answer, id?, level?, slice?, hard?}", "benchmark",
+            _BENCHMARK_COLUMNS, _benchmark,
         ),
         *DEMONSTRATIONS,
     )

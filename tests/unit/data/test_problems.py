@@ -148,6 +148,16 @@ def test_read_problems_of_csv_reads_flags(tmp_path: Path) -> None:
     assert [problem.hard for problem in read_problems(path)] == [True, False, False, True]
 
 
+def test_read_problems_reads_gaps_of_pandas_and_csv(tmp_path: Path) -> None:
+    """NaN in each optional column is a missing value, and so is an empty field of a CSV file."""
+    fields = ("id", "slice", "hard", "tools", "reward", "files", "data", "functions")
+    gaps = dict.fromkeys(fields, float("nan"))
+    expected = Problem("data-1", "p", "1")
+    assert list(read_problems(_jsonl(tmp_path, {"problem": "p", "answer": "1"} | gaps))) == [expected]
+    (tmp_path / "data.csv").write_text("problem,answer,tools,files,functions,hard\np,1,,,,\n")
+    assert list(read_problems(tmp_path / "data.csv")) == [Problem("data-2", "p", "1")]
+
+
 def test_read_problems_of_csv_has_the_limit_of_jsonl(tmp_path: Path) -> None:
     """A long field is read from CSV as from JSON Lines; the limit of both is the same."""
     for length, message in ((140_000, ""), (2**20, ""), (2**20 + 1, "problem has 1,048,577 characters")):

@@ -82,6 +82,11 @@ EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$
         ),
         ("aime", {"question": "p", "answer": "033"}, {"problem": "p", "answer": "033"}),
         (
+            "benchmark",
+            {"id": 3.0, "problem": "p", "answer": "1", "level": 2, "slice": "hard ones", "hard": "true"},
+            {"id": "3", "problem": "p", "answer": "1", "slice": "hard ones", "hard": True},
+        ),
+        (
             "math500",
             {"problem": "p", "answer": "\\frac12", "level": 3, "unique_id": "test/x/1.json"},
             {"id": "test/x/1.json", "problem": "p", "answer": "\\frac12", "slice": "level 3"},
@@ -200,6 +205,63 @@ def test_own_fields_that_would_be_lost_are_refused(layout: str, field: str, tmp_
     assert set(row) == {"problem", "answer", field}
     with pytest.raises(DataError, match=rf"f:1: {field} .*would be lost"):
         LAYOUTS[layout].convert(row, "f:1")
+
+
+@pytest.mark.parametrize("layout", ["problems", "benchmark"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"tools": []},
+        {"functions": []},
+        {"data": 0},
+        {"data": False},
+        {"data": []},
+        {"instructions": [{"id": "punctuation:no_comma"}]},
+        {"problem": "p", "question": "another"},
+    ],
+)
+def test_own_fields_with_empty_values_are_refused(layout: str, row: dict[str, Any]) -> None:
+    """An empty list of tools and a false value have a meaning in a stage."""
+    given = {"problem": "p", "answer": "5"}
+    with pytest.raises(DataError, match=r"^f:1: \w+ would be lost"):
+        LAYOUTS[layout].convert(given | row, "f:1")
+    gaps = [None, float("nan"), ""]
+    for gap in gaps:
+        assert LAYOUTS[layout].convert(given | dict.fromkeys(row.keys() - given.keys(), gap), "f:1") == given
+
+
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        ("dapo", {"prompt": "\frac12?", "solution": "2"}),
+        ("dapo", DAPO | {"prompt": [{"role": "user", "content": "so \boxed"}]}),
+        ("openmathreasoning", OMR | {"problem": "\frac12"}),
+        ("project-euler", EULER | {"question_latex": "2\vec x"}),
+        ("problems", {"problem": "\frac12", "answer": "1"}),
+        ("benchmark", {"question": " \frac12", "answer": "1"}),
+        ("gpqa", GPQA | {"Question": "\frac12"}),
+        ("gpqa", GPQA | {"Incorrect Answer 2": "\frac12"}),
+        ("scibench", SCIBENCH | {"problem_text": "\frac12"}),
+        ("hmmt", HMMT | {"problem": "\frac12"}),
+        ("ifeval", IFEVAL | {"prompt": "\frac12"}),
+    ],
+)
+def test_convert_row_with_lost_backslash_raises(layout: str, row: dict[str, Any]) -> None:
+    """A form feed at an end of a text is no white space: it is the rest of a LaTeX command."""
+    with pytest.raises(DataError, match=r"^f:1: .* contains '\\x0.', a control character"):
+        convert_row(LAYOUTS[layout], row, "f:1", max_digits=20)
+
+
+def test_convert_row_of_too_long_problem_returns_rule() -> None:
+    """A problem that no stage reads is removed with its reason."""
+    removed = convert_row(LAYOUTS["problems"], {"problem": "x" * (2**20 + 1), "answer": 1}, "f:1", max_digits=20)
+    assert removed == RemovedRow("not-text", "the problem has 1,048,577 characters; the limit is 1,048,576")
+
+
+def test_convert_row_of_benchmark_with_id_of_other_type_raises() -> None:
+    """An id is a text or a number."""
+    with pytest.raises(DataError, match=r"^f:1: id must be a non-empty text, got \[1\]"):
+        convert_row(LAYOUTS["benchmark"], {"problem": "p", "answer": "1", "id": [1]}, "f:1", max_digits=20)
 
 
 def test_convert_row_with_wrong_types_raises() -> None:
