@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.json_values import json_decoder
-from rstar2_train.data.readers import DataError, check_text, check_written, is_whole, json_value, read_rows, short_repr
+from rstar2_train.data.readers import (
+    DataError,
+    check_text,
+    check_written,
+    is_gap,
+    is_whole,
+    json_value,
+    read_rows,
+    short_repr,
+)
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.utils.json_objects import RepeatedKeyError
@@ -169,7 +178,7 @@ def calls_as_text(message: Message) -> tuple[str, list[tuple[str, dict[str, Any]
 def read_level(row: Mapping[str, Any], where: str) -> int:
     """Return the level of a row; 0: it has none. A column of integers with gaps may hold them as floats."""
     level = row.get("level")
-    if level is None or (isinstance(level, float) and math.isnan(level)):
+    if is_gap(level):
         return 0
     is_number = isinstance(level, (int, float, Decimal)) and not isinstance(level, bool)
     if not is_number or not is_whole(level) or not 0 <= level <= LARGEST_LEVEL:
@@ -179,9 +188,9 @@ def read_level(row: Mapping[str, Any], where: str) -> int:
 
 def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """Return the signatures of the tools that a row declares. Raises DataError."""
-    tools = json_value(row.get("tools"), f"{where}: tools", exact=True)
-    if tools is None:
+    if is_gap(row.get("tools")):
         return []
+    tools = json_value(row["tools"], f"{where}: tools", exact=True)
     if not isinstance(tools, list):
         raise DataError(
             f"{where}: tools must be a list of {{type: function, function: {{...}}}}, got {short_repr(tools)}"
@@ -323,7 +332,8 @@ def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: 
                 check_written(text, f"{field}.{name}")
         for call in message.get("tool_calls", ()):
             check_text(json.dumps(call, ensure_ascii=False), f"{field}.tool_calls")
-            for place, text in _texts(call["function"]["arguments"], f"{field}.tool_calls"):
+            check_written(call["function"]["name"], f"{field}.tool_calls: a name")
+            for place, text in texts_of(call["function"]["arguments"], f"{field}.tool_calls"):
                 check_written(text, place)
             if tools and call["function"]["name"] not in tools:
                 raise DataError(
@@ -332,16 +342,17 @@ def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: 
                 )
 
 
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Yield each text in a JSON value, with its place."""
+def texts_of(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield each text in a JSON value, keys included, with its place."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):
         for key, part in value.items():
-            yield from _texts(part, f"{place}: {key}")
+            yield f"{place}: a key", key
+            yield from texts_of(part, f"{place}: {key}")
     elif isinstance(value, list):
         for index, part in enumerate(value):
-            yield from _texts(part, f"{place}[{index}]")
+            yield from texts_of(part, f"{place}[{index}]")
 
 
 def _match_results(messages: Sequence[Message], where: str) -> None:

@@ -22,6 +22,7 @@ from rstar2_train.data.demonstrations import (
     read_level,
     read_messages,
     read_tools,
+    texts_of,
 )
 from rstar2_train.data.prepare.call_syntax import (
     CallSyntaxError,
@@ -31,8 +32,8 @@ from rstar2_train.data.prepare.call_syntax import (
     parse_objects,
     tool_signature,
 )
-from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import LONGEST_TEXT, DataError, first_text, short_repr, text_field
+from rstar2_train.data.prepare.records import Convert, DatasetLayout, RemovedRow, Row
+from rstar2_train.data.readers import LONGEST_TEXT, DataError, check_written, first_text, short_repr, text_field
 from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text
 
 _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
@@ -48,47 +49,55 @@ _BLOCK = re.compile(
 _PYTHON = re.compile(r"\{?\.?py(?:thon)?[\d.]*(?![\w.+#-])", re.IGNORECASE)
 
 
+def _by_rule(convert: Convert) -> Convert:
+    """Return a conversion that removes a row for its CallSyntaxError."""
+
+    def converted(row: dict[str, Any], where: str) -> Row | RemovedRow:
+        try:
+            return convert(row, where)
+        except CallSyntaxError as error:
+            return RemovedRow(error.rule, str(error))
+
+    return converted
+
+
+@_by_rule
 def _toolace(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `system` has the signatures as a JSON array, and whose calls are `[name(argument=value),
     ...]`.
 
     The rest of `system` explains that call notation. It is dropped, because this project uses another notation.
     """
-    system = first_text(row, where, "system")
+    tools = [tool_signature(tool) for tool in parse_objects(first_text(row, where, "system"))]
     messages: list[Message] = []
     calls: list[SourceCall] = []
-    try:
-        tools = [tool_signature(tool) for tool in parse_objects(system)]
-        for role, content in _turns(row, where, {"user": "user", "assistant": "assistant", "tool": "tool"}):
-            if role == "assistant" and content.startswith("[") and content.endswith("]"):
-                calls = parse_bracket_calls(content)
-                messages.append(_call_message("", calls, tools))
-            elif role == "tool":
-                messages += [{"role": "tool", "content": result} for result in _split_results(content, len(calls))]
-            else:
-                messages.append({"role": role, "content": content})
-    except CallSyntaxError as error:
-        return RemovedRow(error.rule, str(error))
+    for role, content in _turns(row, where, {"user": "user", "assistant": "assistant", "tool": "tool"}):
+        if role == "assistant" and content.startswith("[") and content.endswith("]"):
+            calls = parse_bracket_calls(content)
+            messages.append(_call_message("", calls, tools))
+        elif role == "tool":
+            messages += [{"role": "tool", "content": result} for result in _split_results(content, len(calls))]
+        else:
+            messages.append({"role": role, "content": content})
     return _conversation(messages, tools=tools)
 
 
+@_by_rule
 def _apigen_mt(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `tools` is a JSON array of signatures. A call is a separate turn with a JSON object."""
     roles = {"human": "user", "gpt": "assistant", "function_call": "call", "observation": "tool"}
+    tools = [tool_signature(tool) for tool in parse_objects(first_text(row, where, "tools"))]
     messages: list[Message] = []
-    try:
-        tools = [tool_signature(tool) for tool in parse_objects(first_text(row, where, "tools"))]
-        for role, content in _turns(row, where, roles):
-            if role == "call":
-                calls = [SourceCall.from_object(value) for value in parse_objects(content, alone=True)]
-                messages.append(_call_message("", calls, tools))
-            else:
-                messages.append({"role": role, "content": content})
-    except CallSyntaxError as error:
-        return RemovedRow(error.rule, str(error))
+    for role, content in _turns(row, where, roles):
+        if role == "call":
+            calls = [SourceCall.from_object(value) for value in parse_objects(content, alone=True)]
+            messages.append(_call_message("", calls, tools))
+        else:
+            messages.append({"role": role, "content": content})
     return _conversation(messages, tools=tools, system=text_field(row, "system", where, default=""))
 
 
+@_by_rule
 def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `chat` is one text with `USER:`, `ASSISTANT:` and `FUNCTION RESPONSE:`. `system` contains the
     signatures.
@@ -96,21 +105,19 @@ def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
     system, chat = first_text(row, where, "system"), first_text(row, where, "chat")
     _, *parts = _GLAIVE_TURN.split(chat)
     messages: list[Message] = []
-    try:
-        tools = [tool_signature(tool) for tool in parse_objects(system)]
-        for speaker, text in zip(parts[::2], parts[1::2], strict=True):
-            content = text.replace(_END, "").strip()
-            before, marker, after = content.partition(_GLAIVE_CALL)
-            if speaker == "ASSISTANT" and marker:
-                messages.append(_call_message(before.strip(), [parse_glaive_call(after)], tools))
-            else:
-                role = {"USER": "user", "ASSISTANT": "assistant"}.get(speaker, "tool")
-                messages.append({"role": role, "content": content})
-    except CallSyntaxError as error:
-        return RemovedRow(error.rule, str(error))
+    tools = [tool_signature(tool) for tool in parse_objects(system)]
+    for speaker, text in zip(parts[::2], parts[1::2], strict=True):
+        role = {"USER": "user", "ASSISTANT": "assistant"}.get(speaker, "tool")
+        content = _stripped(text.replace(_END, ""), role)
+        before, marker, after = content.partition(_GLAIVE_CALL)
+        if role == "assistant" and marker:
+            messages.append(_call_message(before.strip(), [parse_glaive_call(after)], tools))
+        else:
+            messages.append({"role": role, "content": content})
     return _conversation(messages, tools=tools)
 
 
+@_by_rule
 def _magicoder(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert the first Python program of the solution to a call of the Python tool (paper §4.1: "reformatted").
 
@@ -131,22 +138,22 @@ def _magicoder(row: dict[str, Any], where: str) -> Row | RemovedRow:
         return RemovedRow("no-python", f"the program does not parse: {error}")
     tools = [TOOLS[TOOL_NAME]]
     call = SourceCall(TOOL_NAME, {"code": code.strip("\n"), "input": ""})
-    messages = [{"role": "user", "content": problem}, _call_message(solution[: block.start()].strip(), [call], tools)]
+    before = _stripped(solution[: block.start()], "assistant")
+    messages = [{"role": "user", "content": problem}, _call_message(before, [call], tools)]
     return _conversation(messages, tools=tools)
 
 
+@_by_rule
 def _messages(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row that already has `messages`: Tulu 3's mixture, or the output of `rstar2 data prepare`."""
     if not isinstance(row.get("messages"), list):
         raise DataError(f"{where}: no messages")
     tools, level = read_tools(row, where), read_level(row, where)
-    try:
-        result = _conversation(_read(row, where, "messages", tools), tools=tools)
-    except CallSyntaxError as error:
-        return RemovedRow(error.rule, str(error))
+    result = _conversation(_read(row, where, "messages", tools), tools=tools)
     return result | {"level": level} if level and not isinstance(result, RemovedRow) else result
 
 
+@_by_rule
 def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `input` is the conversation so far or the user's text, and `output` the reply."""
     output = first_text(row, where, "output")
@@ -157,7 +164,7 @@ def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
         history = [{"role": "user", "content": first_text(row, where, "input")}]
     others = {name: value for name, value in row.items() if name != "system_prompt"}  # it switches reasoning off
     messages = _read(others | {"input": history}, where, "input") if history else []
-    return _conversation([*messages, {"role": "assistant", "content": output.strip()}])
+    return _conversation([*messages, {"role": "assistant", "content": _stripped(output, "assistant")}])
 
 
 def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple[str, str]]:
@@ -174,7 +181,7 @@ def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple
         others = [name for name, value in turn.items() if name not in ("from", "value") and value is not None]
         if others:
             raise DataError(f"{field}: {others[0]} would be lost: remove it, or write the row as messages")
-        pairs.append((roles[speaker], text_field(turn, "value", field, default="").strip()))
+        pairs.append((roles[speaker], _stripped(text_field(turn, "value", field, default=""), roles[speaker])))
     return pairs
 
 
@@ -204,8 +211,28 @@ def _call_message(before: str, calls: Sequence[SourceCall], tools: Sequence[dict
     for call in calls:
         if call.name not in declared:
             raise CallSyntaxError(f"{call.name!r} is called but not declared", rule="undeclared-tool")
+        _check_written(call.name, "the name of a call")
+        for place, text in texts_of(call.arguments, f"the call of {call.name!r}"):
+            _check_written(text, place)
     parts = [before, *(call_text(call.name, call.arguments) for call in calls)]
     return {"role": "assistant", "content": "\n".join(part for part in parts if part)}
+
+
+def _stripped(text: str, role: str) -> str:
+    """Return a text without white space at its ends, where the rest of a LaTeX command may be. Raises CallSyntaxError.
+
+    The output of a tool may have any character.
+    """
+    if role != "tool":
+        _check_written(text, f"a message of role {role}")
+    return text.strip()
+
+
+def _check_written(text: str, place: str) -> None:
+    try:
+        check_written(text, place)
+    except DataError as error:
+        raise CallSyntaxError(str(error), rule="not-text") from error
 
 
 def _next(text: str, at: int) -> int:
@@ -241,10 +268,13 @@ def _conversation(
     """Return the row of a conversation up to its last assistant message, or its removal.
 
     Consecutive assistant messages are merged, because a chat template would put text between them that no policy
-    samples.
+    samples. Raises CallSyntaxError for the rest of a LaTeX command.
     """
     turns: list[Message] = []
+    system = _stripped(system, "system")
     for message in messages:
+        if message["role"] != "tool":
+            _check_written(message["content"], f"a message of role {message['role']}")
         if message["role"] == "system" and not turns:
             system = "\n\n".join(part for part in (system, message["content"].strip()) if part)
         elif turns and turns[-1]["role"] == message["role"] == "assistant":
@@ -260,7 +290,7 @@ def _conversation(
         return RemovedRow("not-a-conversation", f"roles: {', '.join(roles[:4]) or 'no assistant message'}")
     if any(not message["content"].strip() for message in turns if message["role"] != "tool"):
         return RemovedRow("not-a-conversation", "empty message")
-    opening = [{"role": "system", "content": system.strip()}] if system.strip() else []
+    opening = [{"role": "system", "content": system}] if system else []
     converted = [*opening, *turns]
     try:
         check_order(converted, "messages")

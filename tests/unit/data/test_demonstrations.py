@@ -233,6 +233,7 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         "documents": None,
         "enable_thinking": None,
         "system": float("nan"),
+        "tools": float("nan"),
         "source": "x",
     }
     assert list(_read(tmp_path, DEMO | row).messages) == DEMO["messages"]
@@ -312,6 +313,7 @@ def test_read_demonstrations_reads_tools(tmp_path: Path) -> None:
         ({"a": "\x0crac"}, "a"),
         ({"a": {"b": ["x", "\x08oxed"]}}, r"a: b\[1\]"),
         ('{"a": [{"b": "\\frac"}]}', r"a\[0\]: b"),
+        ({"a": {"\x0crac": 1}}, "a: a key"),
     ],
 )
 def test_read_demonstrations_refuses_lost_latex_in_arguments(tmp_path: Path, arguments: Any, place: str) -> None:

@@ -74,6 +74,19 @@ def _messages(layout: str, row: dict[str, Any]) -> list[dict[str, str]]:
     return messages
 
 
+def _turns(call: str) -> list[dict[str, str]]:
+    """Return the turns of a row of ToolACE with one call."""
+    return [{"from": "user", "value": "x"}, {"from": "assistant", "value": f"[{call}]"}]
+
+
+def _called(arguments: Any) -> dict[str, Any]:
+    """Return a row with one call in the form of OpenAI."""
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {
+        "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    }
+
+
 def _roles(messages: list[dict[str, str]]) -> list[str]:
     return [message["role"] for message in messages]
 
@@ -275,6 +288,30 @@ def test_convert_of_unknown_turn_names_field(layout: str, row: dict[str, Any], m
     """A turn of an unknown form is an error with its field."""
     with pytest.raises(DataError, match=rf"^f:1: {message}"):
         LAYOUTS[layout].convert(row, "f:1")
+
+
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        ("toolace", TOOLACE | {"conversations": _turns("weather(place=\"\\frac12\")")}),
+        ("toolace", TOOLACE | {"conversations": [{"from": "user", "value": "\frac12?"}, *_turns("weather()")[1:]]}),
+        ("apigen-mt", APIGEN | {"system": "\frac12"}),
+        ("apigen-mt", APIGEN | {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call",
+            "value": '{"name": "weather", "arguments": {"a": [{"b": "\\boxed"}]}}'}]}),
+        ("glaive", GLAIVE | {"chat": "USER: x\n\n\nASSISTANT: \frac12"}),
+        ("magicoder", MAGICODER | {"solution": f"\frac12\n```python\n{PROGRAM}\n```"}),
+        ("magicoder", MAGICODER | {"solution": "```python\nprint('\x0crac')\n```"}),
+        ("nemotron", NEMOTRON | {"output": "\frac12"}),
+        ("tulu3", {"messages": [TULU["messages"][0], {"role": "assistant", "content": "\frac12"}]}),
+        ("conversations", _called({"a": "\frac12"})),
+        ("conversations", _called({"\frac12": 1})),
+        ("conversations", _called('{"a": {"b": "\\frac"}}')),
+    ],
+)  # fmt: skip
+def test_convert_with_lost_backslash_returns_rule(layout: str, row: dict[str, Any]) -> None:
+    """The rest of a LaTeX command in a message or an argument, at any depth and at an end of a text."""
+    removed = LAYOUTS[layout].convert(row, "f:1")
+    assert isinstance(removed, RemovedRow) and removed.rule == "not-text" and "a control character" in removed.reason
 
 
 def test_parse_bracket_calls_reads_literals_only() -> None:
