@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.rollout.agent_program.conversation import check_fields, message_text
+from rstar2_train.rollout.agent_program.conversation import check_fields, check_role, message_text
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.text import split_turns
 from rstar2_train.utils.api_error import STREAM_OPTIONS, ApiError, reject_unsupported
@@ -30,7 +30,7 @@ def _as_list(stop: Any) -> Any:
 class ChatRequest(BaseModel):
     """Body of POST /v1/chat/completions: the supported parameters."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
@@ -42,7 +42,7 @@ class ChatRequest(BaseModel):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: Annotated[list[Stop], Field(max_length=4, fail_fast=True), BeforeValidator(_as_list)] = []
     """Stop strings: a string, or a list of strings."""
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -60,6 +60,9 @@ class ChatRequest(BaseModel):
             raise ApiError(404, message, param="model", code="model_not_found")
         reject_unsupported(self.model_extra or {})
         reject_unsupported(self.stream_options or {}, STREAM_OPTIONS)
+        for number, message in enumerate(self.messages if self.tools else ()):  # the engine ignores unknown fields
+            check_role(message, at=f"messages[{number}]")
+            check_fields(message, at=f"messages[{number}]")
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
             message = f"tool_choice={reprlib.repr(self.tool_choice)} is only allowed with tools: remove it"
             raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")

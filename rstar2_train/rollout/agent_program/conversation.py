@@ -213,6 +213,14 @@ def toolset(tools: str) -> Toolset:
     return Toolset(tuple(schema_tool(signature, server=CLIENT) for signature in signatures))
 
 
+def check_role(message: Any, *, at: str) -> str:
+    """Return the role of a message. Raises ApiError for another one than OpenAI's; `at` names the message."""
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if role not in _ROLES:
+        raise ApiError(400, f"{at}.role {reprlib.repr(role)} is not one of {', '.join(_ROLES)}", param="messages")
+    return str(role)
+
+
 def check_fields(message: Mapping[str, Any], *, at: str) -> None:
     """Raise ApiError for a field of a message that its prompt would not have. `at` names the message.
 
@@ -262,12 +270,13 @@ def _call_order(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """
     order = list(range(len(messages)))
     for at, message in enumerate(messages):
-        if message["role"] != "assistant" or not (calls := message.get("tool_calls")) or at + 1 == len(messages):
-            continue
-        results = list(itertools.takewhile(lambda later: later["role"] == "tool", messages[at + 1 :]))
+        calls = message.get("tool_calls") or []
+        later = [] if message["role"] == "tool" else messages[at + 1 :]
+        results = list(itertools.takewhile(lambda other: other["role"] == "tool", later))
         given = [result.get("tool_call_id") for result in results]
         ids = [call.get("id") for call in calls]
-        if not any(given) and len(given) == len(ids):
+        if not any(given) and (not calls or len(given) == len(ids)):
+            _check_names(calls, results, at=at + 1)
             continue
         if len(set(map(str, ids))) < len(ids) or sorted(map(str, given)) != sorted(map(str, ids)):
             raise ApiError(
@@ -278,14 +287,25 @@ def _call_order(messages: Sequence[Mapping[str, Any]]) -> list[int]:
             )
         place = {str(name): at + 1 + index for index, name in enumerate(given)}
         order[at + 1 : at + 1 + len(ids)] = [place[str(name)] for name in ids]
+        _check_names(calls, [messages[place[str(name)]] for name in ids], at=at + 1)
     return order
+
+
+def _check_names(calls: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], *, at: int) -> None:
+    """Raise ApiError for a result with a name that its call does not have: the prompt has only that of the call.
+
+    `at`: position of the first result.
+    """
+    names = [call["function"].get("name") for call in calls] or [None] * len(results)
+    for index, (name, result) in enumerate(zip(names, results, strict=True), start=at):
+        if (given := result.get("name")) and given != name:
+            message = f"messages[{index}].name {reprlib.repr(given)} is not the name of its call: remove it"
+            raise ApiError(400, message, param="messages")
 
 
 def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     """Return a client's message as a message of the chat template: calls are part of the text."""
-    role = message.get("role") if isinstance(message, Mapping) else None
-    if role not in _ROLES:
-        raise ApiError(400, f"{at}.role {reprlib.repr(role)} is not one of {', '.join(_ROLES)}", param="messages")
+    role = check_role(message, at=at)
     check_fields(message, at=at)
     content = message.get("content")
     calls = _calls(message, at=at)
@@ -299,6 +319,8 @@ def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
         written = write_calls([(name, json.loads(arguments)) for name, arguments in calls], parser) if calls else ""
     except ValueError as error:
         raise ApiError(400, f"{at}.tool_calls cannot be written: {error}", param="messages") from error
+    if lone_surrogate(written):
+        raise ApiError(400, f"{at}.tool_calls have a lone surrogate, which is not a valid character", param="messages")
     parts = [text, written]
     return {"role": "system" if role == "developer" else role, "content": "\n".join(part for part in parts if part)}
 
@@ -313,7 +335,7 @@ def _calls(message: Mapping[str, Any], *, at: str) -> list[tuple[str, str]]:
                 limit = f"has arguments of more than {MAX_ARGUMENTS >> 20} Mi characters: shorten them"
                 raise ApiError(400, f"{at}.tool_calls[{index}] {limit}", param="messages")
             value = json.loads(function["arguments"])
-            if not isinstance(value, dict) or not isinstance(function["name"], str):
+            if not isinstance(value, dict) or not isinstance(function["name"], str) or not function["name"]:
                 raise TypeError
             calls.append((function["name"], replace_surrogates(json.dumps(value, sort_keys=True))))
         except (KeyError, TypeError, ValueError, RecursionError) as error:

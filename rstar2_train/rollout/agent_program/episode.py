@@ -30,7 +30,7 @@ MAX_REJECTED = 1000
 """Rejected requests after which an episode is lost: a program that repeats one without end."""
 FORCED = frozenset(
     ("model", "user", "metadata", "store", "return_token_ids", "temperature", "top_p", "top_k", "min_p", "seed")
-) | {"presence_penalty", "frequency_penalty", "repetition_penalty", "top_logprobs"}
+) | {"presence_penalty", "frequency_penalty", "repetition_penalty"}
 """Parameters without an effect: the stage decides."""
 _NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
     "stop": ([], ""),
@@ -51,7 +51,7 @@ Generate = Callable[..., Awaitable[SampledTurn]]
 class AgentRequest(BaseModel):
     """Body of POST /v1/chat/completions: the parameters with an effect."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None

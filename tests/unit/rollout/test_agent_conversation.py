@@ -207,6 +207,16 @@ def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
         ([USER, _calling("{}"), RESULT, RESULT], "send one result for each call"),
         ([USER, _calling("{}"), {**RESULT, "tool_call_id": "zzz"}], r"\['c'\].*\['zzz'\].*: send one result"),
         ([USER, {**ANSWER, "tool_calls": [CALL, CALL]}, RESULT, RESULT], "send one result for each call"),
+        ([USER, _calling("{}"), {**RESULT, "name": "sub"}], r"\[2\].name 'sub' is not the name of its call: remove it"),
+        ([USER, _calling("{}"), {"role": "tool", "content": "2", "name": "sub"}], r"\[2\].name 'sub' is not the name"),
+        ([USER, ANSWER, {"role": "tool", "content": "2", "name": "add"}], r"\[2\].name 'add' is not the name"),
+        ([USER, ANSWER, RESULT], r"\[1\].tool_calls has the ids \[\].*\['c'\].*: send one result"),
+        ([USER, RESULT], r"\[0\].tool_calls has the ids \[\].*\['c'\].*: send one result"),
+        ([USER, _calling('{"a": "\\ud800"}'), RESULT], r"\[1\].tool_calls have a lone surrogate"),
+        (
+            [USER, {**ANSWER, "tool_calls": [{**CALL, "function": {"name": "", "arguments": "{}"}}]}, RESULT],
+            r"\[0\] must be a call",
+        ),
         ([{"role": "user", "content": "word " * 3000}], "shorten the messages"),
     ],
 )
@@ -232,10 +242,11 @@ def test_conversation_results_are_in_the_order_of_the_calls(talk: Talk) -> None:
 def test_conversation_takes_the_empty_fields_of_clients(talk: Talk) -> None:
     """openai, LiteLLM and LangChain send a response back with fields that have no value."""
     empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "reasoning_content": ""}
-    echo = ANSWER | empty | {"provider_specific_fields": {"refusal": None}}
+    calling = _calling('{"a": 1}')
+    echo = calling | empty | {"provider_specific_fields": {"refusal": None}}
     parts = [{"type": "text", "text": USER["content"], "cache_control": {"type": "ephemeral"}}]
     result = {"role": "tool", "content": "2", "tool_call_id": "c", "name": "add"}
-    assert talk.prompt([USER | {"content": parts}, echo, result]) == talk.prompt([USER, ANSWER, result])
+    assert talk.prompt([USER | {"content": parts}, echo, result]) == talk.prompt([USER, calling, RESULT])
 
 
 def test_conversation_unusable_tools_are_rejected(talk: Talk) -> None:

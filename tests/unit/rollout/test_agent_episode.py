@@ -77,6 +77,7 @@ async def test_episode_response_has_vllms_fields(chat_format: ChatFormat) -> Non
         {"tool_choice": "required"},
         {"prompt_logprobs": 1},
         {"reasoning_effort": "low"},
+        {"top_logprobs": 5},
         {"parallel_tool_calls": False, "tools": [{"type": "function", "function": {"name": "f"}}]},
     ],
 )

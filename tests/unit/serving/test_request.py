@@ -117,10 +117,14 @@ def test_check_other_model_is_not_found() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"temperature": -1}, {"temperature": 2.1}, {"top_p": 0}, {"max_tokens": 0}, {"stop": ["a"] * 5}, {"messages": []}],
-)
+    [
+        {"temperature": -1}, {"temperature": 2.1}, {"top_p": 0}, {"max_tokens": 0}, {"stop": ["a"] * 5},
+        {"messages": []}, {"temperature": "0.5"}, {"temperature": True}, {"max_tokens": True}, {"max_tokens": "5"},
+        {"seed": 2**63}, {"seed": True}, {"stream": "true"}, {"stream": 1}, {"parallel_tool_calls": 0},
+    ],
+)  # fmt: skip
 def test_request_value_out_of_bounds_is_invalid(fields: dict) -> None:
-    """Bounds are those of OpenAI's API."""
+    """Bounds and types are those of OpenAI's API: no value is read as one of another type."""
     with pytest.raises(ValidationError):
         chat_request(**fields)
 
@@ -162,6 +166,25 @@ def test_for_engine_has_only_supported_parameters() -> None:
         "stop": [],
         "temperature": TEMPERATURE,
     }
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([USER | {"name": "ann"}], r"messages\[0\]\.name is not supported"),
+        ([USER, {"role": "assistant", "content": "x", "reasoning_content": "r"}, USER], r"\[1\]\.reasoning_content is"),
+        ([USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}, "x": 1}]}], r"tool_calls\[0\]\.x is"),
+        ([{"role": "function", "content": "x"}], r"messages\[0\]\.role 'function' is not one of"),
+    ],
+)
+def test_check_with_tools_rejects_fields_of_messages(messages: list, message: str) -> None:
+    """The engine, which answers these requests, ignores the fields that it does not know."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(ApiError, match=message):
+        chat_request(tools=tools, messages=messages).check(model="m")
+    calling = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "f"}}]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "1"}
+    chat_request(tools=tools, messages=[USER, calling | {"refusal": None}, result]).check(model="m")
 
 
 def test_prompt_ids_equal_a_rollouts_prompt(chat_format: ChatFormat) -> None:
