@@ -23,6 +23,7 @@ _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
 _NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
 """The label after the marks of a fence that starts a block, inside a block without an end."""
 _PROSE = ("markdown", "md", "text", "txt")
+_MARKUP = ("html", "xml", "latex", "tex")
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
@@ -67,7 +68,9 @@ def answer_program(answer: str) -> str | None:
 
 
 def _inner_blocks(block: _Block) -> list[_Block]:
-    """Return the blocks in a block of prose, such as a whole answer in Markdown; else the block itself."""
+    """Return the blocks in a block of prose, such as a whole answer in Markdown or HTML; else the block itself."""
+    if block.language in _MARKUP:
+        return _markup_blocks(block.code) or [block]
     return (_blocks(block.code.split("\n")) if block.language in _PROSE else []) or [block]
 
 

@@ -7,6 +7,7 @@ tags, linear in the text.
 
 from __future__ import annotations
 
+import html
 import re
 
 _TAG = re.compile(
@@ -19,8 +20,13 @@ _TAG = re.compile(
 _NO_START = re.compile(r"[\w\"'(\[\])]")
 """Characters before a tag in a program."""
 _LANGUAGE = re.compile(r"\blang(?:uage)?-(\w+)|\blanguage=\{?(\w+)|[{=\"'](\w+)[}\"']?\s*$", re.IGNORECASE)
-_REFERENCES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&#39;": "'", "&#x27;": "'", "&amp;": "&"}
-_REFERENCE = re.compile("|".join(_REFERENCES))
+_REFERENCE = re.compile(r"&(?:lt|gt|quot|apos|amp|nbsp|#\d{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
+"""Only with a semicolon: `a&lt` is Python."""
+_HIGHLIGHT = re.compile(r"</?span(?:\s[^<>]*+)?>", re.IGNORECASE)
+_WRITTEN_SPAN = re.compile(r"[\"']<span", re.IGNORECASE)
+"""A tag that a program has in a text, so that the tags are those of the program."""
+_BREAK = re.compile(r"(?<![\"'])<br\s*/?>", re.IGNORECASE)
+_BREAK_AT_END = re.compile(r"(?<![\"'])<br\s*/?>(?=[ \t]*\n)", re.IGNORECASE)
 
 
 def markup_blocks(text: str) -> list[tuple[str, str]]:
@@ -58,4 +64,10 @@ def _language(tag: re.Match[str]) -> str:
 
 
 def _content(text: str, opened: re.Match[str]) -> str:
-    return _REFERENCE.sub(lambda match: _REFERENCES[match[0]], text) if opened["html"] else text
+    """Return the text of a block; in HTML without tags for line breaks and highlighting, and without references."""
+    if not opened["html"]:
+        return text
+    text = _BREAK_AT_END.sub("", text) if "\n" in text.strip() else _BREAK.sub("\n", text)
+    if not _WRITTEN_SPAN.search(text):
+        text = _HIGHLIGHT.sub("", text)
+    return _REFERENCE.sub(lambda match: html.unescape(match[0]).replace("\xa0", " "), text)

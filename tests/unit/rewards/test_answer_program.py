@@ -91,6 +91,12 @@ PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
         (f'<pre lang="python">{HTML}</pre>', PLAIN),
         (f"Program: <code>print(1)</code>\n<code>{PROGRAM}</code>", PROGRAM),
         (f"<code>pip install x</code>\n<code>\n{PROGRAM}", PROGRAM),
+        ("<code>" + PROGRAM.rstrip().replace("\n", "<br>") + "</code>", PROGRAM),
+        ("<code>\n" + PROGRAM.replace("\n", "<br />\n") + "</code>", PROGRAM),
+        ("<code>if 1:<br>&nbsp;&nbsp;&nbsp;&nbsp;print(&#34;a&#x3c;b&#34;)</code>", 'if 1:\n    print("a<b")\n'),
+        ('<pre><code><span class="nb">print</span>(<span class="mi">1</span>)</code></pre>', "print(1)\n"),
+        (f"```html\n<pre><code>\n{HTML}</code></pre>\n```", PLAIN),
+        (f"````latex\n\\begin{{lstlisting}}\n{PROGRAM}\\end{{lstlisting}}\n````", PROGRAM),
         (f"[PYTHON]\n{PROGRAM}[/PYTHON]", PROGRAM),
         (f"[code=python]{PROGRAM}[/code]", PROGRAM),
         (f"\\begin{{lstlisting}}[language=Python]\n{PROGRAM}\\end{{lstlisting}}", PROGRAM),
@@ -119,6 +125,12 @@ def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
 def test_answer_program_keeps_markup_of_a_program(program: str) -> None:
     """A program without a fence may write markup."""
     assert answer_program(program) is None
+
+
+@pytest.mark.parametrize("program", ['print("<br>")', "print('<span class=\"a\">b</span>')", "print(a&lt, '&lt')"])
+def test_answer_program_keeps_html_in_texts_of_a_block(program: str) -> None:
+    """A tag in quotation marks and a name after `&` are parts of the program."""
+    assert answer_program(f"<code>{program}</code>") == f"{program}\n"
 
 
 def test_answer_program_without_fence_is_none() -> None:
