@@ -9,39 +9,37 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Column, Table
-
 from rstar2_train.cli.common import warn_of_answers
+from rstar2_train.cli.tables import Column, ColumnGroups, FittingTable
 from rstar2_train.data.prepare.records import RULES, DatasetLayout, to_json
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare.inspect import InspectionReport
 
 
-def removal_table(report: dict[str, Any]) -> Table:
+def removal_table(report: dict[str, Any]) -> ColumnGroups:
     """Return the table of rows read, removed per rule, and kept. `report`: of `RemovalReport.as_json`."""
     sources = [name for name in report["read"] if name != "all"]
-    columns = ["all", *sources] if len(sources) > 1 else ["all"]
-    headers = [escape(name) for name in columns] if len(sources) > 1 else ["rows"]
-    table = Table(Column("", min_width=max(map(len, RULES))))
-    for header in headers:
-        table.add_column(header, justify="right")
-    table.add_column("first example", no_wrap=True, overflow="ellipsis")
-    removed = [(rule, entry["rows"], entry["examples"][0]) for rule, entry in report["removed"].items()]
-    for title, counts, example in (("read", report["read"], None), *removed, ("kept", report["kept"], None)):
-        reason = escape(f"{example['at']}: {example['why']}") if example else ""
-        table.add_row(title, *(f"{counts.get(name, 0):,}" for name in columns), reason)
-    return table
+    headings = {"all": "all", **{name: name for name in sources}} if len(sources) > 1 else {"all": "rows"}
+    counts = [report["read"], *(entry["rows"] for entry in report["removed"].values()), report["kept"]]
+    examples = [f"{entry['examples'][0]['at']}: {entry['examples'][0]['why']}" for entry in report["removed"].values()]
+    columns = [Column(heading, [f"{row.get(name, 0):,}" for row in counts]) for name, heading in headings.items()]
+    names = Column("", ["read", *report["removed"], "kept"], is_text=True)
+    return ColumnGroups("", names, [*columns, Column("first example", ["", *examples, ""], is_text=True)])
 
 
-def column_table(report: InspectionReport) -> Table:
+def column_table(report: InspectionReport) -> FittingTable:
     """Return a table with one row per column of the inspected files."""
-    table = Table("column", "type", Column("rows", justify="right"), "first value")
-    for name, column in report.columns.items():
-        types = escape(", ".join(column.types))
-        table.add_row(escape(name), types, f"{column.types.total():,}", escape(column.example))
-    return table
+    columns = report.columns.values()
+    return FittingTable(
+        "",
+        [
+            Column("column", list(report.columns), is_text=True),
+            Column("type", [", ".join(column.types) for column in columns], rank=1, is_text=True),
+            Column("rows", [f"{column.types.total():,}" for column in columns], rank=2),
+            Column("first value", [column.example for column in columns], rank=3, is_text=True),
+        ],
+    )
 
 
 def inspection_lines(report: InspectionReport, layout: DatasetLayout | None) -> Iterator[str]:

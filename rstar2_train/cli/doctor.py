@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 
@@ -67,7 +67,8 @@ def _examine(args: argparse.Namespace) -> list[Finding]:
 
 def print_findings(findings: list[Finding]) -> None:
     """Print a table, and a line that sums it up."""
-    table = Table("", "", "detail", "remedy", box=None, pad_edge=False)
+    headings = ("", "", "detail", "remedy")
+    table = Table(*(Column(heading, overflow="fold") for heading in headings), box=None, pad_edge=False)
     for finding in findings:
         table.add_row(MARKS[finding.state], finding.subject, escape(finding.detail), escape(finding.remedy), style=None)
     console = table_console()

@@ -206,7 +206,7 @@ def print_timelines(console: Console, timelines: Sequence[Timeline], *, details:
         table = Table(box=None, header_style="bold")
         several = len({timeline.namespace for timeline in timelines}) > 1
         for name in (*(["NAMESPACE"] if several else []), "NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
         for timeline in timelines:
             namespace = [timeline.namespace] if several else []
             table.add_row(
@@ -232,13 +232,13 @@ def print_timelines(console: Console, timelines: Sequence[Timeline], *, details:
                 console.print(f"  {line}", markup=False)
         stages = Table(box=None, header_style="bold")
         for name in ("STAGE", "TYPE", "PHASE", "STEP", "ATTEMPTS", "REWARD"):
-            stages.add_column(name)
+            stages.add_column(name, overflow="fold")
         for row in timeline.stages:
             stages.add_row(row.name, row.type, _coloured(row.phase), row.step, str(row.attempts), row.reward)
         console.print(stages)
         roles = Table(box=None, header_style="bold")
         for name in ("ROLE", "READY", "NODES"):
-            roles.add_column(name)
+            roles.add_column(name, overflow="fold")
         for role in timeline.roles:
             roles.add_row(role.role, f"{role.ready}/{role.desired}", ", ".join(role.nodes))
         console.print(roles)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rstar2_train.plan.shared_device import SharedDevice
 
 NAME = "plan"
+LEAST_LABEL = 28
+"""Width of the labels of a table, unless they are longer or the terminal is narrow."""
 DESCRIPTION = """Print the memory of trainer and engines, the time of a step and its parts, traffic, judge and storage
 of a manifest, before anything starts. Where the manifest does not fit the hardware, print the field to change.
 
@@ -155,8 +157,9 @@ def _shared_device(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfil
 
 def show(plan: JobPlan, console: Console, *, explain: bool) -> None:
     """Print a plan: one table per section with a column per stage, then issues and assumptions."""
-    from rich.table import Table
     from rich.text import Text
+
+    from rstar2_train.cli.tables import Column, ColumnGroups
 
     console.print(Text(f"{plan.name}: {plan.summary}", style="bold"))
     most_rows_first = sorted(plan.stages.values(), key=len, reverse=True)  # their order is that of the tables
@@ -166,15 +169,13 @@ def show(plan: JobPlan, console: Console, *, explain: bool) -> None:
         }
         stages = [stage for stage, rows in by_stage.items() if rows]
         labels = {row.key: row.label for rows in most_rows_first for row in rows if row.section == section}
-        table = Table(title=section, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        table.add_column("", min_width=28)
-        for stage in stages:
-            table.add_column(stage, justify="right")
-        for key, label in labels.items():
-            rows = [by_stage[stage].get(key) for stage in stages]
-            table.add_row(label, *("" if row is None else row.text for row in rows))
+        columns = [
+            Column(stage, ["" if (row := by_stage[stage].get(key)) is None else row.text for key in labels])
+            for stage in stages
+        ]
+        names = Column("", [label.ljust(LEAST_LABEL) for label in labels.values()], is_text=True)
         console.print()
-        console.print(table)
+        console.print(ColumnGroups(section, names, columns, is_plain=True))
     if explain:
         _explain(plan, console)
     console.print(Text("\nIssues" if plan.issues else "\nNo issues: the manifest fits.", style="bold"))

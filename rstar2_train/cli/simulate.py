@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     count = sum(map(len, steps))
     table = Table(title=f"{count} trajectories in {len(steps)} steps on {settings.engines} engines")
     for column in ("policy", "seconds", "x bound", "s per step", "idle", "preempted", "recomputed", "moved", "tail s"):
-        table.add_column(column, justify="left" if column == "policy" else "right")
+        table.add_column(column, justify="left" if column == "policy" else "right", overflow="fold")
     for label, result in results.items():
         table.add_row(
             label,

@@ -68,6 +68,8 @@ class ColumnGroups:
     title: str | Text
     names: Column
     columns: Sequence[Column]
+    is_plain: bool = False
+    """Whether no line is below the headings."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the tables for the width of the console."""
@@ -77,7 +79,7 @@ class ColumnGroups:
             count = len(rest)
             while count > 1 and _least_width([self.names, *rest[:count]]) > options.max_width:
                 count -= 1
-            yield _table(title, [self.names, *rest[:count]], options.max_width)
+            yield _table(title, [self.names, *rest[:count]], options.max_width, is_plain=self.is_plain)
             rest, title = rest[count:], ""
 
 
@@ -87,14 +89,14 @@ def _least_width(columns: Sequence[Column]) -> int:
     return sum(widths) + GAP * (len(columns) - 1) + EDGES
 
 
-def _table(title: str | Text, columns: Iterable[Column], width: int) -> Table:
+def _table(title: str | Text, columns: Iterable[Column], width: int, *, is_plain: bool = False) -> Table:
     table = Table(
         title=title or None,
         title_justify="left",
         title_style="bold",
-        box=box.SIMPLE_HEAD,
+        box=None if is_plain else box.SIMPLE_HEAD,
         pad_edge=False,
-        collapse_padding=True,
+        collapse_padding=not is_plain,
     )
     chosen = list(columns)
     space = width - sum(column.width for column in chosen if not column.is_text) - GAP * (len(chosen) - 1) - EDGES

@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+from rstar2_train.cli.data_tables import column_table, removal_table
 from rstar2_train.cli.main import main
+from rstar2_train.data.prepare.inspect import inspect_rows
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.problems import read_problems
 
@@ -92,7 +95,24 @@ def test_inspect_reads_rows_of_other_programs(tmp_path: Path, capsys: pytest.Cap
     numbers = tmp_path / "numbers.jsonl"
     numbers.write_text(f'{{"a": 0.30000000000000000000001}}\n{{"a": {"9" * 5000}}}\n{{"a": 2}}\n')
     assert main(["data", "inspect", str(numbers)]) == 0
-    assert re.search(r"\ba +│ number +│ +3 │ '?0.30000000000000000000001", capsys.readouterr().out)
+    assert re.search(r"\ba +number +3 +'?0.30000000000000000000001", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_tables_show_each_value_at_any_width(tmp_path: Path, width: int) -> None:
+    """Many sources, long names and names with controls of a terminal or markup."""
+    sources = {f"source-{at}": 100_000 + at for at in range(8)}
+    rule = {"rows": {"all": 7, "source-1": 7}, "examples": [{"at": "a-file.jsonl:1", "why": "[red]x[/red] " * 9}]}
+    report = {"read": {"all": 10**6, **sources}, "kept": {"all": 9}, "removed": {"not-an-integer": rule}}
+    row = {"a-column-with-a-long-name": "x" * 99, "\x1b[31mred": 1, "[bold]x": "[/]"}
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(removal_table(report))
+        console.print(column_table(inspect_rows([_write(tmp_path / "rows.jsonl", row)])))
+    text = capture.get()
+    assert "…" not in text and "\x1b" not in text and max(map(len, text.splitlines())) <= width
+    assert all(f"{count:,}" in text for count in sources.values()) and "1,000,000" in text
+    assert "[red]x[/red]" in text and "[bold]x" in text and "␛[31mred" in text
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.cli.main import main
+from rstar2_train.cli.plan import show
+from rstar2_train.plan.job_plan import JobPlan
+from rstar2_train.plan.row import Row
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SMOKE = str(EXAMPLES / "smoke.yaml")
@@ -21,6 +25,20 @@ def test_plan_command_prints_tables_and_sources(capsys: pytest.CaptureFixture[st
     for text in ("Trainer, per rank", "Engine, per device", "Judge", "Storage", "Assumptions", "Arithmetic of"):
         assert text in printed
     assert "4 x 525,568 parameters / 1" in printed
+
+
+@pytest.mark.parametrize("width", [40, 60, 200])
+def test_plan_tables_show_each_figure_at_any_width(width: int) -> None:
+    """A narrow terminal shows the stages in several tables; no figure and no label is cut."""
+    label = "tokens that the cache of an engine holds"
+    rows = {f"rl-{at}": [Row("Engine", "kv", label, "count", 26_158_590 + at)] for at in range(6)}
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        show(JobPlan("job", "small", rows, [], []), console, explain=False)
+    printed = capture.get()
+    assert "…" not in printed and max(map(len, printed.splitlines())) <= width
+    assert all(f"26,158,59{at}" in printed and f"rl-{at}" in printed for at in range(6))
+    assert set(label.split()) <= set(printed.split())
 
 
 def test_plan_command_json_has_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
