@@ -118,6 +118,8 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
     check_order(messages, f"{where}: messages")
     _check_texts_and_names(messages, {tool["function"]["name"] for tool in tools}, f"{where}: messages")
     check_text("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools), f"{where}: tools")
+    for place, text in texts_of(tools, f"{where}: tools"):
+        check_written(text, place)
     return Demonstration(tuple(messages), tuple(tools), level=read_level(row, where), where=where)
 
 
@@ -198,13 +200,15 @@ def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     signatures = []
     for index, tool in enumerate(tools):
         field = f"{where}: tools[{index}]"
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        tool = _set_fields(tool)
+        function = _set_fields(tool.get("function", tool)) if isinstance(tool, dict) else None
         if not isinstance(function, dict):
             raise DataError(f"{field} must be an object {{type: function, function: {{...}}}}, got {short_repr(tool)}")
-        extra = {*function, *(set(tool) - {"type", "function"} if function is not tool else ())}
+        is_wrapped = "function" in tool
+        extra = {*function, *(set(tool) - {"type", "function"} if is_wrapped else ())}
         extra -= {"type", "name", "description", "parameters"}
-        outside = sorted({"name", "description", "parameters"}.intersection(_set_keys(tool)))
-        if outside and function is not tool:
+        outside = sorted({"name", "description", "parameters"}.intersection(tool))
+        if outside and is_wrapped:
             raise DataError(f"{field}.{outside[0]} is set outside of function: remove it, or move it into function")
         if (tool.get("type") or "function") != "function":
             raise DataError(f"{field}.type is {short_repr(tool['type'])}; only tools of type function are trained on")
@@ -316,6 +320,11 @@ def _has_effect(row: Mapping[str, Any], field: str) -> bool:
     if field == "enable_thinking":
         return value is not None
     return value not in (None, 1) if field == "weight" else bool(value)
+
+
+def _set_fields(value: Any) -> Any:
+    """Return an object without its null fields; another value unchanged."""
+    return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
 def _set_keys(row: Mapping[str, Any]) -> set[str]:

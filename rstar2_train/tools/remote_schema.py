@@ -34,9 +34,12 @@ def remote_signature(name: str, description: str, schema: Mapping[str, Any], *, 
             raise SourceError(f"{where}: described by {size:,} characters; the limit is {MAX_SCHEMA_CHARACTERS}")
         Draft202012Validator.check_schema(dict(schema))
         parameters = _without(schema, ("title", "$schema"))
-    except (SchemaError, ValueError, RecursionError) as error:
-        if isinstance(error, SourceError):
-            raise
+    except SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        raise SourceError(f"{where}: not a JSON schema: {place}: {error.message[:200]}") from error
+    except SourceError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{where}: not a JSON schema: {str(error)[:200]}") from error
     for reference in _references(parameters):
         if not reference.startswith("#"):

@@ -271,6 +271,8 @@ def _conversation(
     samples. Raises CallSyntaxError for the rest of a LaTeX command.
     """
     turns: list[Message] = []
+    for place, text in texts_of(list(tools), "tools"):
+        _check_written(text, place)
     system = _stripped(system, "system")
     for message in messages:
         if message["role"] != "tool":

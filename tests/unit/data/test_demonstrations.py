@@ -261,6 +261,7 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         ({"tools": "add"}, "tools must be a list"),
         ({"tools": [ADD | {"description": "\ud800"}]}, "tools contains '\\ud800', half of a surrogate pair"),
         ({"tools": ["add"]}, "tools[0] must be an object"),
+        ({"tools": [ADD | {"description": "\frac12"}]}, "tools[0]: function: description contains '\\x0c'"),
         ({"tools": [{"type": "function", "function": ADD | {"strict": True}}]}, "tools[0]: strict is not trained on"),
         ({"tools": [{"function": {"name": "add", "parameters": {"type": "array"}}}]}, "tools[0]: function 'add'"),
         ({"tools": [{"description": "d", "function": ADD}]}, "tools[0].description is set outside of function"),
@@ -321,6 +322,15 @@ def test_read_demonstrations_refuses_lost_latex_in_arguments(tmp_path: Path, arg
     turn = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
     with pytest.raises(DataError, match=rf"messages\[1\]\.tool_calls: {place} contains .*control character"):
         _read(tmp_path, {"messages": [USER, turn]})
+
+
+def test_read_demonstrations_reads_null_fields_of_tools_as_missing(tmp_path: Path) -> None:
+    """A client's dump has null for `strict` and each other field without a value."""
+    nulls = {"strict": None, "description": None, "parameters": None}
+    tool = {"type": "function", "cache_control": None, "function": nulls | {"name": "add"}}
+    empty = {"name": "add", "description": "", "parameters": {"type": "object", "properties": {}}}
+    assert list(_read(tmp_path, DEMO | {"tools": [tool]}).tools) == [{"type": "function", "function": empty}]
+    assert list(_read(tmp_path, DEMO | {"tools": [ADD | {"strict": None}]}).tools[0]["function"]) == list(ADD)
 
 
 def test_prepare_conversations_writes_calls_as_text(tmp_path: Path) -> None:

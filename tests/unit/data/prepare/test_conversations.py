@@ -303,6 +303,7 @@ def test_convert_of_unknown_turn_names_field(layout: str, row: dict[str, Any], m
         ("magicoder", MAGICODER | {"solution": "```python\nprint('\x0crac')\n```"}),
         ("nemotron", NEMOTRON | {"output": "\frac12"}),
         ("tulu3", {"messages": [TULU["messages"][0], {"role": "assistant", "content": "\frac12"}]}),
+        ("glaive", GLAIVE | {"system": json.dumps(WEATHER | {"description": "Of \frac12."})}),
         ("conversations", _called({"a": "\frac12"})),
         ("conversations", _called({"\frac12": 1})),
         ("conversations", _called('{"a": {"b": "\\frac"}}')),
