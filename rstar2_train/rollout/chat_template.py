@@ -218,7 +218,10 @@ class ChatTemplate:
         """Return a turn with calls or reasoning as the template writes it; calls that it ignores, as rollouts have."""
         calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
         text = self._alone(message)
-        if calls and text == self._alone({key: message[key] for key in message if key != "tool_calls"}):
+        ignores_calls = bool(calls) and text == self._alone(
+            {key: message[key] for key in message if key != "tool_calls"}
+        )
+        if ignores_calls:
             before = text if message.get("reasoning_content") else str(message["content"])
             text = "\n".join(part for part in (before, self._written_calls(calls)) if part)
         if calls and written_calls(text, self.parser) != calls:
@@ -227,11 +230,18 @@ class ChatTemplate:
                 "content (`rstar2 data prepare` does)"
             )
         for field in ("reasoning_content", "content"):
-            if str(message.get(field, "")).strip() not in text:
+            is_own = field == "content" and ignores_calls  # written here, not by the template
+            if str(message.get(field, "")).strip() not in text or not (is_own or self._writes(message, field)):
                 raise ChatFormatError(
                     f"the chat template does not write {field}: write it in the content, as the model writes it"
                 )
         return text
+
+    def _writes(self, message: Mapping[str, Any], field: str) -> bool:
+        """Return whether the template writes a field of a message; its text may also be a part of another field."""
+        given = str(message.get(field, ""))
+        marked = _with_mark(given, 0)
+        return not given.strip() or marked.strip() in self._alone({**message, field: marked})
 
     def _written_calls(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
         try:
