@@ -33,7 +33,7 @@ _POSITIVE = Node("interval", (integer(0), Node("infinity")), "()")
 _SIMPLE = {
     "pi": Node("constant", text="pi"), "infty": Node("infinity"), "emptyset": Node("empty"),
     "varnothing": Node("empty"), "jmath": Node("name", text="j"), "R": Node("reals"),
-    "positive": _POSITIVE, "top": Node("name", text="T"),
+    "H_0": Node("name", text="H_0"), "I": Node("name", text="I"), "positive": _POSITIVE, "top": Node("name", text="T"),
     "nonnegative": _POSITIVE._replace(text="[)"),
     "negative": Node("interval", (Node("neg", (Node("infinity"),)), integer(0)), "()"),
     "nonzero": Node("difference", (Node("reals"), Node("set", (integer(0),)))),

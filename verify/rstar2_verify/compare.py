@@ -13,7 +13,7 @@ import mpmath
 from mpmath import mp
 
 from .amounts import same_amounts, without_units
-from .constants import same_spans, with_constants
+from .constants import same_spans, with_constants, with_spans
 from .declarations import Declared, declared, same_declarations
 from .exact import exact
 from .expression_grammar import UNNAMED
@@ -22,7 +22,7 @@ from .families import PARAMETERS, has_modulus, has_parity, is_periodic, paramete
 from .labels import evaluated, function_values, is_alternative, without_labels
 from .numerals import same_numerals
 from .pieces import same_pieces
-from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set, limited_letters
+from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set, limited_letters, same_integers
 from .shapes import (
     EQUALITIES,
     as_bound,
@@ -31,6 +31,7 @@ from .shapes import (
     as_links,
     as_list,
     as_matrix,
+    as_range,
     as_vector,
     components,
     componentwise,
@@ -45,7 +46,7 @@ from .shapes import (
     with_names,
     with_systems,
 )
-from .texts import compatible_notes, unnoted
+from .texts import compatible_notes, opposed, unnoted, with_common_note, words_around
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
@@ -66,11 +67,13 @@ def same_answer(given: Node, known: Node) -> bool:
     if not same_declarations(ours, theirs):
         return False
     given, known = _one_parameter(ours, theirs)
+    if opposed(*map(words_around, (given, known))):
+        return False
     if same(given, known):
         return True
     if _same_parametric(given, known, ours.free, all_integers="Z" in theirs.sets.values()):
         return True
-    return bool(theirs.sets) and _same_integers(given, known)
+    return bool(ours.sets or theirs.sets) and same_integers(given, known, listed=not theirs.sets)
 
 
 def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
@@ -100,25 +103,16 @@ def _same_parametric(given: Node, known: Node, free: Collection[str], *, all_int
     periodic = listed and ours in PARAMETERS and theirs in PARAMETERS and is_periodic(known)
     if (all_integers or periodic) and same_families(given, known):
         return True
+    given, known = with_spans(given, known), with_spans(known, given)
     renamed = list(with_constants(given, known, free))
     return any(same(node, known) for node in renamed) or any(same_spans(node, known) for node in renamed[:1])
-
-
-def _same_integers(given: Node, known: Node) -> bool:
-    r"""Return whether two sets have the same integers: `n>3` for a known answer `n \ge 4, n\in\mathbb{Z}`."""
-    if not (is_set(given) and is_set(known)) or names(given) != names(known):
-        return False
-    try:
-        return equal_integers(intervals(given), intervals(known))
-    except Unknown:
-        return False
 
 
 def same(given: Node, known: Node) -> bool:
     """Return whether two values are the same answer."""
     if structure(given) == structure(known):
         return True
-    (given, ours), (known, theirs) = unnoted(given), unnoted(known)
+    (given, ours), (known, theirs) = (unnoted(with_common_note(side)) for side in (given, known))
     if not compatible_notes(ours, theirs):
         return False
     if {given.kind, known.kind} == {"ratio", "list"} and {"am", "pm"} & {*ours.split(), *theirs.split()}:
@@ -150,6 +144,7 @@ def _same_kind(given: Node, known: Node) -> bool:
         )
     if "tuple" not in (given.kind, known.kind):  # the point `C(1,2)`
         given, known = with_binomials(given), with_binomials(known)
+    given, known = as_range(given, known), as_range(known, given)
     given, known = componentwise(given), componentwise(known)
     ordered = same_products(given, known)
     if ordered is not None:
@@ -161,7 +156,7 @@ def _same_kind(given: Node, known: Node) -> bool:
     if given.kind == "relation" or known.kind == "relation":
         return given.kind == known.kind and _same_relations(given, known)
     given, known = as_vector(given, known), as_vector(known, given)
-    given, known = as_matrix(given), as_matrix(known)
+    given, known = as_matrix(given, known), as_matrix(known, given)
     if "empty" in (given.kind, known.kind):
         return given.kind == known.kind
     pieces = same_pieces(given, known)
@@ -197,10 +192,9 @@ def _is_mixed(given: Node, known: Node) -> bool:
     if part.kind == known.kind == "quantity" and part.unit == known.unit:
         part, known = part.parts[0], known.parts[0]
     try:
-        proper = whole.kind == "number" and whole.number.denominator == 1 and 0 < exact(part) < 1
+        return 0 < exact(part) < 1 <= exact(whole) and same(Node("add", (whole, part)), known)
     except (NotExact, Undefined):
         return False
-    return proper and same(Node("add", (whole, part)), known)
 
 
 # Collections
@@ -329,13 +323,7 @@ def _same_ratios(given: Node, known: Node) -> bool:
 
 def _same_congruences(given: Node, known: Node) -> bool:
     if given.kind == known.kind:
-        (value, modulus), (other, theirs) = given.parts, known.parts
-        if not same_expressions(modulus, theirs):
-            return False
-        try:
-            return (exact(value) - exact(other)) % exact(modulus) == 0
-        except (NotExact, Undefined, ZeroDivisionError):
-            return same_expressions(value, other)
+        return all(map(same_expressions, given.parts, known.parts))
     value, other = (given.parts[0], known) if given.kind == "congruent" else (known.parts[0], given)
     return same_expressions(value, other)
 
@@ -347,6 +335,7 @@ def _same_sets(given: Node, known: Node) -> bool:
     letters = [limited_letters(side) for side in (given, known)]
     if all(letters) and letters[0] != letters[1]:
         return False  # `y > 4` for `x > 4`
+    given, known = spelled_out(given), spelled_out(known)
     try:
         return equal_intervals(intervals(given), intervals(known))
     except Unknown:

@@ -17,7 +17,8 @@ from typing import Any
 from mpmath import mp
 
 from .evaluator import evaluate
-from .tree import Node, TooLarge, Undefined, Unknown, names, nodes, substituted
+from .shapes import vector_components
+from .tree import Node, TooLarge, Undefined, Unknown, mapped, names, nodes, substituted
 from .values import DIGITS
 
 _CONSTANT = re.compile(r"[Cc](?:_\d+)?")
@@ -42,12 +43,46 @@ def with_constants(given: Node, known: Node, free: Collection[str] = ()) -> Iter
     others = sorted(ours - theirs.difference(constants))
     if not 1 <= len(constants) <= _MAX_CONSTANTS or len(others) != len(constants):
         return
-    named = all(name in free or (visible and _OTHER.fullmatch(name)) for name in others)
+    vector = known.kind == "tuple"
+    named = all(name in free or (visible and (vector or _OTHER.fullmatch(name))) for name in others)
     if not named or not (visible or _value(known).kind not in ("relation", "list", "builder")):
         return
     for order in itertools.permutations(constants):
         renamed = {name: Node("name", text=constant) for name, constant in zip(others, order, strict=True)}
         yield substituted(given, renamed, kinds=("name", "text"))
+
+
+def with_spans(node: Node, other: Node) -> Node:
+    r"""Return a value that is linear in constants, with the components of its vectors, next to a value of other names.
+
+    `C_1(1,2)` for `\text{span}\{(1,2)\}`, `C_1\cos x+C_2\sin x` for `R\cos(x-\varphi)`; else the node.
+    """
+    node = mapped(node, lambda part: _span(part) or _waves(part, names(other)))
+    parts = vector_components(node)
+    return node if parts is None else Node("tuple", tuple(parts))
+
+
+def _span(node: Node) -> Node | None:
+    if node.kind != "mul" or node.parts[0].text.lower() != "span" or node.parts[1].kind != "set":
+        return None
+    return _combined(node.parts[1].parts)
+
+
+def _waves(node: Node, used: Collection[str]) -> Node | None:
+    """Return the sum of two waves for one with an amplitude and a phase that the other value does not have."""
+    amplitude, wave = node.parts if node.kind == "mul" else (node, node)
+    angle = wave.parts[0] if wave.kind == "call" and wave.text in ("sin", "cos") else node
+    if amplitude.kind != "name" or angle.kind != "add":
+        return None
+    phase = angle.parts[-1].parts[0] if angle.parts[-1].kind == "neg" else angle.parts[-1]
+    if phase.kind != "name" or {amplitude.text, phase.text}.intersection(used):
+        return None
+    return _combined([Node("call", (Node("add", angle.parts[:-1]),), name) for name in ("cos", "sin")])
+
+
+def _combined(values: Sequence[Node]) -> Node:
+    """Return the sum of values times constants."""
+    return Node("add", tuple(Node("mul", (Node("name", text=f"C_{at}"), part)) for at, part in enumerate(values, 1)))
 
 
 def same_spans(given: Node, known: Node) -> bool:
@@ -74,14 +109,15 @@ def _columns(node: Node, constants: Sequence[str]) -> list[Any]:
     settings += [dict.fromkeys(constants, 0) | {name: 1} for name in constants]
     settings += [{name: 2 + at for at, name in enumerate(constants)}]
     others = sorted(names(node).difference(constants))
-    columns = [mp.matrix(count, 1) for _ in settings]
+    parts = node.parts if node.kind == "tuple" else (node,)
+    columns = [mp.matrix(count * len(parts), 1) for _ in settings]
     for column, setting in zip(columns, settings, strict=True):
-        for row in range(count):
+        for row, part in itertools.product(range(count), range(len(parts))):
             drawn = {name: Fraction(3 * row + 5 * at + 2, 7 + at) for at, name in enumerate(others)}
             values = {name: Node("number", number=Fraction(value)) for name, value in (drawn | setting).items()}
-            column[row] = evaluate(substituted(node, values), 0, DIGITS)[0]
+            column[row * len(parts) + part] = evaluate(substituted(parts[part], values), 0, DIGITS)[0]
     base, *factors, last = (columns[0], *(column - columns[0] for column in columns[1:]))
-    linear = sum((factor * (2 + at) for at, factor in enumerate(factors)), mp.matrix(count, 1))
+    linear = sum((factor * (2 + at) for at, factor in enumerate(factors)), mp.matrix(count * len(parts), 1))
     if not mp.norm(last - linear) <= mp.norm(last) * _SMALL:  # also for an infinite value
         raise Unknown("an expression that is not linear in its constants")
     return [base, *factors]
@@ -108,16 +144,16 @@ def _constants(known: Node) -> set[str]:
     capital = all(name[0] == "C" for name in constants)
     if not constants and _is_homogeneous(value):
         return names(value) & _LETTERS
-    if not constants or len(used) != len(constants):
+    if not constants or (len(used) != len(constants) and value.kind != "tuple"):
         return set()
     if value is not known:
         return constants if capital or len(others) == 1 else set()
     if known.kind == "relation":
         curve = len(known.parts) == 2 and known.parts[1].text in constants and {"x", "y"} <= names(known.parts[0])
         return constants if curve and capital else set()
-    if len(others) != 1:
+    subscripted = len(constants) > (value.kind != "tuple") and all("_" in name for name in constants)
+    if len(others) > 1 + bool(others & set("xt")) or (not others and value.kind != "tuple"):
         return set()
-    subscripted = len(constants) > 1 and all("_" in name for name in constants)
     added = capital and _added_constants(value) == constants
     return constants if subscripted or added or (capital and _is_exponential(value)) else set()
 
@@ -128,7 +164,7 @@ def _is_homogeneous(node: Node) -> bool:
     letters = [part.text for part in nodes(node) if part.kind == "name" and part.text in _LETTERS]
     waves = any(part.kind == "call" and part.text in _WAVES and names(part) for part in nodes(node))
     solves = waves or _is_exponential(node)
-    return len(letters) == len(set(letters)) == 2 and len(used) == 3 and bool(used & set("xt")) and solves
+    return len(letters) == len(set(letters)) == 2 and len(used) in (3, 4) and bool(used & set("xt")) and solves
 
 
 def _is_function(equation: Node) -> bool:

@@ -17,6 +17,7 @@ _COMPARISONS = ("<", ">", "<=", ">=", "\\between")
 _MODULI = ("pmod", "bmod", "mod")
 HOURS = (("h", 1),)
 _MARKS: dict[Unit, int] = {(("ft", 1),): 60, (("in", 1),): 3600}
+_INTEGERS = Node("name", text="\\mathbbZ")
 UNNAMED = Node("name", text="any")
 """The letter of `all real numbers greater than 3`."""
 MAX_SIGNS = 20
@@ -33,20 +34,23 @@ class ExpressionParser(CommandParser):
         unnamed = UNNAMED if self.is_sign(*_COMPARISONS) and not vector else None
         operands, operators = [subject or unnamed or self.sets()], []
         domain = None
-        if operands[0].kind in ("reals", "interval", "difference") and self.is_sign(*_COMPARISONS):
-            domain, operands[0] = operands[0], UNNAMED  # `all real numbers greater than 3`
+        numbers = operands[0].kind in ("reals", "interval", "difference") or operands[0] == _INTEGERS
+        counted = operands[0] == _INTEGERS and self.is_word("from")
+        if numbers and (counted or self.is_sign(*_COMPARISONS)):
+            domain, operands[0] = operands[0], UNNAMED  # `all real numbers greater than 3`, `integers from 1 to 10`
         self.subject = operands[0]
-        if self.skip("\\between"):
+        if counted or self.is_sign("\\between"):
+            self.take()
             operands = [self.sum(), operands[0]]
             self.take()  # `and` or `to`
             operands.append(self.sum())
-            operators = ["<=" if self._inclusive() else "<"] * 2
+            operators = ["<=" if self._inclusive() or counted else "<"] * 2
         while self.token.kind == "sign" and self.token.text in RELATIONS:
             operators.append(self.take().text)
             self.skip("=", "\\quad")
             operands.append(self.sets())
         if domain is not None and domain.kind != "reals":
-            member = Node("relation", (operands[0], domain), "\\in")
+            member = Node("relation", (UNNAMED, domain), "\\in")
             return Node("builder", (member, Node("relation", tuple(operands), " ".join(operators))))
         opened = self.is_sign("(") and self.ahead().text in _MODULI
         if opened or self.is_command(*_MODULI):

@@ -75,10 +75,11 @@ class Parser(ExpressionParser):
         """Parse a declaration of one name, or of several: `where a and b are real constants`; empty for others."""
         start = self.at
         names: list[str] = []
-        while self.is_word("where", "for") or (names and self.is_sign(",", "and")):
+        while self.is_word("where", "for", "with") or (names and self.is_sign(",", "and")):
             self.take()
             self._kind()
-            names.append(self.take().text if self.token.kind == "letter" else "")
+            greek = "\\" * self.is_command(*GREEK)
+            names.append(greek + self.take().text if greek or self.token.kind == "letter" else "")
         kind = self._kind() if len(names) > 1 and all(names) else ""
         if kind:
             target = Node("name", text=f"\\mathbb{kind}")

@@ -189,7 +189,7 @@ def _equal_or_unknown(label: Node, value: Node) -> bool:
         value = value.parts[0]  # `A = 6 \\cdot 4 = 24 cm^2`
     label, value = in_tens(label), in_tens(value)
     try:
-        return equal_values(label, value)
+        return equal_values(label, value) or same_expressions(label, value)
     except (Unknown, TooLarge, Undefined):
         return False
 
@@ -208,6 +208,9 @@ def _conclusion(equations: Sequence[Node]) -> Node | None:
 
 def _list_without_labels(node: Node, other: Node) -> Node:
     """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
+    if all(part.text == "=" and part.parts[0].kind == "text" for part in node.parts):
+        noted = (Node("noted", (part.parts[-1],), part.parts[0].text) for part in node.parts)
+        return node._replace(parts=tuple(noted))  # `median = 7, mode = 5`
     labelled = [is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
     others = other.parts if other.kind == "list" else ()
     last = None if others else _conclusion(node.parts)
@@ -224,7 +227,8 @@ def _list_without_labels(node: Node, other: Node) -> Node:
     if all(labelled):
         values = {part.parts[0].text: part.parts[-1] for part in node.parts}
         letters = {name.partition("_")[0] for name in values}
-        if len(letters) < len(node.parts):
+        vector = other.kind in ("tuple", "matrix") and [*values] == sorted(values)
+        if len(letters) < len(node.parts) and not vector:
             return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)
         order = _named_order(other) or _usual_order(list(values))
         return Node("tuple", tuple(values[name] for name in order)) if set(order) == set(values) else node

@@ -163,7 +163,8 @@ PHRASES = {
     "nonzero": rf"{_ALL}non ?-? ?zero (?:real numbers|reals|real x)",
     "R": rf"(?:{_ALL}(?:real numbers|reals|real values(?: of [xyt])?)(?: [xyt])?|(?:all|every|any) real (?:number|[xyt]))"
          "(?: such that| for which)?",
-    "Z": "(?:the )?(?:set of (?:all )?|all )integers", "base": "(?:in )?base", "bmod": "mod(?:ulo)?",
+    "Z": "(?:the )?(?:set of (?:all )?|all )integers|(?:the )?integers(?= from)", "H_0": "(?:the )?null hypothesis",
+    "I": "(?:the )?identity matrix(?: i)?", "base": "(?:in )?base", "bmod": "mod(?:ulo)?",
     "sqrt": "(?:the )?square root of", "\\setminus": "except(?: for)?|other than",
     "infinitely many": "infinitely many(?: solutions| values)?|infinite (?:number of )?solutions",
     "otherwise": "otherwise|else(?:where)?",
@@ -182,6 +183,7 @@ _KNOWN = word_set(
     "volts amps ohms tesla pascals hertz moles coulombs farads square cubic squared cubed only about around cube",
     "he she it they has have left more less than out max min if with and or on as but usd eur hr hrs sec secs min mins",
     "tues thurs weds dogs cats dog cat cow cows pen pens cup cups way ways old new one two both day yr yrs tons ton each",
+    "off",
 )
 KNOWN_WORDS = (
     _KNOWN
@@ -199,7 +201,7 @@ KNOWN_WORDS = (
     | word_set("multiple multiples power powers integers integer noon midnight span")
 )
 """Runs of letters that are words without a font command."""
-_PROSE = re.compile(r"[A-Z]?[a-z]{4,}|[A-Z][a-z]{2}")
+_PROSE = re.compile(r"[A-Z]?[a-z]{4,}|[A-Z][a-z]{2,}")
 _VOWELS = frozenset("aeiouy")
 
 

@@ -119,8 +119,20 @@ def equal_intervals(first: list[RealInterval], second: list[RealInterval]) -> bo
     )
 
 
-def equal_integers(first: list[RealInterval], second: list[RealInterval]) -> bool:
-    r"""Return whether two sets of intervals have the same integers: `n>3` and `n \ge 4`."""
+def same_integers(given: Node, known: Node, *, listed: bool) -> bool:
+    r"""Return whether two sets have the same integers: `n>3` for a known answer `n \ge 4, n\in\mathbb{Z}`.
+
+    `listed`: whether the known answer lists them: `{1,2,3}` for `1 \le n \le 3, n\in\mathbb{Z}`.
+    """
+    known = Node("set", known.parts) if listed and known.kind == "list" else known
+    if not is_set(given) or not (known.kind == "set" if listed else is_set(known) and names(given) == names(known)):
+        return False
+    try:
+        first, second = intervals(given), intervals(known)
+        if listed:
+            return equal_intervals(_whole_numbers(first, positive=False), second)
+    except Unknown:
+        return False
     return equal_intervals(*(merged(list(_integers(part))) for part in (first, second)))
 
 

@@ -111,8 +111,22 @@ def as_vector(node: Node, other: Node) -> Node:
     return Node("tuple", parts) if other.kind == "tuple" else matrix((part,) for part in parts)
 
 
-def as_matrix(node: Node) -> Node:
-    r"""Return the matrix that is written as a number times a matrix, or as a transposed one."""
+def as_range(node: Node, other: Node) -> Node:
+    r"""Return the ends of `50 \pm 1.96` next to a pair of decimals, which is no list of solutions; else the node."""
+    ends = other.kind in ("tuple", "interval") and all(part.decimals is not None for part in other.parts)
+    if not ends or node.kind != "add" or not has_signs(node):
+        return node
+    return Node("tuple", (signed(node, upper=False), signed(node, upper=True)))
+
+
+def as_matrix(node: Node, other: Node) -> Node:
+    r"""Return the matrix that is written as a number times a matrix, as a transposed one, or as `I_2`."""
+    size = len(other.parts)
+    if other.kind == "matrix" and size == len(other.parts[0].parts):
+        identity = matrix(tuple(integer(row == column) for column in range(size)) for row in range(size))
+        node = substituted(node, {"I": identity, f"I_{size}": identity})
+    if node.kind in ("mul", "neg", "div"):
+        node = node._replace(parts=tuple(as_matrix(part, node) for part in node.parts))
     if node.kind == "pow" and node.parts[1] == Node("name", text="T"):
         return _transposed(node.parts[0]) or node
     operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]
@@ -150,11 +164,12 @@ def componentwise(node: Node) -> Node:
     """Return the tuple of a line in space, `(1,2,3)+t(4,5,6)`; other nodes unchanged."""
     if node.kind not in ("add", "mul", "neg", "div"):
         return node
-    parts = _components(node)
+    parts = vector_components(node)
     return node if parts is None else Node("tuple", tuple(parts))
 
 
-def _components(node: Node) -> list[Node] | None:
+def vector_components(node: Node) -> list[Node] | None:
+    """Return the components of a vector, or of a sum of multiples of vectors; None for other values."""
     if node.kind == "matrix":
         node = components(node)
     if node.kind == "tuple":
@@ -162,12 +177,12 @@ def _components(node: Node) -> list[Node] | None:
     if node.kind == "apply" and len(node.parts) > 1 and len(node.text) == 1:
         return [Node("mul", (Node("name", text=node.text), part)) for part in node.parts]
     if node.kind == "add":
-        sides = [_components(part) for part in node.parts]
+        sides = [vector_components(part) for part in node.parts]
         if any(side is None or len(side) != len(sides[0] or ()) for side in sides):
             return None
         return [Node("add", column) for column in zip(*(side or () for side in sides), strict=True)]
     if node.kind in ("mul", "neg", "div"):
-        sides = [_components(part) for part in node.parts]
+        sides = [vector_components(part) for part in node.parts]
         vectors = [at for at, side in enumerate(sides) if side is not None]
         if len(vectors) != 1 or (node.kind == "div" and vectors != [0]):
             return None

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from .lexicon import CARDINALS, DIRECTIONS, GROUPS, MODIFIERS, NEUTRAL, ORDINALS, SYNONYMS, word_set
 from .tokens import Token
-from .tree import Node
+from .tree import Node, nodes
 from .units import unit_of
 
 _SENTENCE = word_set(
@@ -62,10 +62,15 @@ def same_meaning(given: Sequence[str], known: Sequence[str]) -> bool:
     ours, theirs = set(given), set(known)
     if ours & MODIFIERS != theirs & MODIFIERS or opposed(ours, theirs):
         return False
-    directions = [[word for word in side if word in DIRECTIONS] for side in (given, known)]
-    if all(directions) and directions[0] != directions[1]:
-        return "of" not in ours | theirs and sorted(directions[0]) == sorted(directions[1])
-    return True
+    return same_directions(given, known)
+
+
+def same_directions(given: Sequence[str], known: Sequence[str]) -> bool:
+    """Return whether the words of directions agree: `north of east` is not `east of north`."""
+    ours, theirs = ([word for word in side if word in DIRECTIONS] for side in (given, known))
+    if not (ours and theirs) or ours == theirs:
+        return True
+    return "of" not in (*given, *known) and sorted(ours) == sorted(theirs)
 
 
 def opposed_directions(given: Collection[str], known: Collection[str]) -> bool:
@@ -133,7 +138,7 @@ def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
         return sorted(runs[0]) == sorted(runs[1]) if circled else runs[0] == runs[1]
     if not same_meaning(given, known):
         return False
-    if len(known) == 2 and "converges" in known:
+    if len(known) == 2 and all(len(word) > 2 for word in known) and not DIRECTIONS.issuperset(known):
         return sorted(given) == sorted(known)
     joined = "nor" if "neither" in known else "and"
     if joined in known and "or" not in (*given, *known):
@@ -232,3 +237,17 @@ def unnoted(node: Node) -> tuple[Node, str]:
         notes.append(node.text if node.kind == "noted" else " ".join(part.text for part in node.parts[1:]).lower())
         node = node.parts[0]
     return node, " ".join(notes)
+
+
+def words_around(node: Node) -> list[str]:
+    """Return the words around the values of an answer."""
+    return _plain_words(" ".join(part.text for part in nodes(node) if part.kind == "noted"))
+
+
+def with_common_note(node: Node) -> Node:
+    """Return `increasing on` around the list `(0,1) and (2,3)`, whose first member has the words; else the node."""
+    noted = [part.kind == "noted" for part in node.parts]
+    if node.kind != "list" or noted != [True, False] or node.parts[1].kind not in ("tuple", "interval"):
+        return node
+    first, second = node.parts
+    return first._replace(parts=(node._replace(parts=(*first.parts, second)),))

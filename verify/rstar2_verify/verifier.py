@@ -27,7 +27,7 @@ from .preparation import (
 )
 from .sentences import statements
 from .shapes import as_tuple
-from .texts import choice, choices, names_another_choice, same_sentences, sentence
+from .texts import choice, choices, names_another_choice, same_directions, same_sentences, sentence, words_around
 from .tokens import Token
 from .tree import Node, ParseError, Undecided
 from .words import is_number_word
@@ -81,7 +81,8 @@ def verify(known: str, answer: str, kind: str | None = None) -> Verdict:
         equal = _digits(known) == _digits(answer)
         return Verdict("equal" if equal else "different", "both are integers")
     verdict = _compared(known, answer, kind)
-    if verdict.outcome == "equal":
+    around = [words_around(side) for side in (verdict.known, verdict.answer) if side is not None]
+    if verdict.outcome == "equal" or (len(around) == 2 and not same_directions(*around)):
         return verdict
     stated = (_compared(known, final_answer(part), kind) for part in statements(answer, known))
     return next((other for other in stated if other.outcome == "equal"), verdict)

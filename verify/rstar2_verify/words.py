@@ -19,10 +19,11 @@ _PHRASE = re.compile(
 _MEANINGS = tuple(PHRASES)
 _COUNTED = word_set("value score statistic test intercept intercepts coordinate coordinates axis component")
 """Words after a letter and a hyphen: `p-value`, `x-intercept`."""
+_COMPASS = {name: word for word in ("north", "south", "east", "west") for name in (word, word[0])}
 _LONGEST = 9
 """Words of the longest phrase."""
 _HAN = {"或": "or", "或者": "or", "和": "and", "且": "and"}
-_COMMANDS = word_set("emptyset R Z positive negative nonnegative nonzero base bmod sqrt")
+_COMMANDS = word_set("emptyset R Z positive negative nonnegative nonzero base bmod sqrt H_0 I")
 _NOTES = frozenset(["undefined", "infinitely many", "otherwise"])
 
 
@@ -61,9 +62,27 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
         return [], 1
     if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
         return [Token("command", token.text.lower(), token.gap)], 1
+    size = tokens[min(at + 3, len(tokens) - 1)].text.lower() in ("identity", "matrix", "zero")
+    if size and following.text in ("\\times", "x"):
+        return [], 3  # `the 2x2 identity matrix`
+    bearing = _bearing(tokens, at)
+    if bearing:
+        return bearing
     length, meaning = _phrase(tokens, at)
     kind = "command" if meaning in _COMMANDS else "word" if meaning in _NOTES else "sign"
     return ([Token(kind, meaning, token.gap, None, kind == "word")], length) if length else ([token], 1)
+
+
+def _bearing(tokens: Sequence[Token], at: int) -> tuple[list[Token], int] | None:
+    r"""Return the tokens of `30^\circ east of north` for `N30^\circ E`, and how many they replace."""
+    ends = (end for end in range(at + 2, min(at + 8, len(tokens))) if tokens[end].text.lower() in _COMPASS)
+    last = next(ends, 0)
+    between = list(tokens[at + 1 : last])
+    degrees = {"\\circ", "\\degree", "degree", "degrees"}.intersection(token.text for token in between)
+    if tokens[at].text.lower() not in _COMPASS or not degrees or between[0].kind != "number":
+        return None
+    directions = (_COMPASS[tokens[last].text.lower()], "of", _COMPASS[tokens[at].text.lower()])
+    return [*between, *(Token("word", word, 1, None, True) for word in directions)], last + 1 - at
 
 
 def _phrase(tokens: Sequence[Token], at: int) -> tuple[int, str]:
@@ -80,19 +99,16 @@ def _phrase(tokens: Sequence[Token], at: int) -> tuple[int, str]:
 
 
 def integer_family(tokens: Sequence[Token]) -> Node | None:
-    """Return `6k, k in Z` for `all multiples of 6`, and likewise for `odd integers` and `powers of 2`."""
+    """Return `6k, k in Z` for `all multiples of 6`, likewise `odd integers`, `powers of 2`; text for `all primes p`."""
     texts = [token.text.lower() if token.kind != "command" else "integers" for token in tokens if token.kind != "end"]
-    kept = [
-        text
-        for text in texts
-        if text not in ("all", "every", "any", "the", "a", "an", "of", "is", "are", "perfect", "n", "integer", "set")
-    ]
-    word = next((text for text in kept if text in _FAMILIES), "")
+    kept = [text for text in texts if text not in _QUANTIFIERS and not (len(text) == 1 and text.isalpha())]
+    word = next((text for table in (_CLASSES, _FAMILIES) for text in kept if text in table), "")
     if not word or len(kept) > 4:
         return None
-    rest = [text for text in kept if text != word]
-    positive = "positive" in rest or "emptyset" in rest
-    rest = [text for text in rest if text not in ("positive", "integers", "numbers", "k", "m")]
+    rest = [text for text in kept if text not in (word, "positive")]
+    if word in _CLASSES:
+        return Node("text", text=" ".join(sorted((_CLASSES[word], *rest)))) if all(map(str.isalpha, rest)) else None
+    positive = "positive" in kept
     k, two = Node("name", text="k"), integer(2)
     if word in ("odd", "even") and not rest and len(texts) > 1:
         node = Node("mul", (two, k)) if word == "even" else Node("add", (Node("mul", (two, k)), integer(1)))
@@ -109,7 +125,9 @@ def integer_family(tokens: Sequence[Token]) -> Node | None:
     return Node("list", (node, member), "where")
 
 
-_FAMILIES = frozenset(["odd", "even", "multiple", "multiples", "power", "powers"])
+_QUANTIFIERS = word_set("all every any the an of is are perfect integer integers number numbers set")
+_CLASSES = {"prime": "prime", "primes": "prime", "composite": "composite"}
+_FAMILIES = word_set("multiple multiples power powers") | {"odd", "even"}
 
 
 def is_number_word(token: Token) -> bool:
