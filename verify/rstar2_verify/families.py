@@ -17,13 +17,12 @@ from mpmath import mp
 from .exact import exact
 from .real_sets import linear
 from .shapes import members
-from .tree import MINUS_ONE, Node, NotExact, Undefined, Unknown, integer, mapped, names, nodes, substituted
+from .tree import MINUS_ONE, Node, Unknown, integer, mapped, names, nodes, substituted
 from .values import DIGITS
 
 PARAMETERS = frozenset("klmn")
 """Letters of an integer parameter that no text declares."""
 _MAX_OFFSETS = 200
-_MAX_MODULUS = 10_000
 
 
 def parameter(node: Node) -> str | None:
@@ -152,26 +151,19 @@ def same_residues(given: Node, known: Node) -> bool | None:
     `n \equiv 3 \pmod 7`, `n=7k+3` and `n \equiv 10 \pmod 7` are the same; so are `1, 4 \pmod 5` and `\pm 1 \pmod 5`.
     """
     labels = {part.parts[0].text for side in (given, known) for part in _statements(side) if part.kind == "relation"}
-    ours, theirs = _residues(given), _residues(known)
+    ours, theirs = _progressions(given), _progressions(known)
     if ours is None or theirs is None:
         return None
-    common = math.lcm(ours[0], theirs[0])
-    if len(labels) > 1 or common > _MAX_MODULUS:
-        return False
-    first, second = (
-        {residue + step for residue in residues for step in range(0, common, modulus)}
-        for modulus, residues in (ours, theirs)
-    )
-    return first == second
+    return len(labels) < 2 and same_families(ours, theirs)
 
 
 def _statements(node: Node) -> tuple[Node, ...]:
     return node.parts if node.kind == "list" else (node,)
 
 
-def _residues(node: Node) -> tuple[int, set[int]] | None:
-    """Return the modulus and the residues of congruences, or of one expression such as `7k+3`."""
-    moduli: list[int] = []
+def _progressions(node: Node) -> Node | None:
+    r"""Return the list of `5k+1, 5k+4` for `1, 4 \pmod 5`; None for values without one modulus or parameter."""
+    moduli: list[Node] = []
     values: list[Node] = []
     for part in _statements(node):
         if part.kind == "relation":
@@ -179,38 +171,15 @@ def _residues(node: Node) -> tuple[int, set[int]] | None:
                 return None
             part = part.parts[1]
         if part.kind == "congruent":
-            try:
-                modulus = exact(part.parts[1])
-            except (NotExact, Undefined):
-                return None
-            if modulus.denominator != 1 or not 1 < modulus <= _MAX_MODULUS:
-                return None
-            moduli.append(modulus.numerator)
+            moduli.append(part.parts[1])
             part = part.parts[0]
         values += members(part)
-    if len(set(moduli)) > 1:
+    if any(modulus != moduli[0] for modulus in moduli) or any(names(modulus) for modulus in moduli):
         return None
-    if not moduli:
-        return _progression(values)
-    try:
-        numbers = [exact(value) for value in values]
-    except (NotExact, Undefined):
+    letters = set().union(*map(names, values))
+    if not moduli and len(letters) == len(values) == 1 and letters <= PARAMETERS | set("tjpqrs"):
+        return values[0]
+    if not moduli or letters:
         return None
-    if any(number.denominator != 1 for number in numbers):
-        return None
-    return moduli[0], {number.numerator % moduli[0] for number in numbers}
-
-
-def _progression(values: Sequence[Node]) -> tuple[int, set[int]] | None:
-    """Return the modulus and the residue of `7k+3`."""
-    if len(values) != 1 or not names(values[0]) or not names(values[0]) <= PARAMETERS | set("tjpqrs"):
-        return None
-    try:
-        slope, offset = linear(values[0])
-    except (Unknown, ValueError):
-        return None
-    whole = [int(mp.nint(value)) for value in (slope, offset)]
-    if any(abs(value - number) > 1e-50 for value, number in zip((slope, offset), whole, strict=True)):
-        return None
-    modulus = abs(whole[0])
-    return (modulus, {whole[1] % modulus}) if 1 < modulus <= _MAX_MODULUS else None
+    period = Node("mul", (*moduli[:1], Node("name", text="k")))
+    return Node("list", tuple(Node("add", (value, period)) for value in values))
