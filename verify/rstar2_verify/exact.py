@@ -12,7 +12,7 @@ from fractions import Fraction
 from .tree import Node, NotExact, Undefined
 
 _MAX_BITS = 200_000
-_MAX_TOTIENT = 10**10
+_MAX_TOTIENT = 10**5
 
 
 def exact(node: Node) -> Fraction:
@@ -116,16 +116,9 @@ def _chosen(upper: Fraction, lower: Fraction, count: Callable[[int, int], int]) 
 
 def _totient(value: Fraction) -> Fraction:
     (number,) = _whole(value)
-    if not 1 <= number <= _MAX_TOTIENT:
+    if number > _MAX_TOTIENT:
         raise NotExact
-    result, rest, prime = number, number, 2
-    while prime * prime <= rest:
-        if rest % prime == 0:
-            result -= result // prime
-            while rest % prime == 0:
-                rest //= prime
-        prime += 1
-    return Fraction(result - result // rest if rest > 1 else result)
+    return Fraction(sum(math.gcd(number, at) == 1 for at in range(number)))
 
 
 _EXACT: Mapping[str, Callable[..., Fraction]] = {

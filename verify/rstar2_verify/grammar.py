@@ -26,6 +26,9 @@ from .tree import Node, ParseError, depth
 from .words import integer_family, is_number_word, phrased, spoken_number
 
 _SEPARATORS = (",", ";", "and", "or", "\\quad", "\\\\")
+_KINDS = {"integer": "Z", "integers": "Z", "even": "even", "odd": "odd", "constant": "K", "constants": "K", "real": "R",
+          "reals": "R", "number": "R", "numbers": "R", "natural": "N"}  # fmt: skip
+"""Word of a declaration -> the letter of its set, or the parity."""
 _DECLARING = frozenset(["where", "for", "with", "if", "when", "such"])
 
 MAX_NODE_DEPTH = 150
@@ -124,25 +127,13 @@ class Parser(ExpressionParser):
             and (self.token.roman or self.ahead().kind in ("word", "letter"))
             and self.ahead().text not in ("is", "are")
         ):
-            kind = self._kind_of(self.take().text.lower()) or kind
+            kind = _KINDS.get(self.take().text.lower(), kind)
         return kind
 
     def _is_integer(self) -> bool:
         """Return whether `k an integer` or `n is any integer` follows."""
         following = [token.text.lower() for token in self.tokens[self.at + 1 : self.at + 4] if token.kind == "word"]
         return self.token.kind == "letter" and any(word.startswith("integer") for word in following)
-
-    @staticmethod
-    def _kind_of(word: str) -> str:
-        if word.startswith("integer"):
-            return "Z"
-        if word in ("even", "odd"):
-            return word
-        if word in ("constant", "constants"):
-            return "K"
-        if word in ("real", "reals", "number", "numbers"):
-            return "R"
-        return "N" if word == "natural" else ""
 
     def _declares(self, at: int) -> bool:
         r"""Return whether `n \in`, `n \ge` or `n = ` follows after a bracket."""

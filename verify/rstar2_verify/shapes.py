@@ -122,11 +122,10 @@ def as_range(node: Node, other: Node) -> Node:
 def as_matrix(node: Node, other: Node) -> Node:
     r"""Return the matrix that is written as a number times a matrix, as a transposed one, or as `I_2`."""
     size = len(other.parts)
-    if other.kind == "matrix" and size == len(other.parts[0].parts):
+    if other.kind == "matrix" and node.kind != "matrix" and size == len(other.parts[0].parts):
         identity = matrix(tuple(integer(row == column) for column in range(size)) for row in range(size))
         node = substituted(node, {"I": identity, f"I_{size}": identity})
-    if node.kind in ("mul", "neg", "div"):
-        node = node._replace(parts=tuple(as_matrix(part, node) for part in node.parts))
+        node = node._replace(parts=tuple(as_matrix(part, other) for part in node.parts))
     if node.kind == "pow" and node.parts[1] == Node("name", text="T"):
         return _transposed(node.parts[0]) or node
     operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]

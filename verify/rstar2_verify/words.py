@@ -20,6 +20,7 @@ _MEANINGS = tuple(PHRASES)
 _COUNTED = word_set("value score statistic test intercept intercepts coordinate coordinates axis component")
 """Words after a letter and a hyphen: `p-value`, `x-intercept`."""
 _COMPASS = {name: word for word in ("north", "south", "east", "west") for name in (word, word[0])}
+_DEGREES = frozenset(["\\circ", "\\degree", "degree", "degrees"])
 _LONGEST = 9
 """Words of the longest phrase."""
 _HAN = {"或": "or", "或者": "or", "和": "and", "且": "and"}
@@ -62,8 +63,7 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
         return [], 1
     if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
         return [Token("command", token.text.lower(), token.gap)], 1
-    size = tokens[min(at + 3, len(tokens) - 1)].text.lower() in ("identity", "matrix", "zero")
-    if size and following.text in ("\\times", "x"):
+    if following.text in ("\\times", "x") and tokens[min(at + 3, len(tokens) - 1)].text.lower() == "identity":
         return [], 3  # `the 2x2 identity matrix`
     bearing = _bearing(tokens, at)
     if bearing:
@@ -75,11 +75,12 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
 
 def _bearing(tokens: Sequence[Token], at: int) -> tuple[list[Token], int] | None:
     r"""Return the tokens of `30^\circ east of north` for `N30^\circ E`, and how many they replace."""
+    if tokens[at].text.lower() not in _COMPASS or tokens[min(at + 1, len(tokens) - 1)].kind != "number":
+        return None
     ends = (end for end in range(at + 2, min(at + 8, len(tokens))) if tokens[end].text.lower() in _COMPASS)
     last = next(ends, 0)
     between = list(tokens[at + 1 : last])
-    degrees = {"\\circ", "\\degree", "degree", "degrees"}.intersection(token.text for token in between)
-    if tokens[at].text.lower() not in _COMPASS or not degrees or between[0].kind != "number":
+    if _DEGREES.isdisjoint(token.text for token in between):
         return None
     directions = (_COMPASS[tokens[last].text.lower()], "of", _COMPASS[tokens[at].text.lower()])
     return [*between, *(Token("word", word, 1, None, True) for word in directions)], last + 1 - at
