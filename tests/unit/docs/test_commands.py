@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import re
@@ -10,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rstar2_train.cli import kubectl_plugin
 from rstar2_train.cli.main import parser
-from scripts.docs.repository import PAGES, ROOT
+from scripts.docs.repository import PAGES, ROOT, prose
 from tests.support.page_blocks import blocks
 
 TEXTS = {
@@ -19,6 +21,8 @@ TEXTS = {
     for path in [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in PAGES)]
     if path.name != "CHANGELOG.md"
 }
+PARSERS = {"rstar2": parser(), "kubectl rstar2": kubectl_plugin._parser()}
+"""Program -> its parser."""
 
 
 def commands(program: str) -> Iterator[tuple[str, str]]:
@@ -46,6 +50,44 @@ def test_page_command_has_existing_options(page: str, command: str) -> None:
             parser().parse_args(words_of(command))
     except SystemExit as error:
         assert error.code == 0, f"{page}: {command}\n{printed.getvalue()}"
+
+
+def spans() -> Iterator[tuple[str, str]]:
+    """Yield (page, command) of each command of rstar2 and of its plugin of kubectl in a sentence or a table."""
+    for name, text in TEXTS.items():
+        for _, line, is_prose in prose(text):
+            if is_prose:
+                yield from ((name, span) for span in re.findall(r"`((?:kubectl )?rstar2 [a-z-][^`]*)`", line))
+
+
+def unknown_word(command: str) -> str | None:
+    """Return the first subcommand or option that the parser of a command does not have; None if it has all."""
+    program = next(name for name in PARSERS if command.startswith(f"{name} "))
+    node = PARSERS[program]
+    for word in shlex.split(re.sub(r"[\[\]]", " ", command.removeprefix(program))):
+        choices = next((a.choices for a in node._actions if isinstance(a, argparse._SubParsersAction)), None)
+        if word.startswith("-"):
+            if word.partition("=")[0] not in node._option_string_actions:
+                return word
+        elif choices is not None:
+            if word not in choices:
+                return word
+            node = choices[word]
+    return None
+
+
+def test_page_command_in_a_sentence_exists() -> None:
+    """Its subcommands and options; arguments may be omitted. `kubectl rstar2` also in blocks."""
+    named = {*spans(), *commands("kubectl rstar2")}
+    assert len(named) > 100
+    faults = {f"{page}: {command}: no {word}" for page, command in named if (word := unknown_word(command))}
+    assert faults == set()
+
+
+def test_kubectl_page_has_each_command() -> None:
+    """One row per command of the plugin."""
+    rows = re.findall(r"^\| `kubectl rstar2 ([a-z]+)", TEXTS["docs/kubectl.md"], flags=re.MULTILINE)
+    assert rows == list(kubectl_plugin.COMMANDS)
 
 
 def test_page_make_targets_exist() -> None:
