@@ -1,4 +1,4 @@
-"""docs/monitoring.md has every metric and alert."""
+"""docs/monitoring.md has every metric and alert, and no page has a metric that does not exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 import yaml
 
-from scripts.docs.repository import ROOT
+from rstar2_train.tracking.metrics import HEADLINE
+from scripts.docs.repository import PAGES, ROOT
 
 PAGE = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
 
@@ -31,3 +32,24 @@ def test_monitoring_page_has_each_training_metric() -> None:
     names = set(re.findall(r'"([a-z_]+/[a-z0-9_]+)"', source))
     assert names
     assert {name for name in names if f"`{name}`" not in PAGE} == set()
+
+
+def test_monitoring_page_has_the_metrics_of_the_status() -> None:
+    """Those of a step in `status.stages[].metrics`, by their short names."""
+    sentence = next(text for text in PAGE.split("\n\n") if "`status.stages[].metrics`" in text)
+    assert re.findall(r"`([a-z_]+)`", sentence) == list(HEADLINE)
+
+
+def test_pages_name_existing_training_metrics() -> None:
+    """Each is a literal of the source, or an f-string such as `f"trainer/{name}"` whose name is a literal."""
+    source = "".join(path.read_text("utf-8") for path in sorted((ROOT / "rstar2_train").rglob("*.py")))
+    literals = set(re.findall(r'"([a-z_]+/[a-z0-9_]+)"', source))
+    texts = re.findall(r'f"([a-z_]+/[^".]*\{\w+\}[^".]*)"', source)
+    templates = [re.sub(r"\{\w+\}", r"(\\w+)", text) for text in texts]
+    prefixes = {name.partition("/")[0] for name in re.findall(r"`([a-z_]+/[a-z0-9_]+)`", PAGE)}
+    pages = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in PAGES if name != "CHANGELOG.md")]
+    pattern = rf"`((?:{'|'.join(prefixes)})/[a-z0-9_]+)`"
+    named = {name for page in pages for name in re.findall(pattern, page.read_text("utf-8"))} - literals
+    assert len(named) > 20
+    matches = {name: [match for template in templates if (match := re.fullmatch(template, name))] for name in named}
+    assert {name for name in named if not any(f'"{match[1]}"' in source for match in matches[name])} == set()
