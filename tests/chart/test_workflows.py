@@ -29,3 +29,11 @@ def test_release_builds_every_image_of_the_project() -> None:
     roles = {entry["role"] for entry in release["jobs"]["images"]["strategy"]["matrix"]["include"]}
     assert roles == {path.parent.name for path in (ROOT / "images").glob("*/Containerfile")}
     assert {path.stem for path in WORKFLOWS} == {"checks", "nightly", "release"}
+
+
+def test_release_pushes_the_images_that_the_chart_names() -> None:
+    """The defaults of the chart are the images of a release of the project `rstar2/...`."""
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yaml").read_text())
+    registry = release["env"]["REGISTRY"].replace("${{ github.repository_owner }}", "rstar2")
+    values = yaml.safe_load((ROOT / "helm" / "rstar2" / "values.yaml").read_text())
+    assert values["image"]["repository"] == f"{registry}/operator"
