@@ -6,8 +6,8 @@ import re
 from typing import get_args
 
 from rstar2_operator.decide.containers import OUT_OF_MEMORY
-from rstar2_operator.decide.decision import DELETING, INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
-from rstar2_operator.decide.diagnostics import REASONS
+from rstar2_operator.decide.decision import DELETING, INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT, Phase
+from rstar2_operator.decide.diagnostics import MAY_RESOLVE, REASONS
 from rstar2_operator.decide.disruption import DISRUPTED, EVICTED, REJECTED
 from rstar2_operator.decide.failure_policy import POD_LOST
 from rstar2_train.api.contracts import Reason
@@ -42,3 +42,16 @@ def test_failure_modes_job_failures_are_in_the_source() -> None:
     folder = ROOT / "operator" / "rstar2_operator" / "decide"
     source = "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.py")))
     assert {reason for reason in JOB_FAILURES if f'"{reason}"' not in source} == set()
+
+
+def test_failure_modes_page_has_each_phase() -> None:
+    """The table of phases, in the order of a job's life."""
+    table = PAGE.partition("\n| Phase | Meaning |\n")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(cells)) == list(get_args(Phase))
+
+
+def test_failure_modes_page_has_the_reasons_that_may_resolve() -> None:
+    """A problem with such a reason does not make a job Stalled."""
+    (row,) = re.findall(r"^\| `Stalled` \| (.*) \|$", PAGE, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == MAY_RESOLVE
