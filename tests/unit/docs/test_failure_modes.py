@@ -10,6 +10,7 @@ from rstar2_operator.decide.decision import DELETING, INVALID_SPEC, RESTART_REAS
 from rstar2_operator.decide.diagnostics import MAY_RESOLVE, REASONS
 from rstar2_operator.decide.disruption import DISRUPTED, EVICTED, REJECTED
 from rstar2_operator.decide.failure_policy import POD_LOST
+from rstar2_operator.node_health import FAULT_INDICATORS
 from rstar2_train.api.contracts import Reason
 from scripts.docs.repository import ROOT
 
@@ -55,3 +56,10 @@ def test_failure_modes_page_has_the_reasons_that_may_resolve() -> None:
     """A problem with such a reason does not make a job Stalled."""
     (row,) = re.findall(r"^\| `Stalled` \| (.*) \|$", PAGE, flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == MAY_RESOLVE
+
+
+def test_failure_modes_page_has_each_sign_of_a_faulty_node() -> None:
+    """The parts of each name around its wildcards."""
+    section = PAGE.partition("\n### NodeUnhealthy\n")[2].partition("\n### ")[0]
+    names = {indicator.name for indicator in FAULT_INDICATORS}
+    assert {name for name in names if not all(part in section for part in name.split("*"))} == set()
