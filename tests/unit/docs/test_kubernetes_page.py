@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rstar2_operator.builders import rollout, trainer
 from rstar2_operator.builders.judge import EXECUTOR_BASE_MIB, JUDGE_RESOURCES, PACKAGES_MIB
+from rstar2_operator.builders.pod import WITHOUT_INJECTION
 from rstar2_operator.builders.storage import DEFAULT_SIZE
 from rstar2_operator.builders.trainer import CPU_RESOURCES
-from rstar2_train.api.roles import RedisSpec
+from rstar2_train.api.roles import EXECUTOR_PATCH_FIELDS, RESERVED_PREFIXES, RESERVED_VARIABLES, RedisSpec
 
 PAGE = (Path(__file__).parents[3] / "docs" / "kubernetes.md").read_text("utf-8")
 
@@ -40,3 +41,19 @@ def test_kubernetes_page_has_the_shared_memory_of_pods() -> None:
         (role, match.groups()) for role, match in sizes.items() if match
     ]
     assert all(sizes.values())
+
+
+def test_kubernetes_page_has_the_limits_of_patches() -> None:
+    """Fields that executors accept, and variables that no patch may set."""
+    (accepted,) = re.findall(r"^Executors accept ([^;]*);", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", accepted)) == set(EXECUTOR_PATCH_FIELDS)
+    (reserved,) = re.findall(r"^\| (`HOME`.*) \| The job is rejected. \|$", PAGE, re.MULTILINE)
+    variables = {*RESERVED_VARIABLES, *(f"{prefix}*" for prefix in RESERVED_PREFIXES)}
+    assert set(re.findall(r"`([\w*]+)`", reserved)) == variables
+
+
+def test_kubernetes_page_has_the_keys_of_injectors() -> None:
+    """Labels and annotations by which pods opt out, with their values."""
+    (row,) = re.findall(r"^\| trainer, prepare, report, executor \| (.*) \|$", PAGE, re.MULTILINE)
+    stated = dict(re.findall(r'`([\w./-]+): "?(\w+)"?`', row))
+    assert stated == {name: value for keys in WITHOUT_INJECTION for name, value in keys.items()}
