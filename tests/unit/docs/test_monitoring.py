@@ -6,6 +6,7 @@ import re
 
 import yaml
 
+from rstar2_operator.metrics import Metrics
 from rstar2_train.tracking.metrics import HEADLINE
 from scripts.docs.repository import PAGES, ROOT
 
@@ -24,6 +25,27 @@ def test_monitoring_page_has_each_alert() -> None:
     """Alerts of the chart's PrometheusRule, and no others."""
     groups = yaml.safe_load((ROOT / "helm" / "rstar2" / "files" / "rules.yaml").read_text("utf-8"))["groups"]
     assert {rule["alert"] for group in groups for rule in group["rules"]} == set(re.findall(r"`(RStar2\w+)`", PAGE))
+
+
+def test_monitoring_page_has_severity_and_time_of_each_alert() -> None:
+    """The time is that of `for`; two alerts have theirs in the expression."""
+    groups = yaml.safe_load((ROOT / "helm" / "rstar2" / "files" / "rules.yaml").read_text("utf-8"))["groups"]
+    rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    rows = re.findall(r"^\| `(RStar2\w+)` \| (\w+) \| ([^|]+) \|", PAGE, flags=re.MULTILINE)
+    assert {name: severity for name, severity, _ in rows} == {
+        name: rule["labels"]["severity"] for name, rule in rules.items()
+    }
+    times = {name: f"for {rule['for'].removesuffix('m')} minutes" for name, rule in rules.items() if "for" in rule}
+    assert {name for name, _, condition in rows if times.get(name, "") not in condition} == set()
+
+
+def test_monitoring_page_has_the_types_of_operator_metrics() -> None:
+    """Gauge, counter or histogram."""
+    metrics = Metrics()
+    metrics.measure_jobs(dict)
+    types = {family.name: family.type for family in metrics.registry.collect()}
+    rows = re.findall(r"^\| `(rstar2_(?:operator|job)_\w+)` \| (\w+)", PAGE, flags=re.MULTILINE)
+    assert {name.removesuffix("_total"): kind for name, kind in rows} == types
 
 
 def test_monitoring_page_has_each_training_metric() -> None:
