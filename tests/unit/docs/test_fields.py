@@ -43,6 +43,15 @@ def paths(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from paths(child, f"{path}.{name}")
 
 
+def field_defaults(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """Yield (path, default) of all fields below a schema that have one."""
+    inner = node.get("items", node)
+    for name, child in inner.get("properties", {}).items():
+        if "default" in child:
+            yield f"{path}.{name}", child["default"]
+        yield from field_defaults(child, f"{path}.{name}")
+
+
 def values(chart: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, default) of all values of the chart."""
     for name, value in chart.items():
@@ -79,6 +88,21 @@ def test_sentences_name_existing_fields() -> None:
     }
     assert len(named) > 100
     assert {(page, name) for page, name in named if name not in FIELDS} == set()
+
+
+def test_sentences_have_the_defaults_of_fields() -> None:
+    """Numbers in brackets behind a field, such as `keepLast` (3) or `maxRestarts` (default 6)."""
+    defaults = dict(field_defaults(SPEC, "spec"))
+    stated = {
+        (page, name, int(number.replace(",", "")))
+        for page, text in TEXTS.items()
+        for name, number in re.findall(r"`(\w[\w.]*)`\]?(?:\(\S+\))? \((?:default:? )?([\d,]+)(?=[),])", text)
+    }
+    fields = {name: {path for path in defaults if f".{path}".endswith(f".{name}")} for _, name, _ in stated}
+    known = {(page, name, number) for page, name, number in stated if fields[name]}
+    assert len(known) > 5
+    faults = {row for row in known if row[2] not in {defaults[path] for path in fields[row[1]]}}
+    assert faults == set()
 
 
 def test_pages_name_existing_values_of_the_chart() -> None:
