@@ -84,6 +84,23 @@ def test_page_command_in_a_sentence_exists() -> None:
     assert faults == set()
 
 
+def parsers(node: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its subcommands."""
+    yield node
+    for action in node._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subcommand in action.choices.values():
+                yield from parsers(subcommand)
+
+
+def test_examples_of_help_texts_exist() -> None:
+    """The commands after `examples:` of each `--help`."""
+    texts = [re.sub(r"\\\n\s*", " ", node.epilog or "") for node in parsers(PARSERS["rstar2"])]
+    examples = {line for text in texts for line in re.findall(r"^ +(rstar2(?: [^\s|&<'#]+)+)", text, re.MULTILINE)}
+    assert len(examples) > 50
+    assert {f"{line}: no {word}" for line in examples if (word := unknown_word(line))} == set()
+
+
 def test_kubectl_page_has_each_command() -> None:
     """One row per command of the plugin."""
     rows = re.findall(r"^\| `kubectl rstar2 ([a-z]+)", TEXTS["docs/kubectl.md"], flags=re.MULTILINE)
