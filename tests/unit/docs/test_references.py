@@ -10,6 +10,7 @@ import yaml
 
 from rstar2_train.api.validation import check
 from scripts.docs import repository
+from tests.language.sources import tracked
 from tests.support.hostile import HOSTILE
 
 ROOT = repository.ROOT
@@ -44,6 +45,18 @@ def _exists(page: Path, target: str) -> bool:
     path, _, anchor = target.partition("#")
     file = Path(posixpath.normpath(page.parent / path)) if path else page
     return file.exists() and (not anchor or anchor in repository.anchors(file.read_text("utf-8")))
+
+
+def test_sources_name_existing_pages_and_anchors() -> None:
+    """Comments, docstrings and messages, such as `docs/lora.md#memory`."""
+    named = {
+        (path, page, anchor)
+        for path in tracked()
+        if path.endswith((".py", ".yaml", ".tpl", ".toml", "Makefile")) and not path.startswith("tests/")
+        for page, anchor in re.findall(r"\b(docs/[\w-]+\.md)(?:#([\w-]+))?", (ROOT / path).read_text("utf-8"))
+    }
+    assert len(named) > 30
+    assert {entry for entry in named if not _exists(ROOT / "README.md", "#".join(filter(None, entry[1:])))} == set()
 
 
 def test_pages_show_valid_manifests() -> None:
