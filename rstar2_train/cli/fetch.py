@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAME = "fetch"
 DESCRIPTION = """Download the newest state of a job from its bucket (spec.storage.url) into a folder. The job may run
-meanwhile, on another machine. Then the other commands read the folder: report, analyse, verify, serve, chat, eval."""
+meanwhile, on another machine. Then other commands read the folder: report, view, analyse, verify, serve, chat, eval."""
 
 
 def add_arguments(commands: Subparsers) -> None:
