@@ -93,6 +93,12 @@ def parsers(node: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
                 yield from parsers(subcommand)
 
 
+def test_pages_name_each_command() -> None:
+    """Each subcommand of `rstar2`."""
+    programs = {node.prog for node in parsers(PARSERS["rstar2"])}
+    assert {program for program in programs if not any(program in text for text in TEXTS.values())} == set()
+
+
 def test_examples_of_help_texts_exist() -> None:
     """The commands after `examples:` of each `--help`."""
     texts = [re.sub(r"\\\n\s*", " ", node.epilog or "") for node in parsers(PARSERS["rstar2"])]
