@@ -42,7 +42,7 @@ def test_monitoring_page_has_severity_and_time_of_each_alert() -> None:
 def test_monitoring_page_has_the_types_of_operator_metrics() -> None:
     """Gauge, counter or histogram."""
     metrics = Metrics()
-    metrics.measure_jobs(dict)
+    metrics.measure_jobs(lambda: {})
     types = {family.name: family.type for family in metrics.registry.collect()}
     rows = re.findall(r"^\| `(rstar2_(?:operator|job)_\w+)` \| (\w+)", PAGE, flags=re.MULTILINE)
     assert {name.removesuffix("_total"): kind for name, kind in rows} == types

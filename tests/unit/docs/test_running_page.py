@@ -15,7 +15,7 @@ def test_running_page_has_each_path_of_the_state_directory() -> None:
     """The properties of JobState and StageState that are paths below the folder."""
     table = PAGE.partition("\n## State directory\n")[2].partition("\n## ")[0]
     stated = {name.rstrip("/") for name in re.findall(r"`([\w./]+)`", table)}
-    paths = {path.name for state in (JobState(Path("job")), StageState(Path("stage"))) for path in _paths(state)}
+    paths = {path.name for path in (*_paths(JobState(Path("job"))), *_paths(StageState(Path("stage"))))}
     names = {name for text in stated for name in text.split("/")} | set(re.findall(r"stages/NAME/(\w+)/", table))
     assert len(paths) > 20
     assert paths - names == set()
