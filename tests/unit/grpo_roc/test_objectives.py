@@ -186,6 +186,20 @@ def test_objective_corrects_staleness_as_its_equation(name: str) -> None:
     assert not torch.allclose(gradient, plain_gradient, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "mean"),
+    [("CISPO", "TokenMean"), ("DAPO", "TokenMean"), ("SAPO", "SequenceMean"), ("GSPO", "SequenceMean")],
+)
+def test_objective_of_the_only_update_has_no_ratio(name: str, mean: str) -> None:
+    """With one update per step pi_old is pi, for stale rollouts too: these types differ from GRPO only in the mean."""
+    correction = ImportanceCorrection(enabled=name != "GSPO", cap=1.1)  # that of GSPO is of the sequence
+    gradients = [
+        parts_of(draw_update(8, settings.model_copy(update={"importance_correction": correction}), spread=0.0))[1]
+        for settings in (CASES[name], CASES[f"GRPO {mean}"])
+    ]
+    torch.testing.assert_close(*gradients, rtol=RTOL, atol=0.0)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 def test_objective_gradient_is_independent_of_the_distribution(name: str, packed: bool) -> None:
