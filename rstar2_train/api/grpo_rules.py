@@ -15,12 +15,15 @@ from rstar2_train.api.base import ApiModel
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ObjectiveSpec, set_fields
-from rstar2_train.api.stages import GRPOSettings, Stage
+from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Stage
 
 NULL = "null is the same as unset, so the stage has the value of spec.grpo"
 ONLY_UPDATE = "the probability ratio is 1 in the only update of a step: raise updatesPerStep"
 TWO_WINDOWS = "the stage has fewer steps than two windows of windowSteps"
 NO_STAGE = "has no effect: the job has no GRPO stage"
+EVERY_STAGE = "has no effect: every GRPO stage sets its own value"
+DATA = ("data", "data_from")
+"""Fields of which a stage inherits none if it sets one."""
 USED_WITHOUT_STAGE = {"max_prompt_tokens"}
 """Fields of spec.grpo that count for other types of stages: the longest sequence of the engines."""
 
@@ -109,6 +112,21 @@ UNUSED = (
         "no share is above 1: set a lower one",
     ),
     Unused(
+        ("advance_when.min_steps",),
+        lambda job, stage, grpo: grpo.advance_when.min_steps <= grpo.advance_when.window_steps,
+        "a trigger needs windowSteps steps, which are not fewer: raise minSteps",
+    ),
+    Unused(
+        ("reset_optimizer",),
+        lambda job, stage, grpo: not _inherits_optimizer(job, stage),
+        "the stage starts with a new optimiser: no GRPO stage before it trained the same parameters",
+    ),
+    Unused(
+        ("router_replay",),
+        lambda job, stage, grpo: job.lora(stage) is not None,
+        "a model with LoRA is dense, and has no experts",
+    ),
+    Unused(
         ("warmup_steps",),
         lambda job, stage, grpo: _inherits_optimizer(job, stage) and not grpo.reset_optimizer,
         "the stage continues the optimiser of the stage before, without a warm-up: set resetOptimizer: true",
@@ -129,10 +147,18 @@ def unused_settings(job: AgenticRLJob) -> Iterator[Issue]:
             elif _has(job.spec.grpo, path):
                 inherited.append(unused)
         yield from _issues("spec.grpo", path, inherited)
+    own = [stage.grpo for stage in job.spec.stages if stage.type == "GRPO"]
     for name, value in set_fields(job.spec.grpo).items():
-        if not any(stage.type == "GRPO" for stage in job.spec.stages) and name not in USED_WITHOUT_STAGE:
+        if name not in USED_WITHOUT_STAGE and all(_overrides(grpo, name) for grpo in own):
             scalar = None if isinstance(value, ApiModel) else value
-            yield Issue(f"spec.grpo.{to_camel(name)}", NO_STAGE, scalar, warning=True)
+            message = EVERY_STAGE if own else NO_STAGE
+            yield Issue(f"spec.grpo.{to_camel(name)}", message, scalar, warning=True)
+
+
+def _overrides(grpo: GRPODefaults | None, name: str) -> bool:
+    """Return whether a stage does not have the value of spec.grpo, because it sets its own."""
+    names = DATA if name in DATA else (name,)
+    return any(getattr(grpo, own, None) is not None for own in names)
 
 
 def null_fields(job: AgenticRLJob) -> Iterator[Issue]:

@@ -136,7 +136,10 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
         ({"advanceWhen": {"minSteps": 5}}, "advanceWhen.minSteps", "set truncationBelow or allCorrectAbove"),
         ({"advanceWhen": {"truncationBelow": 0.1, "minSteps": 40}}, "advanceWhen.truncationBelow", "the stage ends"),
         ({"advanceWhen": {"allCorrectAbove": 1}}, "advanceWhen.allCorrectAbove", "no share is above 1"),
-        ({"advanceWhen": {"allCorrectAbove": 0.7, "minSteps": 5}}, "", ""),
+        ({"advanceWhen": {"allCorrectAbove": 0.7, "minSteps": 10}}, "advanceWhen.minSteps", "raise minSteps"),
+        ({"advanceWhen": {"allCorrectAbove": 0.7, "minSteps": 11}}, "", ""),
+        ({"resetOptimizer": True}, "resetOptimizer", "starts with a new optimiser"),
+        ({"routerReplay": False}, "", ""),
     ],
 )
 def test_validation_setting_without_effect_is_a_warning(grpo: dict, field: str, reason: str) -> None:
@@ -168,6 +171,26 @@ def test_validation_setting_of_the_job_takes_effect_in_one_stage() -> None:
     data["spec"]["grpo"]["maxPromptTokens"] = 99
     fields = [problem.split(":")[1] for problem in problems(data) if "the job has no GRPO stage" in problem]
     assert fields == [" spec.grpo.warmupSteps is 5", " spec.grpo.collapse"]
+
+
+def test_validation_setting_that_every_stage_overrides_is_a_warning() -> None:
+    """A value of spec.grpo without a stage that has it; of data and dataFrom a stage sets one for both."""
+    data = changed("spec.grpo", {"data": "/data/p.jsonl", "steps": 3, "temperature": 0.9})
+    assert [issue.split(":")[1] for issue in problems(data) if "every GRPO stage" in issue] == [
+        " spec.grpo.data is '/data/p.jsonl'", " spec.grpo.steps is 3"
+    ]  # fmt: skip
+    del data["spec"]["stages"][1]["grpo"]["steps"], data["spec"]["stages"][1]["grpo"]["data"]
+    assert problems(data) == []
+
+
+def test_validation_replay_of_experts_has_no_effect_with_an_adapter() -> None:
+    """LoRA trains dense models only; in a stage without it the model may be a mixture."""
+    data = changed("spec.stages.3.trainer", {"lora": {}})
+    data["spec"]["grpo"] = {"routerReplay": False}
+    assert problems(data) == []
+    data["spec"]["stages"][1]["trainer"] = {"lora": {}}
+    (problem,) = problems(data)
+    assert "spec.grpo.routerReplay is False: has no effect: a model with LoRA is dense" in problem
 
 
 def test_validation_reports_all_errors_in_one_pass() -> None:
