@@ -13,7 +13,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.fit import is_packed, longest_sequence, sequence_tokens
-from rstar2_train.capacity.model_support import find_notes, find_obstacles
+from rstar2_train.capacity.model_support import expert_count, find_notes, find_obstacles
 from rstar2_train.capacity.rope_fields import position_limit
 
 
@@ -35,12 +35,18 @@ def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
 
 
 def model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
-    """Return what a job leaves out of its model, or cuts, by config.json; a file that cannot be read has no notes."""
+    """Return what a job leaves out of its model or cuts, and what has no effect for it, by config.json.
+
+    A file that cannot be read has no notes.
+    """
     try:
         config = read_config(folder)
     except InvalidConfig:
         return []
     notes, limit = find_notes(config), position_limit(config)
+    trained = [job.grpo_settings(stage) for stage in job.spec.stages if stage.type == "GRPO"]
+    if not expert_count(config) and not all(settings.router_replay for settings in trained):
+        notes.append("routerReplay: false has no effect: the model is dense, and has no experts; remove the field")
     for index, stage in enumerate(job.spec.stages):
         tokens = sequence_tokens(job, stage)
         if limit is None or tokens <= limit:

@@ -139,7 +139,8 @@ def find_notes(config: Mapping[str, Any]) -> list[str]:
 
 def expert_count(config: Mapping[str, Any]) -> int:
     """Return the experts of a layer of a mixture; 0: the model is none."""
-    return next((int(config[name]) for name in EXPERTS if config.get(name)), 0)
+    values = with_defaults(config)
+    return next((int(values[name]) for name in EXPERTS if values.get(name)), 0)
 
 
 def output_layer(config: Mapping[str, Any]) -> OutputLayer:

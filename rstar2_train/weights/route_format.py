@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rstar2_train.capacity.model_defaults import with_defaults
 from rstar2_train.capacity.model_support import expert_count
 from rstar2_train.weights.model_config import model_config
 
@@ -36,7 +37,8 @@ class RouteFormat:
         count = expert_count(config)
         if not count:
             return None
-        layers, chosen = int(config["num_hidden_layers"]), int(config["num_experts_per_tok"])
+        values = with_defaults(config)
+        layers, chosen = int(values["num_hidden_layers"]), int(values["num_experts_per_tok"])
         return cls(layers, chosen, 1 if count <= _BYTE else 2)
 
     @classmethod

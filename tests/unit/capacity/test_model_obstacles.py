@@ -98,6 +98,15 @@ def test_sequence_beyond_the_positions_is_noted(stage: dict[str, Any], note: str
     assert note in notes[-1]
 
 
+def test_replay_of_experts_that_a_model_lacks_is_noted(tmp_path: Path) -> None:
+    """A setting of mixtures has no effect for a dense model."""
+    for config, dense in (({"model_type": "llama"}, True), ({"model_type": "olmoe"}, False)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        for replay in (True, False):
+            notes = model_notes(make_job(tmp_path, [SFT, GRPO], grpo={"routerReplay": replay}), tmp_path)
+            assert any("routerReplay: false has no effect" in note for note in notes) == (dense and not replay)
+
+
 def test_reason_of_trainer_and_engines_is_given_once(tmp_path: Path) -> None:
     """Both refuse a field of the rotary embedding that only one of them reads."""
     config = {"model_type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 2.0, "alpha": 1.0}}
