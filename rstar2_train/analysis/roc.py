@@ -67,5 +67,7 @@ def reason_texts(mode: Mode) -> dict[str, str]:
         "group is excluded from the update.",
         "untrained: truncated": "Selected, but a limit stopped it, and the objective masks truncated rollouts: it "
         "counts only in the baseline of its group.",
+        "untrained: no token": "Selected, but the model sampled no token, because a limit stopped it before: it counts "
+        "only in the baseline of its group.",
         "untrained: alone": "Infrastructure failures lost all other rollouts of the group, so there is no comparison.",
     }

@@ -29,7 +29,8 @@ def select_group(
     `seed` names the step; with the problem's id it seeds the draw.
     `staleness`: returns the age of a weight version at the step, in steps; None: every token has age 0. Return None for
     a group whose kept rewards are equal before the shaping, unless the objective has a teacher: it has no advantage.
-    Truncated rollouts that the objective masks count in the advantages of the others.
+    Truncated rollouts that the objective masks, and those without a sampled token, count in the advantages of the
+    others.
     """
     selection = resample(
         [_stats(trajectory) for trajectory in group],
@@ -42,8 +43,8 @@ def select_group(
     for index, trajectory in enumerate(group):
         trajectory.kept = selection.trainable and index in selection.kept
         trajectory.selection_reason = selection.reasons[index]
-        if trajectory.kept and trajectory.truncated and settings.objective.truncated == "Mask":
-            trajectory.kept, trajectory.selection_reason = False, "untrained: truncated"
+        if trajectory.kept and (reason := _untrained(trajectory, settings)):
+            trajectory.kept, trajectory.selection_reason = False, reason
     if not selection.trainable:
         return None
     kept = [group[index] for index in selection.kept]
@@ -83,6 +84,14 @@ def _reward(trajectory: Trajectory, settings: GRPOSettings) -> float:
         buffer_ratio=settings.objective.overlong_buffer_ratio,
         penalty=settings.objective.overlong_penalty,
     )
+
+
+def _untrained(trajectory: Trajectory, settings: GRPOSettings) -> str:
+    """Return why a selected rollout counts only in the advantages of its group; empty: it trains."""
+    if not any(segment.kind == "model" and segment.token_ids for segment in trajectory.segments):
+        return "untrained: no token"  # such as an environment whose first observation is too long
+    masked = trajectory.truncated and settings.objective.truncated == "Mask"
+    return "untrained: truncated" if masked else ""
 
 
 def _stats(trajectory: Trajectory) -> RolloutStats:

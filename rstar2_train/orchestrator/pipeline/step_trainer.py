@@ -81,7 +81,7 @@ class StepTrainer:
         """Train on the selected groups and return the trainer's metrics; without a group, its counts, all zero."""
         settings, step = self._settings, self.step
         if not batch.trained:
-            log.warning("step %d: no update, because no group has both correct and wrong rollouts", step + 1)
+            log.warning("step %d: no update: each group has equal rewards, or lost or masked rollouts", step + 1)
             return {"updates": 0.0, "groups": 0.0, "sequences": 0.0}
         rate = lr_schedule.warmup(step, peak=settings.learning_rate, warmup_steps=settings.warmup_steps)
         seed = derive_seed(*self._ctx.step_seed(step))

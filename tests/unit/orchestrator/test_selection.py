@@ -136,3 +136,19 @@ def test_select_group_equal_rewards_train_with_a_teacher() -> None:
     assert len(select_group(group, settings=settings, seed=(0, "rl-1", 0)) or []) == 1
     group[0].stop = "infrastructure"
     assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None
+
+
+def test_select_group_without_a_sampled_token_is_none() -> None:
+    """The first observation of an environment may exceed the limit: such a rollout counts in the baseline alone."""
+    group = rollouts("a", "a")
+    for trajectory in group:
+        trajectory.stop = "tool_overflow"
+    objective = ObjectiveSpec(type="Distillation", teacher=Teacher(source="t")).settings()
+    settings = GRPOSettings(keep_per_prompt=2, objective=objective)
+    assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None
+    assert {(trajectory.kept, trajectory.selection_reason) for trajectory in group} == {(False, "untrained: no token")}
+    group[0].segments = [Segment("model", token_array([1]), logprob_array([-0.5]))]
+    group[0].reward = 1.0
+    (sequence,) = select_group(group, settings=GRPOSettings(keep_per_prompt=2), seed=(0, "rl-1", 0)) or []
+    assert sequence.advantage > 0 and [trajectory.kept for trajectory in group] == [True, False]
+    assert group[1].selection_reason in reason_texts("Paper")
