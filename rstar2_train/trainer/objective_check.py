@@ -33,7 +33,7 @@ from rstar2_train.grpo_roc.tokens import LOG_RATIO_LIMIT, GroupRewards, Tokens
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rstar2_train.trainer.batching import BatchRow
+    from rstar2_train.trainer.batching import BatchRow, MicroBatch
 
 TIMEOUT_SECONDS = 300
 """Limit of the check of one file; the import of torch takes some seconds of it."""
@@ -47,6 +47,7 @@ _REWARDS = ((0.0, 0.5, 1.0), (1.0, 0.0), (1.0, 0.0, 1.0, 1.0))
 """Rewards of each sequence; one equals the mean of its group."""
 _WHERE = {"equal": "for ratios of 1", "drawn": "for drawn ratios", "extreme": "for log ratios beyond +-20"}
 """Words for the ratios of an update, in messages."""
+DROPPED = " if maxSequenceGap drops rollouts, whose tokens.sequence_tokens and counts are 0"
 
 
 def find_objective_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -107,7 +108,7 @@ def check_objective(settings: GRPOSettings) -> None:
     """Try the functions of a Custom objective on drawn data. Raises ObjectiveFailed, which names the line."""
     import torch
 
-    source = Path(settings.objective.source)
+    source, given = Path(settings.objective.source), settings.model_copy(deep=True)
     functions_of(settings.objective)
     module = sys.modules[module_name(settings.objective.source)]
     for name in FUNCTIONS:
@@ -134,20 +135,33 @@ def check_objective(settings: GRPOSettings) -> None:
             raise ObjectiveFailed(
                 f"{at}: loss depends on the packing: the gradient of a token differs between one micro-batch and "
                 "several. Use the denominators of tokens.counts or tokens.weights(...), and tokens.sequence_mean for a "
-                "mean over a sequence; no value may depend on the other sequences of the micro-batch"
+                "mean over a sequence; no value may depend on the other sequences of the micro-batch, or on the number "
+                "of a group"
             )
+    if settings.importance_correction.drops_sequences:
+        for dropped in (update.rows[::2], update.rows):  # all: the denominators are 0
+            _gradient(update, settings, at=at, dropped=dropped)
+    if settings != given:
+        raise ObjectiveFailed(f"{source}: the functions must not change the settings")
 
 
 def _check_advantages(settings: GRPOSettings, *, at: str) -> None:
-    """Call `advantages` for a group, for another one, and for the first one again."""
+    """Call `advantages` for a group, for another one, and for the first one again; then for shaped rewards.
+
+    One response is empty: a limit may stop a rollout before its first token.
+    """
     functions = functions_of(settings.objective)
     shaped = settings.objective.overlong_penalty if settings.objective.overlong_buffer_ratio else 0.0
-    first, lengths = [1.0, 0.0, 0.25, -shaped], [4, 9, 2, 30]
+    first, lengths = [1.0, 0.0, 0.25, -shaped], [4, 9, 0, 30]
+    groups = [first, [0.0, 1.0, 1.0, 1.0], first]
+    if shaped:  # a group has different rewards, but the shaped ones may be equal, or have the mean 0
+        groups += [[0.5, 0.5, 0.5, 0.5], [shaped / 2, -shaped / 2]]
     results = []
-    for rewards in (first, [0.0, 1.0, 1.0, 1.0], first):
-        group = GroupRewards(list(rewards), list(lengths))
+    for rewards in groups:
+        size = len(rewards)
+        group = GroupRewards(list(rewards), lengths[:size])
         results.append(functions.advantages(group, settings))
-        if group != GroupRewards(list(rewards), list(lengths)):
+        if group != GroupRewards(list(rewards), lengths[:size]):
             raise ObjectiveFailed(f"{at}: advantages must not change the group in place")
     if results[0] != results[2]:
         raise ObjectiveFailed(f"{at}: advantages must return the same values for the same input")
@@ -215,6 +229,39 @@ def _equal(value: Any, other: Any) -> bool:
     return value is other or (value is not None and torch.equal(value, other))
 
 
+def _renumbered(rows: Sequence[BatchRow]) -> list[BatchRow]:
+    """Return the rows in a drawn order, and the groups with their numbers reversed."""
+    last = max(row.group for row in rows)
+    drawn = random.Random(0).sample(rows, len(rows))
+    return [dataclasses.replace(row, group=last - row.group) for row in drawn]
+
+
+def _micro_batches(
+    update: _Update,
+    new: Tensor,
+    shares: Sequence[Sequence[MicroBatch]],
+    settings: GRPOSettings,
+    dropped: Sequence[BatchRow],
+) -> Iterator[tuple[Tokens, Tensor, Tensor | None]]:
+    """Yield the tokens of each micro-batch, the engine's log-probabilities, and the tokens of dropped rows."""
+    import torch
+
+    from rstar2_train.trainer.step import kept_counts, kept_sums, objective_tokens
+    from rstar2_train.trainer.transfers import on_device
+
+    cpu, gone = torch.device("cpu"), torch.zeros(len(new), dtype=torch.bool)
+    for row in dropped:
+        gone[torch.from_numpy(row.sequence.ids).long()] = True
+    batches = [batch for share in shares for batch in on_device(share, cpu)]
+    kept = torch.stack([kept_sums(batch, gone[batch.targets]) for batch in batches]).sum(dim=0)
+    counts = kept_counts(kept, cpu) if dropped else None
+    for batch in batches:
+        old, engine, reference = (values[batch.targets] for values in (update.old, update.engine, update.reference))
+        excluded = gone[batch.targets] if dropped else None
+        known = reference if settings.reference_kl else None
+        yield objective_tokens(batch, new[batch.targets], old, excluded, counts, known), engine, excluded
+
+
 def _check_terms(tokens: Tokens, settings: GRPOSettings, *, at: str) -> None:
     """Check what the value and the gradient of the loss do not show."""
     import torch
@@ -237,31 +284,32 @@ def _gradient(
     ranks: int = 1,
     budget: int = 10_000,
     packed: bool = True,
+    dropped: Sequence[BatchRow] = (),
 ) -> Tensor:
-    """Return the gradient of the loss by token id, summed over the micro-batches of all ranks, in a drawn order."""
+    """Return the gradient of the loss by token id, summed over the micro-batches of all ranks.
+
+    With several ranks the rows have a drawn order, and the groups other numbers. `dropped`: rows that leave the
+    denominators.
+    """
     import torch
 
     from rstar2_train.grpo_roc.loss import policy_loss
     from rstar2_train.trainer.batching import distribute_rows
-    from rstar2_train.trainer.step import objective_tokens
-    from rstar2_train.trainer.transfers import on_device
 
-    rows = random.Random(0).sample(update.rows, len(update.rows)) if ranks > 1 else update.rows
+    rows = _renumbered(update.rows) if ranks > 1 else update.rows
     new = update.new(ratios).clone().requires_grad_()
+    shares = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=budget, packed=packed)
     total = torch.zeros(())
-    for share in distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=budget, packed=packed):
-        for batch in on_device(share, torch.device("cpu")):
-            old, engine, reference = (values[batch.targets] for values in (update.old, update.engine, update.reference))
-            tokens = objective_tokens(
-                batch, new[batch.targets], old, None, None, reference if settings.reference_kl else None
+    for tokens, engine, excluded in _micro_batches(update, new, shares, settings, dropped):
+        with _unchanged(tokens, at):
+            _check_terms(tokens, settings, at=at)
+        with _unchanged(tokens, at):
+            part = policy_loss(tokens, settings, engine_logprobs=engine, excluded=excluded).loss
+        if not torch.isfinite(part):
+            raise ObjectiveFailed(
+                f"{at}: the loss is {float(part)}{DROPPED if dropped else ''}: objective and weights must be finite"
             )
-            with _unchanged(tokens, at):
-                _check_terms(tokens, settings, at=at)
-            with _unchanged(tokens, at):
-                part = policy_loss(tokens, settings, engine_logprobs=engine).loss
-            if not torch.isfinite(part):
-                raise ObjectiveFailed(f"{at}: the loss is {float(part)}: objective and weights must be finite")
-            total = total + part
+        total = total + part
     if new.grad is not None:
         raise ObjectiveFailed(f"{at}: loss must not compute gradients itself")
     if total.requires_grad:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rstar2_train.api.objectives import ObjectiveSpec
+from rstar2_train.api.stages import ImportanceCorrection
 from rstar2_train.api.validation import check
 from rstar2_train.grpo_roc.custom_objective import ObjectiveFailed
 from rstar2_train.trainer.objective_check import check_objective, find_objective_errors
@@ -126,6 +128,19 @@ FAULTS = {
             "groups": "fill_(0)",
         }.items()
     },
+    "number of a group": (
+        LOSS + "first = 1.0 + (tokens.groups == 0)\n"
+        "    return Terms(tokens.ratio * tokens.advantages * first, tokens.weights('TokenMean'))\n",
+        ":7: loss depends on the packing",
+    ),
+    "empty response": (
+        GOOD.replace("[reward - mean for reward in group.rewards]", "[1 / length for length in group.lengths]"),
+        ":5: advantages failed: ZeroDivisionError",
+    ),
+    "changes the settings": (
+        GOOD.replace('= settings.objective.parameters["cap"]', '= settings.objective.parameters.setdefault("c", 2)'),
+        ": the functions must not change the settings",
+    ),
     "too few advantages": (
         GOOD.replace("for reward in group.rewards]", "for reward in group.rewards[1:]]"),
         ":3: advantages must return a list of 4 numbers",
@@ -173,6 +188,34 @@ def test_check_objective_fault_names_the_line(tmp_path: Path, name: str) -> None
         check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters))
     assert str(caught.value).startswith(str(tmp_path))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "message"),
+    [
+        (
+            "import statistics\n"
+            + GOOD.replace("reward - mean for", "(reward - mean) / statistics.stdev(group.rewards) for"),
+            {"overlong_buffer_ratio": 0.2},
+            ":6: advantages failed: ZeroDivisionError",
+        ),
+        (
+            LOSS + "weights = (1 / tokens.sequence_tokens[tokens.sequences]).where(tokens.trained, 0.0)\n"
+            "    return Terms(tokens.ratio * tokens.advantages, weights / tokens.counts.sequences)\n",
+            {"correction": ImportanceCorrection(max_sequence_gap=1.0, sequence_gap_action="Drop")},
+            ":7: the loss is nan if maxSequenceGap drops rollouts",
+        ),
+    ],
+    ids=["equal after the shaping", "dropped rollouts"],
+)
+def test_check_objective_uses_the_settings_of_the_stage(
+    tmp_path: Path, text: str, fields: dict[str, Any], message: str
+) -> None:
+    """A file that fails only in a stage that shapes rewards or drops rollouts is refused there, and only there."""
+    spec = write(tmp_path, text)
+    check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters))
+    with pytest.raises(ObjectiveFailed, match=message):
+        check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters, **fields))
 
 
 def test_find_objective_errors_runs_the_file_in_a_child(tmp_path: Path) -> None:
