@@ -53,6 +53,11 @@ class StageState:
         return self.root / "trajectories"
 
     @property
+    def sampling_file(self) -> Path:
+        """Sampling settings of the trajectories that are not trained on yet."""
+        return self.root / "sampling.json"
+
+    @property
     def evaluation_file(self) -> Path:
         """Results of the final model on the held-out set."""
         return self.root / "evaluation.json"

@@ -34,6 +34,7 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 from rstar2_train.trainer.types import TokenSequence
+from rstar2_train.utils.files import write_atomically
 from rstar2_train.weights.route_format import RouteFormat
 
 log = logging.getLogger(__name__)
@@ -281,6 +282,17 @@ class Generator:
             version for trajectory in group for segment in trajectory.segments for version, _ in segment.version_spans()
         }
         return all(0 <= self._staleness(step, version) <= self._settings.max_staleness for version in versions)
+
+    def discard_other_sampling(self, step: int) -> None:
+        """Delete the stored rollouts of the steps after `step` if temperature or limits are others by now.
+
+        The update would compare their probabilities with those of another temperature.
+        """
+        file, present = self._ctx.folder.sampling_file, self._settings.sampling.model_dump_json()
+        if file.exists() and file.read_text(encoding="utf-8") != present:
+            log.warning("the stored rollouts have other sampling settings; sampling again after step %d", step)
+            self.discard_unused(step)
+        write_atomically(file, present)
 
     def discard_unused(self, step: int) -> None:
         """Delete the stored rollouts of the steps after `step`: the stage finished before it trained on them.

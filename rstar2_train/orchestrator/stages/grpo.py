@@ -71,6 +71,8 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         if not trainer.resumes:
             await _validate_source(ctx, rollouts, source)
         first = await publisher.start(source)
+        ctx.check_current()
+        await asyncio.to_thread(generator.discard_other_sampling, first)
         steps.resume(first)
         await _run_steps(ctx, generator, steps, publisher)
         await asyncio.to_thread(generator.discard_unused, steps.step)

@@ -207,8 +207,14 @@ async def test_grpo_warms_up_only_a_fresh_optimizer(stage: Callable[..., StageCo
         assert [step["trainer/lr"] for step in values if "trainer/lr" in step] == expected
 
 
-async def test_grpo_restart_samples_only_missing_groups(stage: Callable[..., StageContext]) -> None:
-    """An attempt that dies inside a batch keeps its complete groups; the next attempt samples the others."""
+@pytest.mark.parametrize(("changed", "first"), [({}, 1), ({"temperature": 0.5}, 2), ({"maxTurns": 3}, 2)])
+async def test_grpo_restart_samples_only_missing_groups(
+    stage: Callable[..., StageContext], changed: dict[str, float], first: int
+) -> None:
+    """An attempt that dies inside a batch keeps its complete groups; the next attempt samples the others.
+
+    With another temperature or limit it samples all of them: the update takes them as rollouts of its own policy.
+    """
 
     class DyingRollouts(FakeRollouts):
         async def sample_groups(
@@ -230,9 +236,9 @@ async def test_grpo_restart_samples_only_missing_groups(stage: Callable[..., Sta
     log = ctx.folder.trajectories / "step-000001.groups"
     assert log.exists()
 
-    ctx = stage(attempt=2)
+    ctx = stage(attempt=2, **changed)
     assert (await run(ctx, RecordingRollouts())).outcome == "completed"
-    assert [len(ids) for ids in RecordingRollouts.sampled] == [1, 2, 2, 2]
+    assert [len(ids) for ids in RecordingRollouts.sampled] == [first, 2, 2, 2]
     rows = trajectory_store.read(ctx.folder.trajectories / "step-000001.parquet")
     assert sorted((row.sample, row.kept) for row in rows) == [(0, True), (0, True), (1, True), (1, True)]
     assert len({row.prompt_id for row in rows}) == 2
