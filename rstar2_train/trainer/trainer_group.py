@@ -163,7 +163,7 @@ class TrainerGroup:
         started = time.perf_counter()
         if settings.router_replay and self._routes is not None:
             _check_routes([sequence for group in groups for sequence in group], self._routes)
-        if settings.objective.source is not None:
+        if settings.objective.source:
             self._files.provide(Path(settings.objective.source))
         updates = grpo_updates(groups, updates=settings.updates_per_step, seed=seed)
         by_update = [self._distribute([row for group in update for row in group]) for update in updates]
