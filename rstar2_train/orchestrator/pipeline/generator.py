@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from array import array
@@ -142,13 +143,21 @@ class Generator:
         return replace(batch, trained=trained, metrics=metrics)
 
     async def _sampled(self, step: int) -> Batch:
-        """Read the batch if an earlier attempt stored it; otherwise sample its missing groups and store them."""
+        """Read the batch if an earlier attempt stored it; otherwise sample its missing groups and store them.
+
+        After a change of the settings another selection may train: the file gets it.
+        """
         started = time.monotonic()
         problems = self._candidates(step)
         groups = await self._stored(step, problems)
         if groups is None:
             return await self._sample(step, problems, started)
+        before = list(map(_marks, groups))
         selected = [self._select(group, step) for group in groups]
+        if before != list(map(_marks, groups)):
+            self._ctx.check_current()
+            file = trajectory_store.step_path(self._ctx.folder.trajectories, step + 1)
+            await asyncio.to_thread(trajectory_store.write, file, itertools.chain.from_iterable(groups))
         return Batch(step, groups, [group for group in selected if group], time.monotonic() - started)
 
     def _candidates(self, step: int) -> list[Problem]:
@@ -212,7 +221,10 @@ class Generator:
 
         for group in await asyncio.to_thread(group_log.read):
             if self._usable(group, problems) and self._has_experts(group) and self._recent(group, step):
+                before = _marks(group)
                 add(group)
+                if _marks(group) != before:
+                    await append(group)
         stored = set(groups)
         if groups:
             log.info("step %d: %d groups are stored; sampling the others", step + 1, len(groups))
@@ -311,3 +323,8 @@ class Generator:
             and len(group) == self._settings.rollouts_per_prompt
             and not any(trajectory.failed for trajectory in group)
         )
+
+
+def _marks(group: Group) -> list[tuple[bool, str]]:
+    """Return the selection of each rollout of a group."""
+    return [(trajectory.kept, trajectory.selection_reason) for trajectory in group]

@@ -245,6 +245,36 @@ async def test_grpo_restart_samples_only_missing_groups(
     assert not log.exists()
 
 
+@pytest.mark.parametrize("complete", [True, False])
+async def test_grpo_restart_stores_the_selection_that_trains(
+    stage: Callable[..., StageContext], complete: bool
+) -> None:
+    """After a change of the objective the files have the new selection: of a whole batch, and of its first group."""
+
+    class TruncatedRollouts(FakeRollouts):
+        async def sample_groups(
+            self, problems: Sequence[Problem], *, on_group: Callable[[list[Trajectory]], None], **more: Any
+        ) -> None:
+            for problem in problems if complete else problems[:1]:
+                group = [rollout(problem, sample) for sample in range(more["samples"])]
+                group[1].stop = "length"
+                on_group(group)
+            if not complete:
+                raise StageFailed("EngineUnavailable", "no engine", retryable=True)
+
+    def die(group: FakeTrainerGroup) -> None:
+        raise StageFailed("RanksLost", "a rank is lost", retryable=True)
+
+    ctx = stage()
+    with pytest.raises(StageFailed):
+        await run(ctx, TruncatedRollouts(), on_step=die)
+    await run(stage(attempt=2, objective={"truncated": "Mask"}))
+    rows = trajectory_store.read(ctx.folder.trajectories / "step-000001.parquet")
+    marks = {(row.stop, row.kept, row.selection_reason) for row in rows}
+    assert ("length", False, "untrained: truncated") in marks and ("answered", True, "kept: positive") in marks
+    assert ("length", True, "kept: negative") not in marks
+
+
 class SlowRollouts(FakeRollouts):
     """Rollouts that take time, so that the weights change in between; each turn records the versions it spans."""
 
