@@ -21,6 +21,7 @@ NOT_OFF = (
     "null does not switch LoRA off, because it is the same as unset: remove spec.trainer.lora, and set trainer.lora in "
     "the stages that train an adapter"
 )
+UNUSED = "has no effect: every stage that trains has its own trainer.lora, or no stage trains"
 ONE_REPLICA = "must be 1 with LoRA: vLLM loads an adapter into one replica of the engine only; raise rollout.replicas"
 
 
@@ -36,6 +37,9 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
         is_null = own is not None and own.lora is None and "lora" in own.model_fields_set
         if is_null and job.spec.trainer.lora is not None:
             yield Issue(f"spec.stages[{index}].trainer.lora", NOT_OFF)
+    inherits = [stage for stage in job.spec.stages if stage.learns and not (stage.trainer and stage.trainer.lora)]
+    if job.spec.trainer.lora is not None and not inherits:
+        yield Issue("spec.trainer.lora", UNUSED, warning=True)
     if stages and job.spec.trainer.offload:
         yield Issue("spec.trainer.offload", NO_OFFLOAD, True)
     if any(stage.type == "GRPO" for _, stage in stages):

@@ -39,6 +39,7 @@ ONE_FROZEN_POLICY = (
 )
 NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
 NO_TERM = "has no effect: weight 0 removes the KL term"
+NO_TERM_TO_REMOVE = "has no effect: there is no KL term of spec.grpo that 0 removes; remove referenceKl"
 UNUSED_PENALTY = "has no effect unless overlongBufferRatio is above 0: set it, or remove overlongPenalty"
 NO_SHAPING = (
     "must be 0 if type is MaxRL: its advantage divides by the mean reward of the group, which the shaping can reduce "
@@ -62,6 +63,9 @@ def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"{at}.referenceKl.source", NEEDS_REFERENCE, reference.source)
         if reference is not None and not reference.weight:
             yield from _without_term(reference, f"{at}.referenceKl")
+            shared = job.spec.grpo.reference_kl
+            if reference is shared or shared is None or not shared.weight:
+                yield Issue(f"{at}.referenceKl.weight", NO_TERM_TO_REMOVE, 0, warning=True)
     for index, stage in enumerate(job.spec.stages):
         if stage.grpo is None:
             continue

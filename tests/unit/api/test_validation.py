@@ -79,6 +79,32 @@ def test_validation_stage_removes_the_kl_term_of_its_job() -> None:
     assert "set {}, or" in refused[0] and "set {weight: 0}, or" in refused[1]
 
 
+@pytest.mark.parametrize(
+    ("of_job", "of_stage", "field"),
+    [
+        ({"weight": 0}, None, "spec.grpo"),
+        (None, {"weight": 0}, "spec.stages[1].grpo"),
+        ({"weight": 0.1}, {"weight": 0}, ""),
+    ],
+)
+def test_validation_kl_weight_0_removes_a_term(of_job: dict | None, of_stage: dict | None, field: str) -> None:
+    """Weight 0 where there is no term to remove has no effect."""
+    data = changed("spec.grpo", {"referenceKl": of_job} if of_job else {})
+    data["spec"]["stages"][1]["grpo"] |= {"referenceKl": of_stage} if of_stage else {}
+    assert [problem.split(" is ")[0] for problem in problems(data)] == (
+        [f"warning: {field}.referenceKl.weight"] if field else []
+    )
+
+
+def test_validation_lora_of_the_job_without_a_stage_is_a_warning() -> None:
+    """Each stage that trains has its own adapter."""
+    data = changed("spec.trainer.lora", {})
+    data["spec"]["stages"][0]["sft"]["learningRate"] = 1e-4
+    for index, unused in ((0, False), (1, False), (3, True)):
+        data["spec"]["stages"][index]["trainer"] = {"lora": {"rank": 8}}
+        assert any("spec.trainer.lora: has no effect" in problem for problem in problems(data)) is unused
+
+
 @pytest.mark.parametrize("rank", [True, 8.0, "8", None])
 def test_validation_rank_is_an_integer(rank: object) -> None:
     """Values that only equal a rank, which a schema with a list of ranks would accept."""
