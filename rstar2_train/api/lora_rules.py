@@ -21,6 +21,7 @@ NOT_OFF = (
     "null does not switch LoRA off, because it is the same as unset: remove spec.trainer.lora, and set trainer.lora in "
     "the stages that train an adapter"
 )
+REPEATED = "has no effect: the other targets have its layers"
 UNUSED = "has no effect: every stage that trains has its own trainer.lora, or no stage trains"
 ONE_REPLICA = "must be 1 with LoRA: vLLM loads an adapter into one replica of the engine only; raise rollout.replicas"
 
@@ -48,12 +49,25 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
         for name, value in rollout.engine_args.items():
             if plain(name) == "data-parallel-size" and value != 1:
                 yield Issue(f"spec.rollout.engineArgs.{name}", ONE_REPLICA)
+    yield from _repeated_targets(job)
     yield from _continued(job)
     default = SFTStage.model_fields["learning_rate"].default
     for index, stage in stages:
         if stage.sft is not None and stage.sft.learning_rate == default:
             message = "is the default of full fine-tuning; an adapter needs about ten times as much (docs/lora.md)"
             yield Issue(f"spec.stages[{index}].sft.learningRate", message, default, warning=True)
+
+
+def _repeated_targets(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the target modules whose layers the others have too."""
+    own = [(f"spec.stages[{index}].trainer.lora", stage.trainer) for index, stage in enumerate(job.spec.stages)]
+    for at, trainer in [("spec.trainer.lora", job.spec.trainer), *own]:
+        lora = trainer.lora if trainer is not None else None
+        for place, target in enumerate(lora.target_modules if lora is not None else ()):
+            assert lora is not None
+            others = [*lora.target_modules[:place], *lora.target_modules[place + 1 :]]
+            if others and lora.model_copy(update={"target_modules": others}).modules == lora.modules:
+                yield Issue(f"{at}.targetModules[{place}]", REPEATED, target, warning=True)
 
 
 def _continued(job: AgenticRLJob) -> Iterator[Issue]:

@@ -22,6 +22,7 @@ from rstar2_train.api.objective_rules import objectives, reference_kl, source_fi
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import WITH_URL, schemes, sources
+from rstar2_train.api.stage_rules import unused_in_stages
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
@@ -355,6 +356,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _grpo,
     null_fields,
     unused_settings,
+    unused_in_stages,
     objectives,
     reference_kl,
     teacher_endpoints,

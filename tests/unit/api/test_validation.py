@@ -130,6 +130,22 @@ def test_validation_rank_is_an_integer(rank: object) -> None:
         ("spec.grpo.objective", {"overlongBufferRatio": 0.2, "overlongPenalty": 0}, "0 shapes no reward"),
         ("spec.secretRefs", {"teacher": {"name": "t"}}, "no objective has teacher.endpoint"),
         ("spec.stages.1", {"name": "two", "type": "SFT", "sft": {"data": "d"}}, "the model of stage sft: an SFT stage"),
+        (
+            "spec.stages.0.sft",
+            {"data": "d", "schedule": "Constant", "minLearningRateRatio": 0.1},
+            "spec.stages[0].sft.minLearningRateRatio is 0.1: has no effect",
+        ),
+        ("spec.validation.sampling", {"temperature": 0, "topP": 0.9}, "spec.validation.sampling.topP is 0.9: has no"),
+        (
+            "spec.stages.2.filter.sampling",
+            {"temperature": 0, "topP": 0.9},
+            "filter.sampling.topP is 0.9: has no effect",
+        ),
+        (
+            "spec.trainer.lora",
+            {"targetModules": ["q_proj", "Attention"]},
+            "spec.trainer.lora.targetModules[0] is 'q_proj': has no effect",
+        ),
     ],
 )
 def test_validation_probable_mistake_is_a_warning(path: str, value: object, expected: str) -> None:
