@@ -60,9 +60,10 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
 
 def _repeated_targets(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the target modules whose layers the others have too."""
-    own = [(f"spec.stages[{index}].trainer.lora", stage.trainer) for index, stage in enumerate(job.spec.stages)]
-    for at, trainer in [("spec.trainer.lora", job.spec.trainer), *own]:
-        lora = trainer.lora if trainer is not None else None
+    adapters = [("spec.trainer.lora", job.spec.trainer.lora)]
+    for index, stage in enumerate(job.spec.stages):
+        adapters.append((f"spec.stages[{index}].trainer.lora", stage.trainer.lora if stage.trainer else None))
+    for at, lora in adapters:
         for place, target in enumerate(lora.target_modules if lora is not None else ()):
             assert lora is not None
             others = [*lora.target_modules[:place], *lora.target_modules[place + 1 :]]
