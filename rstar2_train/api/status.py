@@ -111,6 +111,23 @@ class StageStatus(ApiModel):
     """Last values of the main metrics, such as reward, pass@1 and tool errors, as decimals."""
 
 
+class PreparationStatus(ApiModel):
+    """A preparation of the storage that is in progress, or was disrupted."""
+
+    job: Annotated[str, StringConstraints(max_length=64)] | None = None
+    """UID of its Job."""
+    disruptions: Count = 0
+    """Consecutive disruptions: deletions of the Job by others, and rejected pods."""
+    action: Word | None = None
+    """Restart or FailJob, after a disruption."""
+    reason: Cause | None = None
+    """Reason of the job's failure."""
+    message: Message = ""
+    """Cause of the last disruption."""
+    time: Time | None = None
+    """Time of the last disruption."""
+
+
 class RoleStatus(ApiModel):
     """Pods of a role."""
 
@@ -153,13 +170,15 @@ class JobStatus(ApiModel):
     estimated_remaining_seconds: Count | None = None
     """Estimated seconds until the current stage ends."""
     restarts: Count | None = None
-    """Restarts of stages so far."""
+    """Restarts of stages and of the preparation so far."""
     restarts_counted_towards_max: Count | None = None
     """Restarts that spec.failurePolicy.maxRestarts limits."""
     restart_window_start_time: Time | None = None
     """First counted restart in the window of spec.failurePolicy."""
     prepared_sources: Digest | None = None
     """Digest of the downloaded sources."""
+    preparation: PreparationStatus | None = None
+    """Preparation in progress; absent after it."""
     start_time: Time | None = None
     """Time at which the operator first acted on the job."""
     active_since: Time | None = None

@@ -117,8 +117,10 @@ class ExploredCluster(SimulatedCluster):
                 if "status" in self.faults and self._stage(job) and job not in self.reported:
                     yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
-                yield from (f"{fault} {job}" for fault in ("inject", "reject", "init") if fault in self.faults)
-                own = ("hang", "lose", "fault", "stick", "silent", "gate", "remove", "vanish")
+                yield from (
+                    f"{fault} {job}" for fault in ("inject", "reject", "init", "vanish") if fault in self.faults
+                )
+                own = ("hang", "lose", "fault", "stick", "silent", "gate", "remove")
                 yield from (f"{fault} {job}" for fault in own if fault in self.faults and self._stage(job))
         yield from (
             fault
@@ -407,6 +409,7 @@ class ExploredCluster(SimulatedCluster):
         )
         held = has_finalizer(self.job), is_deleted(self.job)
         own = status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend")
+        own += (self._preparation(),)
         # Two states are equal only if the same attempts would be repeated.
         latest = {stage.name: last_attempt(stage, observed) for stage in self.spec().spec.stages}
         following = {names.attempt("demo", stage, number + 1) for stage, number in latest.items()}
@@ -416,6 +419,12 @@ class ExploredCluster(SimulatedCluster):
         state = held, own, jobs, others, pods, reported, sorted(self.disrupted), repeatable, marked
         text = IRRELEVANT.sub("", json.dumps(state, sort_keys=True))
         return TIME.sub(lambda time: str(max(-1, min(1, int((self.now - seconds(time[0])) // TICK)))), text)
+
+    def _preparation(self) -> dict[str, Any]:
+        """The record of the preparation, with whether its Job exists in place of the UID."""
+        record = dict(self.job.get("status", {}).get("preparation") or {})
+        exists = [job["metadata"]["uid"] == record.get("job") for job in self._of_kind("Job")]
+        return {**record, "job": any(exists)} if record else {}
 
     def _of_child(self, job: dict[str, Any]) -> tuple[Any, ...]:
         """The parts of a Job that decisions depend on; a time only if a timer counts from it."""

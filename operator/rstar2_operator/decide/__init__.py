@@ -3,6 +3,7 @@
     reconcile.py ──> decide.py ──Decision──> builders/ ──> apply.py
          │              │  POLICIES, one file each, named after the field of the spec:
          │              ├─ ttl_after_finished.py, active_deadline.py, suspend.py, pending_deadline.py, storage.py
+         │              ├─ repeated_preparation.py  preparations whose Job was deleted, or whose pods are rejected
          │              ├─ deletion.py            ordered deletion, held by a finalizer
          │              ├─ kueue.py               quota of a queue, eviction, assigned nodes
          │              ├─ node_loss.py           pods of nodes that do not report, or are faulty and closed

@@ -17,6 +17,8 @@ _OTHER_CLAIM = (
 HAS_ENDED = "has ended, but a finalizer keeps it"
 """Words about a deleted pod without running containers."""
 NODE_REPORTS = "the node reports"
+PREPARATION_JOB_DELETED = "the Job of the preparation was deleted"
+"""Words about a Job that another client has deleted."""
 NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
 PREPARE_SLOW = "PreparationSlow"
@@ -125,6 +127,8 @@ def advice_about(reason: str, kind: str, message: str, role: str) -> str:
 
 def _message_advice(message: str, role: str) -> str:
     """Return what to do about a message that names its cause more exactly than the reason."""
+    if PREPARATION_JOB_DELETED in message:
+        return "Find the client that deletes the Job, such as a policy with a TTL, in the API server's audit log."
     if NO_POD in message:
         return "Check that kube-controller-manager runs, and that no policy has set spec.managedBy of the object."
     if LIMIT_RANGE.search(message):

@@ -190,7 +190,8 @@ def _storage(decision: Decision, observed: ObservedJob, problems: list[Diagnosis
         return _condition("StorageReady", False, problem.reason, str(problem))
     if decision.reason == INVALID_SPEC:
         return _condition("StorageReady", False, INVALID_SPEC, "Nothing is downloaded while the spec is invalid.")
-    return _condition("StorageReady", False, "Preparing", "Downloading model and datasets.")
+    message = decision.message if decision.phase == "Preparing" else "Downloading model and datasets."
+    return _condition("StorageReady", False, "Preparing", message)
 
 
 def _role(

@@ -77,6 +77,21 @@ class AttemptEnd:
     """Time of the end; seconds since the epoch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparationEnd:
+    """The record of a preparation that was disrupted. Its next Job is created after the status has the record."""
+
+    job: str
+    """UID of its Job."""
+    disruptions: int
+    """Consecutive disruptions."""
+    counts: bool
+    """Whether this one counts towards maxRestarts."""
+    action: Literal["Restart", "FailJob"]
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The objects that a job should have now. Others are deleted, except finished Jobs and the storage."""
@@ -103,6 +118,8 @@ class Decision:
     """Whether the Job exists that writes the report about the ending."""
     ended: AttemptEnd | None = None
     """The running attempt that a policy ends in this round."""
+    preparation_end: PreparationEnd | None = None
+    """The disruption of the preparation that this round records."""
     workload: str | None = None
     """Name of the Kueue Workload that should exist."""
     remove_pods: tuple[Object, ...] = ()

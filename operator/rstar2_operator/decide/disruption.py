@@ -15,6 +15,7 @@ fails, which is about a second.
 from __future__ import annotations
 
 from rstar2_operator import names
+from rstar2_operator.decide.advice import PREPARATION_JOB_DELETED
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
@@ -40,6 +41,7 @@ DISRUPTION_TARGET = "DisruptionTarget"
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 DELETED = "PodLost: a pod of the attempt was deleted"
 JOB_DELETED = "PodLost: the Job of the attempt was deleted"
+PREPARATION_DELETED = f"PodLost: {PREPARATION_JOB_DELETED}"
 RECORDED = f"{DISRUPTED}, was deleted, or lost its node"
 
 

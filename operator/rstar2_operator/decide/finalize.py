@@ -55,6 +55,8 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Dec
         message = f"{message} Waiting for pods to terminate: {listed(pods)}."
     elif ended:
         final: Phase = "Succeeded" if ending == "completed" else "Failed"
+        if not (reported or without_storage):
+            message += f" It has no report: Job {names.report(observed.name)} did not finish in time."
         return Decision(
             facts.stage_name,
             facts.restarts,

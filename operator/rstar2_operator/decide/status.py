@@ -23,6 +23,7 @@ from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.kueue import is_evicted
 from rstar2_operator.decide.node_loss import pods_to_move
 from rstar2_operator.decide.plan_fits import plan_fits
+from rstar2_operator.decide.repeated_preparation import preparation_status
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.storage import prepared_sources
 from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp
@@ -85,6 +86,8 @@ def status_of(
         rewards = [row["metrics"]["reward"] for row in up_to_current if "reward" in (row.get("metrics") or {})]
         if rewards:  # of the current stage, or of the last stage that had any
             status["reward"] = rewards[-1]
+    if (record := preparation_status(observed, decision, now=now)) is not None:
+        status["preparation"] = record
     if (prepared := prepared_sources(job, observed)) is not None:
         status["preparedSources"] = prepared
     status["progressPercentage"] = round(100 * _share_done(job, rows, progress))

@@ -6,16 +6,18 @@ Sources that are added or changed later are downloaded before the next attempt.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from rstar2_operator import names
-from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide import repeated_preparation, stage_progress
 from rstar2_operator.decide.advice import PREPARE_SLOW
 from rstar2_operator.decide.attempt import idle_since
 from rstar2_operator.decide.containers import OUT_OF_MEMORY, memory_limit
-from rstar2_operator.decide.decision import Decision, Verdict
+from rstar2_operator.decide.decision import Decision, Verdict, wake_earlier
 from rstar2_operator.decide.diagnostics import STUCK_SECONDS, Diagnosis
-from rstar2_operator.decide.disruption import cause_of_rejection
+from rstar2_operator.decide.disruption import PREPARATION_DELETED, REJECTED, cause_of_rejection
 from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.failure_policy import backoff_seconds
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import has_lost_quota, held_workload
 from rstar2_operator.decide.pod_termination import pod_termination
@@ -42,25 +44,66 @@ SLOW_SECONDS = 6 * 3600.0
 
 def storage(facts: Facts) -> Verdict:
     """Prepare the storage; fail the job if that fails."""
-    if facts.preparation == "missing" and (waiting := pod_termination(facts)) is not None:
-        return waiting
-    if facts.preparation in ("missing", "running"):
-        failed = _failed_pods(facts.observed)
-        return _preparing(facts, "Downloading model and datasets.", prepare=True, remove_pods=failed)
+    if (failed := repeated_preparation.failed(facts)) is not None:
+        return failed
+    if facts.preparation == "missing":
+        return _deleted(facts) or pod_termination(facts) or _started(facts, "Downloading model and datasets.")
+    if facts.preparation == "running":
+        failed_pods = _failed_pods(facts.observed)
+        return _preparing(facts, "Downloading model and datasets.", prepare=True, remove_pods=failed_pods)
     if facts.preparation == "failed":
-        if cause := _rejected(facts.observed):
-            message = f"The preparation is retried: {cause}."
-            return _preparing(facts, message, stale_jobs=tuple(_prepare_jobs(facts.observed)))
-        return fail(facts, *_failure(facts.observed))
+        return _rejected_preparation(facts) or fail(facts, *_failure(facts.observed))
     if facts.stage is None or stage_progress.running_attempts(facts.observed) or not _has_new_sources(facts):
         return None
     message = "Downloading sources that were added or changed."
     last = facts.observed.child("Job", names.prepare(facts.observed.name))
     if last is None:
-        return _preparing(facts, message, prepare=True)
+        return _deleted(facts) or _started(facts, message)
     if last["metadata"].get("deletionTimestamp"):
         return _preparing(facts, f"{message} {_deleting(last)}")
     return _preparing(facts, message, stale_jobs=(last,))
+
+
+def _started(facts: Facts, message: str) -> Decision:
+    """Create the Job, after the backoff if the last one was disrupted."""
+    if (retry := repeated_preparation.repeats_at(facts)) is None:
+        return _preparing(facts, message, prepare=True)
+    cause = str(repeated_preparation.record_of(facts.observed).get("message", ""))
+    return _waiting(_preparing(facts, f"The preparation restarts at {timestamp(retry)}. {cause}"), retry)
+
+
+def _waiting(decision: Decision, retry: float) -> Decision:
+    return replace(wake_earlier(decision, retry), retry_at=retry)
+
+
+def _deleted(facts: Facts) -> Decision | None:
+    """Record that another client has deleted the Job; None if no Job ran."""
+    if not repeated_preparation.is_deleted_by_others(facts.observed):
+        return None
+    return _disrupted(facts, PREPARATION_DELETED, repeated_preparation.record_of(facts.observed)["job"])
+
+
+def _rejected_preparation(facts: Facts) -> Decision | None:
+    """Record that the last pod was rejected, then delete the Job; None if the preparation itself failed."""
+    prepare, cause = facts.observed.child("Job", names.prepare(facts.observed.name)), _rejected(facts.observed)
+    if prepare is None or not cause:
+        return None
+    record = repeated_preparation.record_of(facts.observed)
+    if "action" not in record or record.get("job") != prepare["metadata"]["uid"]:
+        return _disrupted(facts, f"{REJECTED}: {cause}", prepare["metadata"]["uid"])
+    stale = () if prepare["metadata"].get("deletionTimestamp") else (prepare,)
+    return _preparing(facts, f"The preparation is retried: {record.get('message', '')}", stale_jobs=stale)
+
+
+def _disrupted(facts: Facts, cause: str, job: str) -> Decision:
+    """Return the decision that records a disruption. `job`: UID of the Job."""
+    end = repeated_preparation.end_of_preparation(facts, cause, job)
+    if end.action == "FailJob":
+        return replace(fail(facts, end.reason, end.message), preparation_end=end)
+    restarts = facts.restarts.after(facts.now, facts.job.spec.failure_policy, counts=end.counts)
+    retry = facts.now + backoff_seconds(end.disruptions - 1)
+    decision = _preparing(facts, f"The preparation restarts at {timestamp(retry)}. {cause}")
+    return replace(_waiting(decision, retry), restarts=restarts, preparation_end=end)
 
 
 def _preparing(
@@ -92,7 +135,10 @@ def _preparing(
 
 def problems(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     """Return the problem of a preparation that runs for long or retries, or whose last Job is not deleted."""
-    prepare = observed.child("Job", names.prepare(observed.name))
+    prepare, record = observed.child("Job", names.prepare(observed.name)), repeated_preparation.record_of(observed)
+    if record.get("disruptions") and observed.status.get("phase") == "Preparing":
+        message = f"was disrupted {record['disruptions']} times in a row; the last cause: {record.get('message', '')}"
+        return [Diagnosis("prepare", f"Job/{names.prepare(observed.name)}", PREPARE_SLOW, message)]
     if prepare is None:
         return []
     subject, deleted = f"Job/{prepare['metadata']['name']}", prepare["metadata"].get("deletionTimestamp")
@@ -165,12 +211,6 @@ def _cause_of_pods(observed: ObservedJob) -> str:
         if failed := failed_init_container(pod):
             return f"InitContainerFailed: Pod/{pod['metadata']['name']}: {failed}"
     return ""
-
-
-def _prepare_jobs(observed: ObservedJob) -> list[Object]:
-    """Return the Job of the preparation, unless it is being deleted."""
-    prepare = observed.child("Job", names.prepare(observed.name))
-    return [] if prepare is None or prepare["metadata"].get("deletionTimestamp") else [prepare]
 
 
 def _rejected(observed: ObservedJob) -> str:

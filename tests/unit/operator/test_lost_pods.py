@@ -353,6 +353,8 @@ def test_preparation_whose_pods_are_rejected_is_repeated(cause: str) -> None:
     cluster.pods["demo-prepare-0"]["status"] = status
     decision = cluster.reconcile()
     assert decision.phase == "Preparing" and "demo-prepare-0" in decision.message
+    cluster.round()
     cluster.terminate()
+    cluster.now += 10
     cluster.round()
     assert cluster.running() == ["demo-prepare"] and cluster.created_jobs == ["demo-prepare"] * 2
