@@ -22,12 +22,14 @@ NODE_LOST = "NodeLost"
 """Reason while the attempt on a lost node is removed."""
 ROLE_FAILED = "RoleFailed"
 """Reason while an attempt ends because a rule of the failure policy matches a pod of another role."""
+SHARED_SECRET_MISSING = "SharedSecretMissing"
+"""Reason while all pods that use the passwords of a deleted Secret are replaced."""
 STUCK = "Stuck"
 """Reason of an attempt that makes no progress, and of phase Pending while spec.stuck ends it."""
 ORCHESTRATOR_EXITED = "OrchestratorExited"
 """Reason while an attempt that has ended is removed, because its pods do not exit."""
 RESTART_REASONS = frozenset(
-    {"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST, ROLE_FAILED, STUCK, ORCHESTRATOR_EXITED}
+    {"BackOff", WAITING_FOR_PODS, SHARED_SECRET_MISSING, NODE_LOST, ROLE_FAILED, STUCK, ORCHESTRATOR_EXITED}
 )
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"

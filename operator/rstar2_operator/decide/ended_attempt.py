@@ -11,7 +11,7 @@ from typing import Literal
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.attempt import current, start
 from rstar2_operator.decide.decision import AttemptEnd, Decision, Verdict
-from rstar2_operator.decide.disruption import failures_before, start_step
+from rstar2_operator.decide.disruption import MAX_CONSECUTIVE, consecutive, failures_before, start_step
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import retry_at
 from rstar2_operator.decide.finalize import fail
@@ -60,6 +60,17 @@ def end_attempt(
         wake_at=facts.now,
         workload=held_workload(facts),
     )
+
+
+def end_disrupted(facts: Facts, reason: str, message: str) -> Decision | None:
+    """Return the decision that records a disruption of the running attempt; None if no attempt runs.
+
+    It counts only after many disruptions in a row without a new checkpoint.
+    """
+    if facts.stage is None or facts.running_job is None:
+        return None
+    disruptions = consecutive(facts.running_job, facts.stage.name, facts.attempt, facts.observed)
+    return end_attempt(facts, reason, message, counts=disruptions > MAX_CONSECUTIVE, disruptions=disruptions)
 
 
 def ended_attempt(facts: Facts) -> Verdict:

@@ -16,9 +16,8 @@ A lost node may still run its pods. The storage rejects an older attempt (contra
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.decide import disruption
 from rstar2_operator.decide.decision import NODE_LOST, Defer, Verdict
-from rstar2_operator.decide.ended_attempt import end_attempt
+from rstar2_operator.decide.ended_attempt import end_disrupted
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.observed import Object, ObservedJob, is_alive, labels, lost_since, seconds, timestamp
 
@@ -53,7 +52,7 @@ def node_loss(facts: Facts) -> Verdict:
         f"{timestamp(since)}. Attempt {facts.attempt} of stage {facts.stage_name} ends, and a "
         "new one starts on other nodes."
     )
-    return _end(facts, message)
+    return end_disrupted(facts, NODE_LOST, message)
 
 
 def pods_to_move(observed: ObservedJob) -> list[Object]:
@@ -89,15 +88,7 @@ def _leave_faulty_node(facts: Facts) -> Verdict:
         f"Node {node} of Pod/{pod['metadata']['name']} is faulty: {causes}. Attempt {facts.attempt} of stage "
         f"{facts.stage_name} ends, and a new one starts on other nodes."
     )
-    return _end(facts, message)
-
-
-def _end(facts: Facts, message: str) -> Verdict:
-    if facts.stage is None or facts.running_job is None:
-        return None
-    disruptions = disruption.consecutive(facts.running_job, facts.stage.name, facts.attempt, facts.observed)
-    counts = disruptions > disruption.MAX_CONSECUTIVE
-    return end_attempt(facts, NODE_LOST, message, counts=counts, disruptions=disruptions)
+    return end_disrupted(facts, NODE_LOST, message)
 
 
 def _after_seconds(facts: Facts) -> int | None:

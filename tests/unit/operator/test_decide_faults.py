@@ -224,20 +224,41 @@ def assert_same_passwords(cluster: SimulatedCluster) -> None:
 
 
 def test_shared_secret_lost_is_recreated_after_its_consumers() -> None:
-    """A lost Secret is created again when no pod uses the old passwords; the restart does not count."""
+    """A lost Secret is created again when no pod uses the old passwords; the restart is a disruption."""
     cluster = at_first_stage("g")
     del cluster.children[SECRET]
     decision = cluster.reconcile()
     assert (decision.phase, decision.reason) == ("Pending", "SharedSecretMissing")
+    cluster.reconcile()
     assert SECRET not in cluster.children and kinds(cluster, "Deployment") != []  # the orchestrator may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     cluster.reconcile()
     assert SECRET not in cluster.children and kinds(cluster, "Deployment") == []
+    cluster.now += 10
     assert cluster.round().phase == "Running"
     assert SECRET in cluster.children and cluster.running() == ["demo-g0-2"]
-    assert cluster.job["status"]["restarts"] == 0
+    assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
     assert_same_passwords(cluster)
+
+
+def test_shared_secret_lost_in_each_attempt_fails_the_job() -> None:
+    """A client that deletes every Secret holds no accelerator indefinitely: losses have the limits of disruptions."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
+    for attempt in range(1, 14):
+        assert cluster.running() == [f"demo-g0-{attempt}"]
+        del cluster.children[SECRET]
+        cluster.round()
+        cluster.terminate()
+        before = len(cluster.created_jobs)
+        cluster.round()
+        assert cluster.job["status"]["restartsCountedTowardsMax"] == min(2, max(0, attempt - 10))
+        assert attempt > 12 or len(cluster.created_jobs) == before, "it waits for the backoff"
+        cluster.now += 301
+        cluster.round()
+    cluster.finish_job("demo-report", 0)
+    status = cluster.round().phase, cluster.job["status"]["message"]
+    assert status[0] == "Failed" and "Secret demo-secrets was deleted" in status[1] and "(after 2 restarts" in status[1]
 
 
 ACTIONS = st.lists(
