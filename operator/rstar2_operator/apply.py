@@ -17,7 +17,7 @@ from rstar2_operator import names
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import additions_of, as_applied, replacement
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, labels
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, is_older, labels
 from rstar2_operator.watch_health import cause_of
 from rstar2_train.api.base import API_VERSION, KIND
 
@@ -41,6 +41,10 @@ FIELDS_WITHOUT_POD_CHANGES = frozenset(
 """Members of the spec that change no pod."""
 WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
 """Kinds that create pods."""
+ORPHANED = (
+    "belongs to an earlier job of this name, which was deleted without its objects (--cascade=orphan). To release its "
+    "pods, run: kubectl delete jobs,deploy,sts,svc,cm,sa,roles,rolebindings,netpol,pdb,secrets -l rstar2.dev/job={job}"
+)
 NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
 
 
@@ -209,7 +213,7 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
         live = await client.find(kind, meta["namespace"], meta["name"])
     if live is None:
         return await (_create(client, body) if kind in CREATE_ONLY else client.apply(body))
-    if not belongs(live, observed.job):
+    if not belongs(kind, live, observed.job):
         raise NameConflict(_conflict(live, observed.job))
     if live["metadata"].get("deletionTimestamp"):
         return None
@@ -226,6 +230,8 @@ def _conflict(live: Object, job: Object) -> str:
     owner = next((reference for reference in owners if reference.get("controller")), None)
     if owner is not None and (owner["kind"], owner["name"]) == (job["kind"], job["metadata"]["name"]):
         return "belongs to an earlier job of this name, and is being deleted with it; the operator retries."
+    if owner is None and labels(live).get(names.MANAGED_BY) == names.FIELD_MANAGER and is_older(live, job):
+        return ORPHANED.format(job=job["metadata"]["name"])
     belonging = f"belongs to {owner['kind']}/{owner['name']}" if owner is not None else "does not belong to this job"
     return f"exists and {belonging}. Delete or rename it, or give the job another name."
 

@@ -276,7 +276,7 @@ class WatchCache:
         lost = {name: node.lost_since for name, node in own_nodes.items() if node.lost_since is not None}
         observed = ObservedJob(
             job=job,
-            children={entry: child for entry, child in children.items() if belongs(child, job)},
+            children={entry: child for entry, child in children.items() if belongs(entry[0], child, job)},
             pods=pods,
             node_faults={name: node.fault for name, node in own_nodes.items() if node.fault is not None},
             lost_nodes=lost if self._sees_nodes else None,

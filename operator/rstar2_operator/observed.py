@@ -44,6 +44,7 @@ REASONS_OF_KUBELET = frozenset(
     {"ContainersNotReady", "ReadinessGatesNotReady", "UnknownContainerStatuses", "PodCompleted", "PodFailed"}
 )
 """Reasons of the condition Ready that a kubelet writes: its node reports."""
+CLAIM = "PersistentVolumeClaim"
 T = TypeVar("T", bound=Contract)
 
 
@@ -162,14 +163,26 @@ def labels(obj: Object) -> Mapping[str, str]:
     return obj["metadata"].get("labels") or {}
 
 
-def belongs(obj: Object, job: Object) -> bool:
-    """Return whether an object is the job's own: by its controller; without one (a retained claim) by its labels."""
+def belongs(kind: str, obj: Object, job: Object) -> bool:
+    """Return whether an object is the job's own: by its controller; without one by its labels.
+
+    A claim may be retained from an earlier job of the name. Another object without a controller lost its owner to
+    another client; one that is older than the job was orphaned by the deletion of the earlier job.
+    """
     meta = job["metadata"]
     for owner in obj["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
             return bool(owner["uid"] == meta["uid"])
+    if kind != CLAIM and is_older(obj, job):
+        return False
     obj_labels = labels(obj)
     return (obj_labels.get(names.MANAGED_BY), obj_labels.get(names.JOB_LABEL)) == (names.FIELD_MANAGER, meta["name"])
+
+
+def is_older(obj: Object, job: Object) -> bool:
+    """Return whether an object was created before the job."""
+    own, of_job = (seconds_or_zero(each["metadata"].get("creationTimestamp")) for each in (obj, job))
+    return 0.0 < own < of_job
 
 
 def annotations_of(obj: Object) -> Mapping[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rstar2_operator import status_writer
 from rstar2_operator.names import FINALIZER
-from rstar2_operator.observed import is_alive
+from rstar2_operator.observed import is_alive, timestamp
 from rstar2_operator.uninstall import delete_all
 from tests.support.fake_kube_api import Operator, api_error
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, in_situation, kinds, manifest
@@ -133,6 +135,55 @@ async def test_deletion_with_orphan_keeps_all_objects() -> None:
     await operator.run()
     assert operator.api.objects["AgenticRLJob", "demo"]["metadata"]["finalizers"] == ["orphan"]
     assert operator.names("Job") == before and operator.names("Deployment") != []
+
+
+def orphaned(operator: Operator, *, age: float) -> None:
+    """Act as the garbage collector: the objects of the deleted job lose their owner. `age`: theirs, in seconds."""
+    created = {"creationTimestamp": timestamp(time.time() - age)}
+    for (kind, name), body in list(operator.api.objects.items()):
+        if kind not in ("AgenticRLJob", "Pod"):
+            operator.api.edit(kind, name, metadata={**body["metadata"], **created, "ownerReferences": []})
+
+
+@pytest.mark.usefixtures("write_immediately")
+async def test_orphans_of_an_earlier_job_are_refused_with_a_reason() -> None:
+    """Their outcomes and prepared storage are not those of the new job; it holds nothing before they are deleted."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.run_orchestrator("g0")
+    done = '{"stage": "g0", "attempt": 1, "outcome": "completed", "reason": "StepsReached"}'
+    operator.api.edit("ConfigMap", "demo-progress", data={"outcome-g0.json": done})
+    operator.delete("orphan")
+    await operator.run()
+    operator.api.drop("AgenticRLJob", "demo")
+    orphaned(operator, age=60)
+    again = manifest("g")
+    again["metadata"]["uid"] = "uid-again"
+    operator.api.put(again)
+    before = operator.names("Job")
+    await operator.run()
+    message = operator.condition("Degraded")["message"]
+    assert "NameConflict: belongs to an earlier job of this name, which was deleted without its objects" in message
+    assert "kubectl delete jobs,deploy,sts" in message and "-l rstar2.dev/job=demo" in message
+    assert (operator.status["phase"], operator.names("Job")) == ("Pending", before)
+    assert "Waiting for the pods of attempt 1 of stage g0" in operator.status["message"]
+    for kind, name in list(operator.api.objects):
+        if kind not in ("AgenticRLJob", "PersistentVolumeClaim"):
+            operator.api.drop(kind, name)
+    await operator.until(lambda: operator.names("Job") == ["demo-prepare"])
+
+
+async def test_objects_that_lost_their_owner_stay_with_the_job() -> None:
+    """A webhook or another client removes owner references: the attempt continues, and its pods are not left alone."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    orphaned(operator, age=-1)
+    before = operator.names("Job")
+    await operator.run()
+    assert (operator.status["phase"], operator.names("Job")) == ("Running", before)
+    operator.delete()
+    await operator.until(lambda: operator.names("Deployment") == [] and operator.names("StatefulSet") == [])
+    assert "demo-g0-1" not in operator.names("Job")
 
 
 async def test_uninstall_removes_finalizers_after_its_limit() -> None:
