@@ -66,10 +66,12 @@ LASTING_CAUSES = (
     "failed calling webhook",
     "denied the request",
     "field not declared in schema",
+    "request is too large",
 )
 """Parts of the API server's words about errors with status 5xx that no repetition corrects.
 
-A webhook fails, or denies with a status of its own; an older CRD does not declare a field of a server-side apply.
+A webhook fails, or denies with a status of its own; an older CRD does not declare a field of a server-side apply; the
+object is too large for etcd.
 """
 LASTING_SECONDS = 120.0
 """Seconds after which transient errors of a job's requests are problems of the job."""

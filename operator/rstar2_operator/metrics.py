@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -98,8 +98,9 @@ def restart_reason(observed: ObservedJob, stage: str | None) -> str:
 class _FiguresOfJobs(Collector):
     """The metrics of single jobs, made per scrape: thousands of Gauge objects would take memory and time."""
 
-    def __init__(self, figures: Callable[[], Mapping[Key, JobFigures]]) -> None:
+    def __init__(self, figures: Callable[[], Mapping[Key, JobFigures]], unwritten: Callable[[], Sequence[Key]]) -> None:
         self._figures = figures
+        self._unwritten = unwritten
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield all of them."""
@@ -136,7 +137,14 @@ class _FiguresOfJobs(Collector):
             for label_value, count in counts.items():
                 family.add_metric([label_value], count)
             yield family
-        yield from (steps, restarts, idle, makespan)
+        unwritten = GaugeMetricFamily(
+            "rstar2_operator_unwritten_statuses",
+            "Jobs whose status could not be written for a minute",
+            labels=["namespace"],
+        )
+        for namespace, count in Tally(key[0] for key in self._unwritten()).items():
+            unwritten.add_metric([namespace], count)
+        yield from (steps, restarts, idle, makespan, unwritten)
 
 
 class Metrics:
@@ -151,6 +159,8 @@ class Metrics:
         """Why the cluster's definition of AgenticRLJob cannot be used; empty if it can."""
         self._not_served: set[str] = set()
         """Namespaces with a failing watch; empty name: all."""
+        self._unwritten: Callable[[], Sequence[Key]] = tuple
+        """Returns the jobs whose status cannot be written."""
         self._lag_since = time.monotonic()
         own = self.registry
         self._seconds = Histogram(
@@ -216,9 +226,17 @@ class Metrics:
         """Count a response of the API server."""
         self._requests.labels(verb, resource, str(code)).inc()
 
-    def measure_jobs(self, figures: Callable[[], Mapping[Key, JobFigures]]) -> None:
-        """Report the figures of all jobs, as `figures` returns them for each scrape."""
-        self.registry.register(_FiguresOfJobs(figures))
+    def measure_jobs(
+        self,
+        figures: Callable[[], Mapping[Key, JobFigures]],
+        unwritten: Callable[[], Sequence[Key]] = tuple,
+    ) -> None:
+        """Report the figures of all jobs, as `figures` returns them for each scrape.
+
+        `unwritten` returns the jobs whose status cannot be written.
+        """
+        self.registry.register(_FiguresOfJobs(figures, unwritten))
+        self._unwritten = unwritten
 
     def written(self, observed: ObservedJob, status: Object, *, event_at: float) -> None:
         """Record a written status. `event_at`: monotonic time of the first event of the round."""
@@ -235,10 +253,13 @@ class Metrics:
         (self._not_served.add if failing else self._not_served.discard)(namespace)
 
     def readiness(self) -> str:
-        """Return the role of this replica, and the namespaces that it cannot serve."""
+        """Return the role of this replica, the namespaces that it cannot serve, and those with old statuses."""
         role = "leader" if self.leading else "standby"
         lost = ", ".join(sorted(namespace or "the cluster" for namespace in self._not_served))
-        return f"{role}; not served: {lost}" if lost else role
+        role = f"{role}; not served: {lost}" if lost else role
+        old = sorted(Tally(namespace for namespace, _ in self._unwritten()).items())
+        counts = ", ".join(f"{count} in {namespace}" for namespace, count in old)
+        return f"{role}; statuses that cannot be written: {counts}" if counts else role
 
     def set_leading(self, leading: bool) -> None:
         """Record whether this replica is the leader."""

@@ -72,6 +72,8 @@ class ObservedJob:
     """Nodes with pods of the job that are not ready, and since when; None if the operator cannot watch nodes."""
     secret_missing: bool = False
     """Whether the Secret was deleted while pods use it."""
+    status_rejected: bool = False
+    """Whether the API server rejects the job's status: what a policy would record is lost, and no attempt starts."""
 
     @property
     def name(self) -> str:

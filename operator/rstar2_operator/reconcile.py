@@ -94,7 +94,7 @@ class Reconciler:
         self._references = ReferenceReader(client)
         self._desired = DesiredState(settings)
         self._states: dict[Key, ReconcileState] = {}
-        metrics.measure_jobs(self._figures)
+        metrics.measure_jobs(self._figures, self._unwritten)
 
     async def work(self, *, urgent_only: bool = False) -> None:
         """Reconcile keys from the queue until cancelled."""
@@ -160,6 +160,7 @@ class Reconciler:
             correct_in, resource = None, None
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
+            observed = replace(observed, status_rejected=True) if state.status.rejected else observed
             context, observed = await self._with_quota(state, context, observed)
             decision, resource = decide(job, observed, now=now), job.spec.accelerator.resource
             logs.at_stage(decision.stage)
@@ -178,6 +179,7 @@ class Reconciler:
             missing = await self._missing(state, context, decision, observed)
             status = status_of(job, observed_now, decision, now=now, rejected=[*rejected, *stale], missing=missing)
             wake_at = decision.wake_at
+        state.figures = figures_of(status, observed, resource=resource)
         write_in, written = await self._status_writer.write(
             state.status, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
         )
@@ -185,7 +187,6 @@ class Reconciler:
             self._metrics.written(observed, status, event_at=event_at)
         if not rejected:
             state.transient.since = None
-        state.figures = figures_of(status, observed, resource=resource)
         due = (write_in, correct_in, state.secret.due_in(), state.missing.due_in())
         delays = [delay for delay in due if delay is not None]
         delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]
@@ -232,6 +233,9 @@ class Reconciler:
 
     def _figures(self) -> dict[Key, JobFigures]:
         return {key: state.figures for key, state in self._states.items() if state.figures is not None}
+
+    def _unwritten(self) -> list[Key]:
+        return sorted(key for key, state in self._states.items() if state.status.is_failing())
 
     async def _with_quota(
         self, state: ReconcileState, context: BuildContext, observed: ObservedJob

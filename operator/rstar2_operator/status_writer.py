@@ -16,13 +16,14 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator import names
+from rstar2_operator import client, names
 from rstar2_operator.cache import JOB, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.decision import FINAL, INVALID_SPEC, RESTART_REASONS
-from rstar2_operator.decide.events import JobEvent, events
+from rstar2_operator.decide.events import WARNING, JobEvent, events
 from rstar2_operator.observed import Object, as_json, precise
+from rstar2_operator.watch_health import FAILING_SECONDS, cause_of
 from rstar2_train.api.base import API_VERSION
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,11 @@ REPEAT_SECONDS = 600.0
 REMEMBERED = 4096
 NOTE_BYTES = 1024
 """Maximum bytes of an Event's note."""
+NOT_WRITTEN = "StatusNotWritten"
+NOT_WRITTEN_TEXT = (
+    "The status of the job cannot be written, so its phase and its conditions are old, and no new attempt starts. The "
+    "operator retries. {}"
+)
 URGENT_FIELDS = ("phase", "stage", "restarts", "completionTime")
 """Fields whose change is written immediately, as are changes of some conditions."""
 URGENT_CONDITIONS = frozenset({*FINAL, "Suspended"})
@@ -110,6 +116,24 @@ class WriteTimes:
     """Start of a problem that the status does not have yet."""
     rejected: bool = False
     """Whether the API server rejected the last write: no attempt may start, because its number is not recorded."""
+    failing_since: float | None = None
+    """First of the consecutive failed writes."""
+    reported: float = -math.inf
+    """Last Event about them."""
+
+    def failed(self, error: Exception) -> bool:
+        """Record a failed write. Return whether an Event about it is due."""
+        now = time.monotonic()
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        self.rejected = not is_transient(error) or now >= self.failing_since + client.LASTING_SECONDS
+        if not self.is_failing() or now < self.reported + REPEAT_SECONDS:
+            return False
+        self.reported = now
+        return True
+
+    def is_failing(self) -> bool:
+        """Return whether the status could not be written for FAILING_SECONDS: it is an old one."""
+        return self.failing_since is not None and time.monotonic() >= self.failing_since + FAILING_SECONDS
 
     def wait(self, old: Object, new: dict[str, Any]) -> float | None:
         """Return the seconds until the new status may be written; None if it equals the old one."""
@@ -117,7 +141,7 @@ class WriteTimes:
         worse = old != new and is_worse(old, new)
         self.worse_since = (self.worse_since or now) if worse else None
         if old == new:  # in most rounds, and much faster than a comparison of texts
-            self.written, self.rejected = self.written or now, False
+            self.written, self.rejected, self.failing_since = self.written or now, False, None
             return None
         if self.worse_since is not None:
             since, hold = self.worse_since, SETTLE_SECONDS
@@ -165,10 +189,11 @@ class StatusWriter:
         }
         try:
             written = await self._client.apply(body, subresource="status")
-        except ApiException as error:
-            times.rejected = not is_transient(error)
+        except (ApiException, *UNREACHABLE) as error:
+            if times.failed(error):
+                await self._create_event(job, JobEvent(WARNING, NOT_WRITTEN, NOT_WRITTEN_TEXT.format(cause_of(error))))
             raise
-        times.rejected = False
+        times.rejected, times.failing_since = False, None
         self._cache.record_write(JOB, written)
         times.written, times.worse_since = time.monotonic(), None
         for event in events(old, status, attempt_is_current=attempt_is_current):

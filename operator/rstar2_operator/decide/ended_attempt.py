@@ -45,7 +45,8 @@ def end_attempt(
         step=start_step(facts.stage.name, facts.observed),
         ended_at=facts.now,
     )
-    attempt = current(facts.stage, facts)
+    # A record that the API server rejects would keep the pods. Later the Job is one that others have deleted.
+    attempt = None if facts.observed.status_rejected else current(facts.stage, facts)
     if not fails:
         restarts = restarts.after(facts.now, policy, counts=counts)
     return Decision(

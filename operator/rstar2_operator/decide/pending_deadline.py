@@ -13,6 +13,7 @@ from rstar2_operator.decide.decision import SCHEDULING_TIMEOUT, Decision, Defer,
 from rstar2_operator.decide.diagnostics import JOB_SUSPENDED, NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.kueue import held_workload
+from rstar2_operator.decide.stage_progress import running_attempts
 from rstar2_operator.names import attempt, prepare, rollout
 from rstar2_operator.observed import (
     READY_ROLES,
@@ -142,10 +143,11 @@ def _waits_for_attempt(facts: Facts) -> bool:
 
 
 def _rejected_since(facts: Facts) -> float | None:
-    """Return since when engines wait for an attempt whose Job the API server rejects; None if it rejects none."""
+    """Return since when engines wait for an attempt that is rejected, itself or its record; None if none is."""
     observed = facts.observed
     engines = observed.child("Deployment", rollout(observed.name))
-    if engines is None or observed.status.get("reason") != APPLY_REJECTED:
+    is_rejected = observed.status_rejected or observed.status.get("reason") == APPLY_REJECTED
+    if engines is None or not is_rejected or running_attempts(observed):
         return None
     return idle_since(facts)
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import status_writer
 from rstar2_operator.cache import WatchCache
@@ -18,6 +17,7 @@ from rstar2_operator.status_writer import (
     StatusWriter,
     WriteTimes,
 )
+from tests.support.fake_kube_api import api_error
 
 WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
 UNBOUND = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "no node"}
@@ -214,19 +214,46 @@ async def test_writer_failure_is_written_immediately(job: Job) -> None:
     assert job.client.statuses[-1]["conditions"] == [WELL, failed]
 
 
-@pytest.mark.parametrize(("status", "blocks"), [(422, True), (403, True), (429, False), (504, False)])
-def test_rejected_status_blocks_new_attempts_until_it_is_stored(status: int, blocks: bool) -> None:
-    """Only an answer that repeats itself blocks them; a status that needs no write ends the block."""
+class Failing(FakeClient):
+    """Fails each write of a status."""
 
-    class Failing(FakeClient):
-        async def apply(self, body: dict[str, Any], *, subresource: str) -> dict[str, Any]:
-            raise ApiException(status=status)
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
 
+    async def apply(self, body: dict[str, Any], *, subresource: str) -> dict[str, Any]:
+        """Fail."""
+        raise self.error
+
+
+TOO_LARGE = api_error(500, "InternalError", "etcdserver: request is too large")
+
+
+@pytest.mark.parametrize(
+    ("error", "blocks"),
+    [
+        (api_error(422, "Invalid", "x"), True),
+        (api_error(403, "Forbidden", "x"), True),
+        (api_error(413, "RequestEntityTooLarge", "x"), True),
+        (TOO_LARGE, True),
+        (api_error(429, "TooManyRequests", "x"), False),
+        (api_error(504, "Timeout", "x"), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_rejected_status_blocks_new_attempts_until_it_is_stored(
+    error: Exception, blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that repeats itself, or lasts, blocks them; a status that needs no write ends the block."""
+    clock = Clock()
+    monkeypatch.setattr(status_writer, "time", clock)
     times, stored = WriteTimes(), {"phase": "Running", "conditions": []}
-    writer = StatusWriter(Failing(), WatchCache(), instance="test")  # type: ignore[arg-type]
+    writer = StatusWriter(Failing(error), WatchCache(), instance="test")  # type: ignore[arg-type]
     job = {"kind": "AgenticRLJob", "metadata": {"name": "a", "namespace": "b", "uid": "1"}, "status": stored}
-    with pytest.raises(ApiException):
-        asyncio.run(writer.write(times, job, {**stored, "phase": "Failed"}))
-    assert times.rejected is blocks
+    for expected in (blocks, True):
+        with pytest.raises(type(error)):
+            asyncio.run(writer.write(times, job, {**stored, "phase": "Failed"}))
+        assert times.rejected is expected
+        clock.now += 120
     times.wait(stored, stored)
-    assert not times.rejected
+    assert not times.rejected and not times.is_failing()
