@@ -29,6 +29,11 @@ KEPT_JOBS = 16
 """Jobs that are kept as Python objects too."""
 FASTEST = 1
 """Level of zlib: higher ones save 15 % of the memory, and take three times as long."""
+UNKNOWN_FIELD = "unknown field"
+NEWER_DEFINITION = (
+    "The definition of AgenticRLJob in the cluster is newer than this operator: upgrade the operator, or apply the "
+    "definition of its version (crds/)."
+)
 KUEUE_DISABLED = "the operator does not use Kueue; set kueue.enabled=true in its chart, or remove the field"
 
 
@@ -122,7 +127,10 @@ class DesiredState:
     def _validate(self, job: Object) -> tuple[BuildContext | None, str]:
         valid, issues = check(dict(job))
         if valid is None:
-            return None, "\n".join(str(issue) for issue in issues if not issue.warning)
+            errors = [str(issue) for issue in issues if not issue.warning]
+            # The API server has dropped the fields that its definition does not have.
+            newer = [NEWER_DEFINITION] if any(UNKNOWN_FIELD in error for error in errors) else []
+            return None, "\n".join([*newer, *errors])
         if valid.spec.queue_name and not self._settings.kueue:
             return None, f"spec.queueName is {valid.spec.queue_name!r}: {KUEUE_DISABLED}"
         try:

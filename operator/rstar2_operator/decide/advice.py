@@ -84,7 +84,8 @@ REJECTED_ADVICE = {
     "its data is not needed: kubectl delete pvc {pod}",
     "Workload": "Check the LocalQueue of spec.queueName and the priority class; the operator retries.",
     "AgenticRLJob": "An admission policy rejects the operator's finalizer or the deletion of the job; exempt the "
-    "operator's ServiceAccount.",
+    "operator's ServiceAccount. If the message names a field, the stored job breaks the definition of a newer version: "
+    "correct the field.",
     **dict.fromkeys(
         ("Role", "RoleBinding"),
         "The operator may grant only rights that it has: upgrade the chart's RBAC, or check "

@@ -75,3 +75,12 @@ def test_desired_other_jobs_keep_spec_and_objects(monkeypatch: pytest.MonkeyPatc
     assert again is not first and again == first
     assert state.context(known, body)[0] == context is not None
     assert bodies(state, known, body) is again
+
+
+def test_desired_field_of_a_newer_definition_names_the_cause() -> None:
+    """The API server drops fields that its definition lacks, so the operator is the older one: after a roll back."""
+    errors = DesiredState(OperatorSettings()).context(DesiredJob(), job(newField=1))[1]
+    assert errors.startswith("The definition of AgenticRLJob in the cluster is newer than this operator")
+    assert "spec.newField: unknown field" in errors
+    errors = DesiredState(OperatorSettings()).context(DesiredJob(), job(seed=-1))[1]
+    assert "spec.seed" in errors and "newer" not in errors
