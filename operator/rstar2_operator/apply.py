@@ -16,6 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
+from rstar2_operator.drift import SCALED as SCALED_KINDS
 from rstar2_operator.drift import additions_of, as_applied, replacement
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, is_older, labels
 from rstar2_operator.watch_health import cause_of
@@ -185,6 +186,12 @@ def must_wait(body: dict[str, Any], observed: ObservedJob) -> bool:
     return body["kind"] in WORKLOADS and observed.child(body["kind"], body["metadata"]["name"]) is None
 
 
+def any_terminating(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> bool:
+    """Return whether an object that an attempt needs is being deleted: the attempt would wait for its pods. Pure."""
+    live = (observed.child(body["kind"], body["metadata"]["name"]) for body in bodies if body["kind"] in SCALED_KINDS)
+    return any(each is not None and each["metadata"].get("deletionTimestamp") for each in live)
+
+
 class NameConflict(Exception):
     """An object of that name exists and does not belong to the job."""
 
@@ -255,6 +262,21 @@ async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Ob
         return None
 
 
+def _has_pods(child: Object) -> bool:
+    return bool(child["spec"].get("replicas", 1) or (child.get("status") or {}).get("replicas"))
+
+
+async def _scaled_to_zero(client: KubeClient, kind: str, child: Object) -> Object:
+    """Remove the pods of a Deployment or StatefulSet, whose controller ignores it after its deletion. Return it."""
+    meta = child["metadata"]
+    if child["spec"].get("replicas") == 0:
+        return child
+    log.info("scaling %s %s/%s to 0: its finalizers keep it", kind, meta["namespace"], meta["name"])
+    unchanged = {"op": "test", "path": "/metadata/uid", "value": meta["uid"]}
+    replicas = {"op": "replace", "path": "/spec/replicas", "value": 0}
+    return await client.patch(kind, meta["namespace"], meta["name"], [unchanged, replicas])
+
+
 async def is_missing(client: KubeClient, body: dict[str, Any]) -> bool:
     """Return whether an object that must not be read does not exist, by a dry-run creation."""
     try:
@@ -275,16 +297,18 @@ async def _create(client: KubeClient, body: dict[str, Any]) -> Object | None:
         return None
 
 
-async def delete(client: KubeClient, kind: str, child: Object) -> Object | None:
-    """Delete one object and its dependents, whose pods get SIGTERM and their grace period; a Pod without any.
+async def delete(client: KubeClient, kind: str, child: Object, *, force: bool = False) -> Object | None:
+    """Delete one object and its dependents, whose pods get SIGTERM and their grace period. `force`: a Pod gets none.
 
-    Return the object if it remains until its finalizers are removed; None if it is gone.
+    Return the object if it remains until its finalizers are removed; None if it is gone. An object with a finalizer
+    keeps its pods, so it loses them before.
     """
     meta = child["metadata"]
+    if kind in SCALED_KINDS and meta.get("finalizers") and _has_pods(child):
+        return await _scaled_to_zero(client, kind, child)
     log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
     try:
-        # A pod is deleted only if its node is lost, or if it ended and an injected container keeps it running.
-        answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"], force=kind == "Pod")
+        answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"], force=force)
     except ApiException as error:
         if error.status not in (404, 409):  # it is deleted already, or another object has its name
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from rstar2_operator import logs, names
 from rstar2_operator.apply import (
     NameConflict,
     adopt_unbound_claim,
+    any_terminating,
     applied_spec,
     apply,
     changed,
@@ -269,7 +270,7 @@ class Reconciler:
         if _is_running(decision, observed):
             bodies = keep_revision(bodies, observed)
         bodies = keep_grants(bodies, observed)
-        blocked, transient = state.status.rejected, list[Exception]()
+        blocked, transient = state.status.rejected or any_terminating(desired, observed), list[Exception]()
         if decision.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
             bodies = [body for body in bodies if body["kind"] == "Job"]
         corrections, rejected, correct_in = state.corrections.due(drifted(bodies, observed))
@@ -293,9 +294,10 @@ class Reconciler:
                     state.corrections.reject(body, rejected[-1])
         if rejected:
             state.secret.invalidate()
-        others: list[tuple[str, Object]] = [("Pod", pod) for pod in decision.remove_pods]
+        others: list[tuple[str, Object]] = [("Pod", pod) for pod in (*decision.remove_pods, *decision.stop_pods)]
         others += [("Job", job) for job in decision.stale_jobs]
-        rejected += await self._delete(key, prunable(observed, desired, now=now, ending=decision.ending) + others)
+        others += prunable(observed, desired, now=now, ending=decision.ending)
+        rejected += await self._delete(key, others, graceful=decision.stop_pods)
         rejected += await self._report_to_kueue(key, decision, now=now)
         if transient:
             raise transient[-1]
@@ -329,19 +331,21 @@ class Reconciler:
             self._cache.record_write(JOB, live)
         return []
 
-    async def _delete(self, key: Key, children: list[tuple[str, Object]]) -> list[Diagnosis]:
+    async def _delete(
+        self, key: Key, children: list[tuple[str, Object]], *, graceful: Sequence[Object] = ()
+    ) -> list[Diagnosis]:
         rejected = []
         for kind, child in children:
             try:
-                await self._delete_one(kind, child)
+                await self._delete_one(kind, child, force=kind == "Pod" and child not in graceful)
             except ApiException as error:
                 if self._must_retry(key, error):
                     raise
                 rejected.append(self._rejected(key, kind, child, error))
         return rejected
 
-    async def _delete_one(self, kind: str, obj: Object) -> None:
-        remaining = await delete(self._client, kind, obj)
+    async def _delete_one(self, kind: str, obj: Object, *, force: bool) -> None:
+        remaining = await delete(self._client, kind, obj, force=force)
         if remaining is None:
             self._cache.record_deletion(kind, obj)
         else:

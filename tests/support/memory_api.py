@@ -60,6 +60,8 @@ class MemoryApi:
         """Kind -> error of each write to it."""
         self.writes = 0
         """Number of requests that have changed an object."""
+        self.forced: list[str] = []
+        """Pods that were deleted without a grace period."""
         self.writes_left: int | None = None
         """Writes after which the operator is killed; None: it is not."""
         self.version = 0
@@ -216,6 +218,7 @@ class MemoryApi:
         if body is None or body["metadata"].get("uid") != uid:
             raise api_error(404, "NotFound", name)
         self._write(f"{kind}/delete")
+        self.forced += [name] * force
         if body["metadata"].get("finalizers"):
             return self.put({**body, "metadata": {**body["metadata"], "deletionTimestamp": timestamp(self.clock())}})
         self.drop(kind, name)

@@ -5,6 +5,7 @@
          │              ├─ ttl_after_finished.py, active_deadline.py, suspend.py, pending_deadline.py, storage.py
          │              ├─ repeated_preparation.py  preparations whose Job was deleted, or whose pods are rejected
          │              ├─ deletion.py            ordered deletion, held by a finalizer
+         │              ├─ deletion_blocked.py    pods of objects that a finalizer of others keeps
          │              ├─ kueue.py               quota of a queue, eviction, assigned nodes
          │              ├─ node_loss.py           pods of nodes that do not report, or are faulty and closed
          │              ├─ failure_policy.py      restarts and backoff; disruption.py: evictions and drains

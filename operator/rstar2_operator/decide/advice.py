@@ -14,6 +14,7 @@ _OTHER_CLAIM = (
     "spec.storage cannot change: delete the job, which deletes the claim {pod} too while it has no volume, and "
     "create it again with another spec.storage."
 )
+DELETION_BLOCKED = "DeletionBlocked"
 HAS_ENDED = "has ended, but a finalizer keeps it"
 """Words about a deleted pod without running containers."""
 NODE_REPORTS = "the node reports"
@@ -57,6 +58,8 @@ ADVICE = {
     "Service: kubectl get endpointslices -l kubernetes.io/service-name={pod}",
     NO_STORE: "Training continues; the uploads are repeated. Check the server of spec.storage.url, and the "
     "credentials: rstar2 doctor --bucket URL",
+    DELETION_BLOCKED: "Check the controller that has set the finalizer. If it is uninstalled, remove the finalizer: "
+    "kubectl edit. The pods of the object are stopped.",
     "PodNotStarted": "Check the image, the init containers, the network (CNI) and the volumes of the pod: kubectl "
     "describe pod {pod}",
     "PodFailed": "Its controller replaces it. If this repeats, raise the limit or the request that the message names, "

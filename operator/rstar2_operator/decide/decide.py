@@ -13,6 +13,7 @@ from rstar2_operator.decide.attempt import next_attempt, running_attempt
 from rstar2_operator.decide.decision import Decision, Defer, Verdict, wake_earlier
 from rstar2_operator.decide.deleted_attempt import deleted_attempt
 from rstar2_operator.decide.deletion import deletion
+from rstar2_operator.decide.deletion_blocked import stop_pods
 from rstar2_operator.decide.ended_attempt import ended_attempt, restart_ended
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import failure_policy
@@ -34,6 +35,7 @@ from rstar2_train.api.job import AgenticRLJob
 Policy = Callable[[Facts], Verdict]
 POLICIES: tuple[Policy, ...] = (
     remove_lost_pods,
+    stop_pods,
     deletion,
     ttl_after_finished,
     active_deadline,
@@ -76,4 +78,5 @@ def _with_deferred(decision: Decision, deferred: list[Defer]) -> Decision:
         decision = wake_earlier(decision, verdict.wake_at)
         decision = dataclasses.replace(decision, workload=decision.workload or verdict.workload)
     lost = tuple(pod for verdict in deferred for pod in verdict.remove_pods)
-    return dataclasses.replace(decision, remove_pods=decision.remove_pods + lost)
+    stopped = tuple(pod for verdict in deferred for pod in verdict.stop_pods)
+    return dataclasses.replace(decision, remove_pods=decision.remove_pods + lost, stop_pods=stopped)

@@ -126,6 +126,8 @@ class Decision:
     """Name of the Kueue Workload that should exist."""
     remove_pods: tuple[Object, ...] = ()
     """Pods to delete without waiting for their nodes: those of lost nodes, and failed ones that do not exit."""
+    stop_pods: tuple[Object, ...] = ()
+    """Pods to delete with their grace period."""
     stale_jobs: tuple[Object, ...] = ()
     """Finished Jobs to delete, because others of their names must start."""
     delete: bool = False
@@ -160,6 +162,8 @@ class Defer:
     """When the policy must be asked again."""
     remove_pods: tuple[Object, ...] = ()
     """Pods to delete, as `Decision.remove_pods`."""
+    stop_pods: tuple[Object, ...] = ()
+    """Pods to delete, as `Decision.stop_pods`."""
     workload: str | None = None
     """Kueue Workload to keep, as `Decision.workload`."""
 

@@ -236,7 +236,7 @@ def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) 
 def decision_after_rejections(decision: Decision, observed: ObservedJob, rejected: Sequence[Diagnosis]) -> Decision:
     """Return the decision after the API server `rejected` some objects; an attempt without a Job is not counted.
 
-    Without rejections the Job waits: for a status that the API server accepts, or for the end of its namesake.
+    Without rejections the Job waits: for a status that the API server accepts, or for the end of a deleted object.
     """
     if decision.attempt is None:
         return decision
@@ -244,6 +244,6 @@ def decision_after_rejections(decision: Decision, observed: ObservedJob, rejecte
     if decision.attempt.number in attempts:
         return decision
     restarts = counters(observed, attempts.get(max(attempts, default=0)))
-    cause = rejected[0] if rejected else "The last status was rejected, or an older Job of its name is being deleted."
+    cause = rejected[0] if rejected else "The last status was rejected, or an older object is being deleted."
     message = f"Attempt {decision.attempt.number} of stage {decision.attempt.stage} cannot be created. {cause}"
     return replace(decision, phase="Pending", reason="ApplyRejected", message=message, attempt=None, restarts=restarts)

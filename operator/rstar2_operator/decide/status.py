@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import disruption, stage_progress, storage, stuck
+from rstar2_operator.decide import deletion_blocked, disruption, stage_progress, storage, stuck
 from rstar2_operator.decide.conditions import (
     CONDITIONS_OF_PROBLEMS,
     conditions,
@@ -55,7 +55,7 @@ def status_of(
     generation = int(observed.job["metadata"].get("generation", 0))
     ran = generation_of_end(observed, fails=decision.ending == "failed")
     problems = [*rejected, *diagnoses(observed, now=now), *stuck.problems(job, observed, now=now)]
-    problems += storage.problems(observed, now=now)
+    problems += [*storage.problems(observed, now=now), *deletion_blocked.problems(observed, now=now)]
     problems += _unreported(missing, problems)
     progress = observed.progress()
     rows = [_stage(job, stage, observed, decision, progress, now=now) for stage in job.spec.stages]
