@@ -13,7 +13,8 @@
 - `decide/`: the policy, pure; `builders/`: the objects, pure; `names.py`: names and labels of all objects.
 - `reconcile.py`: cache to decision to writes; `reconcile_state.py`: all that is kept about a job between two rounds.
 - `desired.py`: spec and desired objects of a job, compressed.
-- `apply.py`: server-side apply and deletion; `drift.py`: changes by others; `shared_secrets.py`: which Secrets exist.
+- `apply.py`: server-side apply and deletion; `drift.py`: changes by others; `identity.py`: changes by webhooks that it
+  refuses; `shared_secrets.py`: which Secrets exist.
 - `status_writer.py`: status and Events; `metrics.py`: Prometheus; `client.py`: HTTP requests to the API server.
 - `workqueue.py`: keys with deduplication and backoff; `serving_manifests.py`: objects of `rstar2 serve` on a cluster.
 - `uninstall.py`: the hook of `helm uninstall` that deletes all jobs first.

@@ -18,6 +18,7 @@ from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import SCALED as SCALED_KINDS
 from rstar2_operator.drift import additions_of, as_applied, replacement
+from rstar2_operator.identity import Mutated, Refused, identity_changes
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, is_older, labels
 from rstar2_operator.watch_health import cause_of
 from rstar2_train.api.base import API_VERSION, KIND
@@ -192,7 +193,7 @@ def any_terminating(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> 
     return any(each is not None and each["metadata"].get("deletionTimestamp") for each in live)
 
 
-class NameConflict(Exception):
+class NameConflict(Refused):
     """An object of that name exists and does not belong to the job."""
 
 
@@ -209,8 +210,8 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
 async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:
     """Create or update one object. Return None if it is create-only and exists, or if it is being deleted.
 
-    Raises NameConflict if it does not belong to the job. An existing Secret is never written, because its owner cannot
-    be read.
+    Raises NameConflict if it does not belong to the job, and Mutated if a webhook has changed what the operator reads.
+    An existing Secret is never written, because its owner cannot be read.
     """
     kind, meta = body["kind"], body["metadata"]
     if kind == "Secret":
@@ -219,7 +220,8 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
     if live is None:  # the watches deliver only objects with the operator's labels
         live = await client.find(kind, meta["namespace"], meta["name"])
     if live is None:
-        return await (_create(client, body) if kind in CREATE_ONLY else client.apply(body))
+        created = await (_create(client, body) if kind in CREATE_ONLY else client.apply(body))
+        return await _accepted(client, body, created)
     if not belongs(kind, live, observed.job):
         raise NameConflict(_conflict(live, observed.job))
     if live["metadata"].get("deletionTimestamp"):
@@ -241,6 +243,18 @@ def _conflict(live: Object, job: Object) -> str:
         return ORPHANED.format(job=job["metadata"]["name"])
     belonging = f"belongs to {owner['kind']}/{owner['name']}" if owner is not None else "does not belong to this job"
     return f"exists and {belonging}. Delete or rename it, or give the job another name."
+
+
+async def _accepted(client: KubeClient, body: dict[str, Any], created: Object | None) -> Object | None:
+    """Return a new object. Raises Mutated if the operator could not read it or its pods; it is deleted before."""
+    if created is None or not (changes := identity_changes(body, created)):
+        return created
+    if body["kind"] in WORKLOADS:
+        await delete(client, body["kind"], created)
+    raise Mutated(
+        f"an admission webhook or policy has changed {', '.join(changes)}. Exempt objects with the label "
+        f"{names.SELECTOR} from it"
+    )
 
 
 async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Object | None:

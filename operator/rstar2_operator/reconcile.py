@@ -17,7 +17,6 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import logs, names
 from rstar2_operator.apply import (
-    NameConflict,
     adopt_unbound_claim,
     any_terminating,
     applied_spec,
@@ -49,6 +48,7 @@ from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import drifted
 from rstar2_operator.failed_rounds import failure, log_failure, report_problems, unwatched
+from rstar2_operator.identity import Refused
 from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_managed
 from rstar2_operator.quota import QuotaReader
@@ -283,8 +283,9 @@ class Reconciler:
             if kind != "Secret" and observed.child(kind, name) is None:
                 log.info("%s/%s: creating %s/%s", *key, kind, name)
             try:
-                await self._apply(state, body, observed)
-            except (ApiException, NameConflict, *UNREACHABLE) as error:
+                with state.mutated.guard(body):
+                    await self._apply(state, body, observed)
+            except (ApiException, Refused, *UNREACHABLE) as error:
                 blocked = blocked or observed.child(kind, name) is None
                 if self._must_retry(key, error):
                     transient.append(error)

@@ -12,6 +12,7 @@ from rstar2_operator.client import TransientErrors
 from rstar2_operator.desired import DesiredJob
 from rstar2_operator.drift import DriftCorrections
 from rstar2_operator.failed_rounds import FailedRounds
+from rstar2_operator.identity import MutatedObjects
 from rstar2_operator.metrics import JobFigures
 from rstar2_operator.quota import AssignedFlavors
 from rstar2_operator.references import MissingReferences
@@ -28,6 +29,7 @@ class ReconcileState:
     corrections: DriftCorrections = field(default_factory=DriftCorrections)
     flavors: AssignedFlavors = field(default_factory=AssignedFlavors)
     missing: MissingReferences = field(default_factory=MissingReferences)
+    mutated: MutatedObjects = field(default_factory=MutatedObjects)
     secret: SharedSecret = field(default_factory=SharedSecret)
     status: WriteTimes = field(default_factory=WriteTimes)
     transient: TransientErrors = field(default_factory=TransientErrors)

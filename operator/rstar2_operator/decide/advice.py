@@ -22,6 +22,7 @@ PREPARATION_JOB_DELETED = "the Job of the preparation was deleted"
 """Words about a Job that another client has deleted."""
 NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
+WITHOUT_LABELS = "of its pods do not have the labels of its template"
 PREPARE_SLOW = "PreparationSlow"
 RECONCILE_FAILED = "ReconcileFailed"
 REFERENCE_NOT_FOUND = "ReferenceNotFound"
@@ -133,6 +134,10 @@ def _message_advice(message: str, role: str) -> str:
     """Return what to do about a message that names its cause more exactly than the reason."""
     if PREPARATION_JOB_DELETED in message:
         return "Find the client that deletes the Job, such as a policy with a TTL, in the API server's audit log."
+    if WITHOUT_LABELS in message:
+        return (
+            "An admission webhook or policy removes them: exempt the pods from it. The operator cannot see such pods."
+        )
     if NO_POD in message:
         return "Check that kube-controller-manager runs, and that no policy has set spec.managedBy of the object."
     if LIMIT_RANGE.search(message):

@@ -10,9 +10,11 @@ from rstar2_operator.observed import (
     OWN_CONTAINERS,
     READY_ROLES,
     Object,
+    ObservedJob,
     condition,
     condition_time,
     created_at,
+    job_finished_at,
     labels,
     own_statuses,
     running_since,
@@ -142,3 +144,11 @@ def changed_at(pod: Object) -> float:
     ended = ((status.get("state") or {}).get("terminated") or {} for status in own_statuses(pod))
     times += [seconds_or_zero(state.get("finishedAt")) for state in ended]
     return max([created_at(pod, 0.0), *times])
+
+
+def unlabelled_pods(name: str, job: Object, observed: ObservedJob, now: float) -> int:
+    """Return the number of a Job's running pods that the operator cannot see; their watch may be late at first."""
+    if job_finished_at(job) is not None or now < created_at(job, now) + START_SECONDS:
+        return 0
+    seen = sum(labels(pod).get(names.BATCH_JOB_LABEL) == name for pod in observed.pods)
+    return max(0, int((job.get("status") or {}).get("active") or 0) - seen)

@@ -19,6 +19,7 @@ from rstar2_operator.decide.advice import (
     NODE_REPORTS,
     PREPARE_SLOW,
     REFERENCE_NOT_FOUND,
+    WITHOUT_LABELS,
     advice_about,
 )
 from rstar2_operator.decide.containers import (
@@ -27,6 +28,7 @@ from rstar2_operator.decide.containers import (
     START_SECONDS,
     WAITING,
     changed_at,
+    unlabelled_pods,
     unready,
     unstarted,
     waiting_container,
@@ -347,6 +349,8 @@ def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob, 
         yield Diagnosis(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
     elif kind == "Job" and is_true(child, "Suspended") and job_finished_at(child) is None:
         yield Diagnosis(role, f"{kind}/{name}", JOB_SUSPENDED, "another client has set spec.suspend, so no pod runs")
+    elif kind == "Job" and (unlabelled := unlabelled_pods(name, child, observed, now)):
+        yield Diagnosis(role, f"Job/{name}", FAILED_CREATE, f"{unlabelled} {WITHOUT_LABELS}")
     elif lacks_pods(kind, child):
         reported = list(_events(kind, name, role, OF_CONTROLLERS, observed, subject=child))
         created = created_at(child, now)
