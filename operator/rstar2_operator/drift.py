@@ -4,11 +4,13 @@
 defaults. Fields that another client has added are known from their owner (field_owners.py); `replacement` removes them.
 An object that differs right after it was written is the server's own notation, and is left alone until it changes. An
 object that is changed again and again is corrected once per minute, so that two controllers cannot form a fast loop.
+So is an object to which another operator applies a form of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
@@ -16,9 +18,12 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.cached_object import ADDITIONS, strip_fields
+from rstar2_operator.decide.advice import APPLY_REJECTED, CONTESTED
 from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.field_owners import RESTARTED_AT
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, labels
+
+log = logging.getLogger(__name__)
 
 KINDS = frozenset(
     {"ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"}
@@ -100,6 +105,10 @@ class DriftCorrections:
         self._corrected_at: dict[tuple[str, str], float] = {}
         self._server_form: dict[tuple[str, str], str] = {}
         """Digest of objects that the API server stores in a notation of its own."""
+        self._applied: dict[tuple[str, str], str] = {}
+        """Hash of the form of each object that was applied last."""
+        self._contested: dict[tuple[str, str], float] = {}
+        """Last time at which an object had the form of another operator."""
         self._rejected: dict[tuple[str, str], Diagnosis] = {}
         """Problem of the last correction, of objects that the API server rejected."""
 
@@ -124,7 +133,27 @@ class DriftCorrections:
                 self._rejected.pop(which, None)
                 self._corrected_at[which] = now
                 due.append(body)
+                log.info("%s: correcting drift of %s/%s", labels(body).get(names.JOB_LABEL), *which)
         return due, problems, min(waits, default=None)
+
+    def uncontested(
+        self, bodies: Iterable[dict[str, Any]], observed: ObservedJob
+    ) -> tuple[list[dict[str, Any]], list[Diagnosis]]:
+        """Return the changed objects to apply now, and the problems of those that another operator applies too.
+
+        `bodies`: the result of `apply.changed`.
+        """
+        now, due = time.monotonic(), []
+        for body in bodies:
+            which, own = (body["kind"], body["metadata"]["name"]), body["metadata"]["annotations"][names.HASH]
+            if observed.child(*which) is not None and self._applied.get(which) == own:
+                self._contested[which] = now
+                if now < self._corrected_at.get(which, -CORRECTION_SECONDS) + CORRECTION_SECONDS:
+                    continue
+                self._corrected_at[which] = now
+            due.append(body)
+        recent = [which for which, when in self._contested.items() if now < when + 2 * CORRECTION_SECONDS]
+        return due, [Diagnosis("", "/".join(which), APPLY_REJECTED, CONTESTED) for which in recent]
 
     def reject(self, body: dict[str, Any], problem: Diagnosis) -> None:
         """Record that the API server rejected a correction."""
@@ -132,6 +161,7 @@ class DriftCorrections:
 
     def record(self, body: dict[str, Any], live: Object) -> None:
         """Record that an object was written; `live`: the form in which the API server stored it."""
+        self._applied[body["kind"], body["metadata"]["name"]] = body["metadata"]["annotations"][names.HASH]
         if body["kind"] not in KINDS:
             return
         which, stored = (body["kind"], body["metadata"]["name"]), strip_fields(body["kind"], live)

@@ -274,9 +274,9 @@ class Reconciler:
         if decision.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
             bodies = [body for body in bodies if body["kind"] == "Job"]
         corrections, rejected, correct_in = state.corrections.due(drifted(bodies, observed))
-        for body in corrections:
-            log.info("%s/%s: correcting drift of %s/%s", *key, body["kind"], body["metadata"]["name"])
-        for body in (*changed(bodies, observed), *corrections):
+        changes, contested = state.corrections.uncontested(changed(bodies, observed), observed)
+        rejected += contested
+        for body in (*changes, *corrections):
             kind, name = body["kind"], body["metadata"]["name"]
             if blocked and must_wait(body, observed):
                 continue

@@ -14,6 +14,7 @@ _OTHER_CLAIM = (
     "spec.storage cannot change: delete the job, which deletes the claim {pod} too while it has no volume, and "
     "create it again with another spec.storage."
 )
+CONTESTED = "another operator applies another form of it again and again"
 DELETION_BLOCKED = "DeletionBlocked"
 HAS_ENDED = "has ended, but a finalizer keeps it"
 """Words about a deleted pod without running containers."""
@@ -134,6 +135,8 @@ def _message_advice(message: str, role: str) -> str:
     """Return what to do about a message that names its cause more exactly than the reason."""
     if PREPARATION_JOB_DELETED in message:
         return "Find the client that deletes the Job, such as a policy with a TTL, in the API server's audit log."
+    if CONTESTED in message:
+        return "Let one release serve the job: other namespaces (watchNamespaces), or another operator.controllerName."
     if WITHOUT_LABELS in message:
         return (
             "An admission webhook or policy removes them: exempt the pods from it. The operator cannot see such pods."

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rstar2_operator import names
+from rstar2_operator import names, status_writer
 from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decision import Decision, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.drift import KINDS, as_applied, drifted
-from rstar2_operator.observed import ObservedJob
+from rstar2_operator.observed import ObservedJob, timestamp
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.validation import check
+from tests.support.fake_kube_api import Operator
 from tests.support.simulated_cluster import manifest
 
 Body = dict[str, Any]
@@ -145,3 +147,26 @@ def test_drift_compares_quantities_by_value(first: Any, second: Any) -> None:
     for which, amount in ((body, first), (live, second)):
         which["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = amount
     assert as_applied(live, body)
+
+
+async def test_drift_of_two_operators_is_slow_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two releases with other images serve the same job: they do not replace its pods in a fast loop."""
+    for name in ("SETTLE_SECONDS", "HOLD_SECONDS", "COUNTS_SECONDS"):
+        monkeypatch.setattr(status_writer, name, 0.0)
+    first = Operator(manifest("g"))
+    await first.start_stage("g0")
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": timestamp(time.time())}
+    first.api.edit("Job", "demo-g0-1", status={"conditions": [failed]})  # between attempts an upgrade takes effect
+    own = first._reconciler
+    first.restart(OperatorSettings(rollout_image="engine:2"))
+    second = first._reconciler
+    first.api.requests.clear()
+    for reconciler in [own, second] * 4:
+        first._reconciler = reconciler
+        first.api.queue.add(("lab", "demo"))
+        await first.run(0.1)
+    applied = [name for verb, kind, name in first.api.requests if (verb, kind) == ("apply", "Deployment")]
+    assert applied.count("demo-rollout") <= 4
+    message = first.condition("Degraded")["message"]
+    assert "Deployment/demo-rollout: ApplyRejected: another operator applies another form of it" in message
+    assert "Let one release serve the job" in message
