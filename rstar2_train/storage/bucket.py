@@ -118,6 +118,7 @@ class Bucket:
         """Address of the server; empty: the vendor's own."""
         self.is_plain = self.server.startswith("http://")
         """Whether requests travel without TLS, which would detect damaged bytes."""
+        self._has_generations = scheme == "gs"
         check_environment(environ)
         try:
             if self.server:
@@ -137,11 +138,11 @@ class Bucket:
     def stat(self, name: str) -> StoredObject:
         """Return size and version. Raises ObjectMissing."""
         meta = self._run(name, lambda: obstore.head(self._store, check_name(name)))
-        return StoredObject(name, meta["size"], meta["e_tag"] or "")
+        return StoredObject(name, meta["size"], self._version(meta))
 
     def read(self, name: str, *, start: int = 0, end: int | None = None, etag: str = "", limit: int = 0) -> Content:
         """Return the bytes from `start` to before `end` (store.ObjectStore)."""
-        options: Any = {"if_match": etag} if etag else {}
+        options: Any = {"if_match": _tag(etag)} if etag else {}
         if end is not None:
             options["range"] = (start, end)
         elif start:
@@ -151,10 +152,10 @@ class Bucket:
     def _get(self, name: str, options: Any, wanted: str, limit: int) -> Content:
         answer = obstore.get(self._store, check_name(name), options=options)
         first, last = answer.range
-        etag = answer.meta["e_tag"] or ""
+        etag = self._version(answer.meta)
         if not etag:
             raise StorageRejected(f"{self.address}/{name}: the answer has no ETag, so the server is none of objects")
-        if wanted and etag != wanted:  # a server that ignores If-Match
+        if wanted and _tag(etag) != _tag(wanted):  # a server that ignores If-Match
             raise ObjectChanged(f"{self.address}/{name}: the object was replaced")
         if limit and last - first > limit:
             raise CorruptObject(f"{self.address}/{name} has {last - first:,} bytes; allowed: {limit:,}")
@@ -170,14 +171,14 @@ class Bucket:
     def put_if_unchanged(self, name: str, body: bytes, etag: str) -> str:
         """Replace the version `etag`; return the new ETag. Raises ObjectChanged (store.ObjectStore)."""
         try:
-            return self._put(name, body, {"e_tag": etag})
+            return self._put(name, body, _condition(etag))
         except ObjectMissing as error:
             raise ObjectChanged(f"{self.address}/{name} was deleted") from error
 
     def _put(self, name: str, body: bytes, mode: Any) -> str:
         def put() -> str:
             done = obstore.put(self._store, check_name(name), body, mode=mode, use_multipart=False)
-            return done["e_tag"] or ""
+            return self._version(done)
 
         try:
             return self._run(name, put)
@@ -237,6 +238,14 @@ class Bucket:
 
         yield from sorted(self._run(prefix, pages), key=lambda item: item.name)
 
+    def _version(self, answer: Any) -> str:
+        """Return the identifier of a version; empty: the server sends none.
+
+        It is the ETag; of Google, whose conditional writes take no ETag, ETag and generation.
+        """
+        parts = (answer["e_tag"], answer["version"] if self._has_generations else None)
+        return " ".join(filter(None, parts))
+
     def _run(self, name: str, operation: Callable[[], Result]) -> Result:
         """Return the result of an operation, with retries. Raises StorageError."""
 
@@ -294,6 +303,17 @@ def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, *, is_plain
     if scheme == "gs":
         return GCSStore(bucket, config={"base_url": url} if url else {}, **common)
     return AzureStore(bucket, config={"endpoint": url} if url else {}, **common)
+
+
+def _tag(version: str) -> str:
+    """Return the ETag of a version."""
+    return version.partition(" ")[0]
+
+
+def _condition(version: str) -> dict[str, str]:
+    """Return the condition of a write that replaces a version."""
+    tag, _, generation = version.partition(" ")
+    return {"e_tag": tag, "version": generation} if generation else {"e_tag": tag}
 
 
 def _with_bucket(url: str, bucket: str) -> str:

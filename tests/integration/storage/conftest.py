@@ -1,4 +1,4 @@
-"""A real S3 server, a proxy that spoils its requests, and stores of both kinds."""
+"""A real S3 server, a proxy that spoils its requests, and stores of each kind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rstar2_train.storage.bucket import Bucket, Endpoint
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import ObjectStore
+from tests.support.gcs_server import gcs_server
 from tests.support.s3_proxy import S3Proxy, s3_proxy
 from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
 
@@ -57,13 +58,23 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the credentials into the environment, from which obstore reads them."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
 
 
-@pytest.fixture(params=["bucket", "folder"])
+@pytest.fixture
+def google() -> Iterator[Bucket]:
+    """Return a bucket of a server with the conditions of Google."""
+    with gcs_server() as url:
+        yield Bucket("gs", "bucket", "team/job", endpoint=endpoint(url), environ={})
+
+
+@pytest.fixture(params=["bucket", "google", "folder"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """Return an empty store of each kind."""
     if request.param == "folder":
         return LocalFolder(tmp_path / "objects")
+    if request.param == "google":
+        return request.getfixturevalue("google")
     server = request.getfixturevalue("server")
     return opened(server.url, request.getfixturevalue("bucket"))
 
