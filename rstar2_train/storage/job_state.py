@@ -40,8 +40,8 @@ SNAPSHOT = ".publication"
 ORIGIN_FILE = ".bucket.json"
 _KEPT_HERE = frozenset({"lock", "logs", "children.json"})
 """Files of the machine that a restore keeps."""
-_READER = "reader"
-"""Writer of a folder that only readers have used."""
+_READER, _FOLDER_RUN = "reader", "folder"
+"""Writers of a folder that only readers have used, and of a folder that a run without a bucket has used."""
 _READS = 20
 """Reads of the newest publication, which retention may withdraw meanwhile. Each continues the one before."""
 
@@ -221,6 +221,23 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
     return _with_newest(store, bring)
 
 
+def leave_bucket(state: JobState) -> None:
+    """Note that a run without a bucket uses the folder: a later fetch keeps its files. Nothing for other folders.
+
+    Raises StorageRejected if the folder has a part of a state.
+    """
+    origin = read_origin(state)
+    if origin is None:
+        return
+    if not origin.writer:
+        raise StorageRejected(
+            f"{state.root} was not restored completely from {origin.address}: repeat `rstar2 fetch`, set "
+            "spec.storage.url, or delete the folder"
+        )
+    if origin.writer == _READER:
+        _put_origin(state, origin.model_copy(update={"writer": _FOLDER_RUN}))
+
+
 def is_ahead(store: ObjectStore, state: JobState) -> bool:
     """Return whether a folder has the newest publication or a later state; also if nothing was ever published."""
     newest = _newest(read_index(store)[0])
@@ -328,5 +345,8 @@ def _is_withdrawn(store: ObjectStore, entry: IndexEntry) -> bool:
 
 
 def _write_origin(state: JobState, store: ObjectStore, *, writer: str = "", publication: str = "") -> None:
-    origin = Origin(address=store.address, server=store.server, writer=writer, publication=publication)
+    _put_origin(state, Origin(address=store.address, server=store.server, writer=writer, publication=publication))
+
+
+def _put_origin(state: JobState, origin: Origin) -> None:
     write_atomically(state.root / ORIGIN_FILE, origin.model_dump_json())

@@ -10,7 +10,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch import state_upload
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
-from rstar2_train.storage.job_state import BucketState, fetch_newest, fetch_part, is_ahead, read_origin
+from rstar2_train.storage.job_state import BucketState, fetch_newest, fetch_part, is_ahead, leave_bucket
 from rstar2_train.storage.probe import require_conditions
 from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.source import open_store
@@ -27,11 +27,7 @@ def open_upload(job: AgenticRLJob, state: JobState, *, warn: Callable[[str], Non
     """
     try:
         if job.spec.storage.url is None:
-            if (origin := read_origin(state)) is not None and not origin.writer:
-                raise PreflightError(
-                    f"error: {state.root} was not restored completely from {origin.address}: set spec.storage.url, or "
-                    "delete the folder"
-                )
+            leave_bucket(state)
             return None
         stop_leftovers(state.children_file)  # an orchestrator of a killed run writes into the folder
         advice = f"It is in {state.root}: run the same command again to publish it"

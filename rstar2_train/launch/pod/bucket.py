@@ -3,7 +3,7 @@
     open: claim the publications (a pod of a replaced attempt cannot), restore the newest state, provide the sources
     publish: the first state, before any work     follow: a publication after each commit point     finish: the last one
 
-A job with a claim has no bucket: each operation does nothing then.
+A job with a claim has no bucket: `open` notes in its folder, if it came from one, that it has another owner now.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rstar2_train.api.contracts import MESSAGE_LENGTH, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload, UploadTimes, open_upload
-from rstar2_train.storage.job_state import StageDone, Wanted, fetch_newest, published_outcome
+from rstar2_train.storage.job_state import StageDone, Wanted, fetch_newest, leave_bucket, published_outcome
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.retries import PATIENCE_SECONDS, Retries
@@ -73,6 +73,7 @@ class PodBucket:
         Raises StageFailed if the bucket does not answer or cannot be used, Fenced if a later pod has started.
         """
         if self._job.spec.storage.url is None:
+            self._retried(lambda: leave_bucket(self._state), stopped)
             return False
         self._state.root.mkdir(parents=True, exist_ok=True)
         try:

@@ -18,7 +18,7 @@ from rstar2_train.launch.pod.attempt_record import acquire_attempt
 from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.state_upload import UploadTimes
 from rstar2_train.storage.folder import LocalFolder
-from rstar2_train.storage.job_state import BucketState, fetch_newest
+from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead
 from rstar2_train.storage.manifest import PodStart, PublicationIndex
 from rstar2_train.storage.pod_starts import launch_start, prepare_start, report_start
 from rstar2_train.storage.publication import Fenced
@@ -299,3 +299,31 @@ def test_bucket_of_a_claim_does_nothing(tmp_path: Path) -> None:
     bucket.publish()
     bucket.follow()
     assert asyncio.run(bucket.finish()) == "" and bucket.outage() == {}
+
+
+def test_claim_that_was_fetched_belongs_to_its_job(job: AgenticRLJob, tmp_path: Path) -> None:
+    """A later fetch keeps what a job has written since its move to a claim, and the job can move back."""
+    run = bucket_of(job, disk(tmp_path, "run"), PREPARE)
+    assert run.open()
+    disk(tmp_path, "run").progress_file.write_text("step 1")
+    run.publish()
+    store, claim = LocalFolder(tmp_path / "bucket" / job.metadata.name), disk(tmp_path, "claim")
+    assert fetch_newest(store, claim)
+    moved = load(changed("spec.storage", {"claimName": "runs"}))
+    assert not bucket_of(moved, claim, PREPARE).open()
+    claim.progress_file.write_text("step 7")
+    assert not fetch_newest(store, claim) and claim.progress_file.read_text() == "step 7"
+    assert is_ahead(store, claim)
+
+
+def test_claim_with_a_part_of_a_state_is_refused(job: AgenticRLJob, tmp_path: Path) -> None:
+    """A job does not start on a fetch that was interrupted, or left checkpoints out."""
+    run = bucket_of(job, disk(tmp_path, "run"), PREPARE)
+    assert run.open()
+    run.publish()
+    claim = disk(tmp_path, "claim")
+    fetch_newest(LocalFolder(tmp_path / "bucket" / job.metadata.name), claim, checkpoints=False)
+    moved = load(changed("spec.storage", {"claimName": "runs"}))
+    with pytest.raises(StageFailed, match=r"was not restored completely from .*: repeat `rstar2 fetch`") as failure:
+        bucket_of(moved, claim, PREPARE).open()
+    assert failure.value.reason == "BadConfiguration"
