@@ -151,7 +151,6 @@ def _try_store(job: AgenticRLJob) -> str:
     field, settings = "spec.storage.url", job.spec.storage
     if settings.url is None:
         return ""
-    print(f"note: {field}: only `rstar2 run` keeps the state of a job there; in a cluster the job is refused")
     if not _can_try(field, split_store(settings.url).scheme):
         return ""
     from rstar2_train.storage.probe import probe
