@@ -6,6 +6,7 @@ pod (IRSA, workload identity).
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,8 @@ from rstar2_train.storage.store import (
 )
 
 PARALLEL_PARTS = 8
+MAX_PARTS = 10_000
+"""Parts of an upload that S3 and Google allow."""
 CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
 """Timeouts of a request: to connect, in all."""
 _VARIABLES = ("AWS_", "AZURE_")
@@ -42,6 +45,12 @@ _VARIABLES = ("AWS_", "AZURE_")
 _PANIC = "obstore failed, probably by an address or credentials that it cannot read"
 METADATA = "169.254.169.254"
 """Server of the identity of a machine in a cloud, which the client asks if the environment has no credentials."""
+ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Scheme -> variables with the address of the server, of which the first counts."""
 ALLOWED_ENDPOINT = "an address such as https://s3.example.org:9000, without user, path and query"
 _REJECTED = re.compile(
     r"status code: (4(?!08|09|29)\d\d|30\d|501|505)|redirect|builder error|without TLS|certificate"
@@ -68,7 +77,7 @@ class Endpoint:
     silent_seconds: float = 30
     """Seconds without a byte after which a request counts as failed."""
     part_bytes: int = 16 * 2**20
-    """Size of the parts of an upload. S3 allows 10,000 of them, so a file may have 156 GiB."""
+    """Least size of the parts of an upload."""
     retries: Retries = field(default_factory=Retries)
     """Bounds of the repetition of each operation."""
 
@@ -83,6 +92,11 @@ def check_endpoint(url: str) -> str:
     if not valid or parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError(f"must be {ALLOWED_ENDPOINT}")
     return url.rstrip("/")
+
+
+def part_bytes(size: int, *, least: int) -> int:
+    """Return the size of the parts of a file: the least one, unless they would be too many."""
+    return max(least, -(-size // MAX_PARTS))
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
@@ -114,7 +128,8 @@ class Bucket:
         endpoint = endpoint or Endpoint()
         self.address = "/".join(filter(None, (f"{scheme}://{bucket}", prefix)))
         self._retries, self._part_bytes = endpoint.retries, endpoint.part_bytes
-        self.server = _address(scheme, endpoint, environ)
+        variable = next((name for name in ENDPOINT_VARIABLES[scheme] if environ.get(name)), "")
+        self.server = endpoint.url or environ.get(variable, "")
         """Address of the server; empty: the vendor's own."""
         self.is_plain = self.server.startswith("http://")
         """Whether requests travel without TLS, which would detect damaged bytes."""
@@ -124,10 +139,15 @@ class Bucket:
             if self.server:
                 check_endpoint(self.server)
         except ValueError as error:
-            field = "endpointUrl" if endpoint.url else "the variable AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
+            field = "endpointUrl" if endpoint.url else f"the variable {variable}"
             raise StorageRejected(f"{self.address}: {field} {error}") from error
+        if endpoint.virtual_host and _is_number(urlsplit(self.server).hostname or ""):
+            raise StorageRejected(
+                f"{self.address}: addressing VirtualHost puts the bucket before the host, and {self.server} has no "
+                "name of a host: use Path, or a name"
+            )
         try:
-            self._store = _open(scheme, bucket, prefix, endpoint, is_plain=self.is_plain)
+            self._store = _open(scheme, bucket, prefix, endpoint, self.server.rstrip("/"))
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise StorageRejected(f"{self.address}: {_message(error)}") from error
         except BaseException as error:
@@ -206,13 +226,13 @@ class Bucket:
         """Create or replace an object by a file, in parts if it is large."""
 
         def put() -> None:
-            parts = file.stat().st_size > self._part_bytes
+            size = file.stat().st_size
             obstore.put(
                 self._store,
                 check_name(name),
                 file,
-                use_multipart=parts,
-                chunk_size=self._part_bytes,
+                use_multipart=size > self._part_bytes,
+                chunk_size=part_bytes(size, least=self._part_bytes),
                 max_concurrency=PARALLEL_PARTS,
             )
 
@@ -262,15 +282,9 @@ class Bucket:
         return self._retries.run(attempt)
 
 
-def _address(scheme: str, endpoint: Endpoint, environ: Mapping[str, str]) -> str:
-    """Return the address of the server, as far as settings and environment have one; else an empty string."""
-    if endpoint.url or scheme != "s3":
-        return endpoint.url or ""
-    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
-
-
-def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, *, is_plain: bool) -> Any:
-    url = endpoint.url.rstrip("/") if endpoint.url else None
+def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, url: str) -> Any:
+    """Return the client. Its settings replace the variables of the environment, also those of other programs."""
+    is_plain = url.startswith("http://")
     client: dict[str, Any] = {
         "allow_http": is_plain,
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
@@ -294,9 +308,10 @@ def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, *, is_plain
         },
     }
     if scheme == "s3":
-        settings: Any = {"virtual_hosted_style_request": True} if endpoint.virtual_host else {}
+        # The digest of a body in its signature detects damage on the line. TLS detects it without that work.
+        settings: Any = {"virtual_hosted_style_request": endpoint.virtual_host, "unsigned_payload": not is_plain}
         if url:
-            settings["endpoint"] = _with_bucket(url, bucket) if endpoint.virtual_host else url
+            settings["aws_endpoint_url_s3"] = _with_bucket(url, bucket) if endpoint.virtual_host else url
         if endpoint.region:
             settings["region"] = endpoint.region
         return S3Store(bucket, config=settings, **common)
@@ -314,6 +329,15 @@ def _condition(version: str) -> dict[str, str]:
     """Return the condition of a write that replaces a version."""
     tag, _, generation = version.partition(" ")
     return {"e_tag": tag, "version": generation} if generation else {"e_tag": tag}
+
+
+def _is_number(host: str) -> bool:
+    """Return whether a host is an address of IP."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _with_bucket(url: str, bucket: str) -> str:
@@ -353,6 +377,8 @@ def _error(name: str, error: Exception) -> Exception:
 def _message(error: Exception) -> str:
     """Return the message of an error of obstore, with the cause, which only its debug form has."""
     text, _, debug = str(error).partition("\n\nDebug source:")
+    if "Account must be specified" in text:
+        text += ": set the variable AZURE_STORAGE_ACCOUNT_NAME, also with an identity"
     causes = re.findall(r'(?:error: |message: |[(]\s*)"([^"]{3,})"', debug)
     if certificate := re.search(r"InvalidCertificate[(]\s*(\w+)", debug):
         causes.append(f"the certificate of the server is not trusted ({certificate[1]})")

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.bucket import Bucket, Endpoint, part_bytes
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import (
     AccessDenied,
@@ -163,6 +163,45 @@ def test_bucket_endpoint_of_the_environment(server: S3Server, bucket: str, monke
     own.put_if_absent("a", b"1")
     assert opened(server.url, bucket, prefix="p").read("a").body == b"1"
     assert endpoint(server.url).url == server.url
+
+
+def test_bucket_settings_count_before_variables(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of another program never sends the objects to another server than that of the manifest."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    opened(server.url, bucket, prefix="p").put_if_absent("a", b"1")
+    assert (server.data / bucket / "p/a").read_bytes() == b"1"
+
+
+def test_bucket_signs_bodies_without_tls_only() -> None:
+    """TLS detects damage on the line; a digest of each body would take as long as that of the manifest."""
+    signs = {
+        url: Bucket("s3", "bucket", endpoint=Endpoint(url=url))._store.config for url in ("http://s3", "https://s3")
+    }
+    assert {url: config["unsigned_payload"] for url, config in signs.items()} == {
+        "http://s3": "false",
+        "https://s3": "true",
+    }
+
+
+@pytest.mark.parametrize(("gib", "parts"), [(1, 64), (156, 9984), (157, 10_000), (1500, 10_000)])
+def test_bucket_large_file_has_larger_parts(gib: int, parts: int) -> None:
+    """An upload has at most 10,000 parts, so a file of any size can be uploaded."""
+    assert -(-gib * 2**30 // part_bytes(gib * 2**30, least=2**24)) == parts
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_bucket_before_an_address_is_rejected(host: str) -> None:
+    """A bucket before an address is no name of a host."""
+    with pytest.raises(StorageRejected, match=r"has no name of a host: use Path"):
+        Bucket("s3", "bucket", endpoint=Endpoint(url=f"http://{host}:9000", virtual_host=True))
+
+
+def test_bucket_without_account_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure has no address without the name of an account, also for a pod with an identity."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StorageRejected, match="set the variable AZURE_STORAGE_ACCOUNT_NAME"):
+        Bucket("az", "container")
 
 
 def certify(folder: Path) -> tuple[Path, Path]:
