@@ -17,6 +17,9 @@ import yaml
 from rstar2_train.api.base import KIND
 from rstar2_train.api.job import AgenticRLJob
 
+MANIFESTS = (".yaml", ".yml", ".json")
+"""Ends of the names of manifests; no name of a job or a stage has a dot."""
+
 
 class ManifestError(Exception):
     """A manifest that cannot be read. The message has the place and the cause."""

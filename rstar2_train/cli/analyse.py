@@ -6,7 +6,15 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, progress_bar, unknown_job
+from rstar2_train.cli.common import (
+    Subparsers,
+    add_command,
+    add_state_option,
+    fail,
+    job_state,
+    progress_bar,
+    unknown_job,
+)
 from rstar2_train.utils.options import count
 
 NAME = "analyse"
@@ -17,6 +25,7 @@ EPILOG = """examples:
   rstar2 analyse tiny --score rl-3             add the entropies of 64 trajectories, by the model of stage rl-3
   rstar2 analyse tiny --stage rl-1 --limit 20000 --out rl-1-pages
   rstar2 analyse tiny --score ./checkpoint --sample 512
+  rstar2 analyse my-job.yaml                   of a job in a bucket, whose newest state is downloaded
 
 Reads the trajectories that are stored now; the job may still run. The pages need no server: open index.html from
 disk, or copy the folder. Without --score, tokens are coloured by surprisal, the -log p of the sampled token. Entropy
@@ -28,7 +37,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "write pages on a job's trajectories: plots, entropy study, viewer"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("job", metavar="JOB", help="name of the job, as in its manifest")
+    parser.add_argument("job", metavar="JOB", help="name of the job, or its manifest with storage.url")
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="folder to write (default: analysis/ in the job's state)"
     )
@@ -61,10 +70,13 @@ def main(args: argparse.Namespace) -> int:
     """Analyse the job; return the exit code."""
     from rstar2_train.analysis.analyse import AnalysisRequest, analyse
     from rstar2_train.analysis.sources import AnalysisError
-    from rstar2_train.api.state_dir import JobState
+    from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 
-    state = JobState(args.state / args.job)
+    try:
+        state = job_state(args.job, args.state)
+    except PreflightError as error:
+        return fail(NAME, str(error))
     if not state.job_file.exists():
         return unknown_job(NAME, state.root)
     request = AnalysisRequest(

@@ -17,6 +17,7 @@ DESCRIPTION = "Chat with a served model in the terminal. Its tool calls and thei
 EPILOG = f"""examples:
   rstar2 chat --model tiny                     start the model, chat, stop it
   rstar2 chat --model tiny "Let X be the gcd of 48 and 36. Find X."      ask one question
+  rstar2 chat --model my-job.yaml              the same with the newest model in the bucket of a job
   rstar2 chat < question.txt                   ask a running server (http://127.0.0.1:{PORT})
   {SERVE_TOKEN}=... rstar2 chat --url http://host:{PORT}
 

@@ -13,6 +13,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from rstar2_train.api.state_dir import JobState
+
 PAGE_WIDTH = 120
 """Columns of a table that is written to a file or a pipe."""
 MAX_ANSWERS = 10
@@ -82,6 +84,21 @@ def fail(name: str, message: str) -> int:
     """Print an error of the subcommand `name` to stderr; return exit code 1."""
     print(f"rstar2 {name}: {message}", file=sys.stderr)
     return 1
+
+
+def job_state(job: str, jobs: Path) -> JobState:
+    """Return the state folder of a job by its name, or by its manifest with storage.url after a download.
+
+    `jobs`: folder of the state of all jobs. Raises PreflightError.
+    """
+    from rstar2_train.api.loader import MANIFESTS
+    from rstar2_train.api.state_dir import JobState
+
+    if not job.endswith(MANIFESTS):
+        return JobState(jobs / job)
+    from rstar2_train.launch.local.upload import fetched_state
+
+    return fetched_state(Path(job), jobs=jobs)
 
 
 def unknown_job(name: str, folder: Path) -> int:

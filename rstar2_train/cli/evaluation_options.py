@@ -36,7 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="",
         metavar="MODEL",
-        help="model folder or adapter; with --endpoint, the name of the served model (default: the only one)",
+        help="model folder, adapter, or MANIFEST[/STAGE] of a job with storage.url; with --endpoint, the name of the "
+        "served model (default: the only one)",
     )
     add_base_option(parser)
     parser.add_argument("--endpoint", default="", metavar="URL", help="a running vLLM server of the model")

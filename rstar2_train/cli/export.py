@@ -10,7 +10,8 @@ from rstar2_train.cli.common import Subparsers, add_base_option, add_command, ad
 NAME = "export"
 DESCRIPTION = """Write the adapter of a model that was trained with LoRA, for peft and vLLM, or with --merge its whole
 model in the format of Hugging Face: base plus adapter, added in float32 and rounded once."""
-EPILOG = """MODEL is JOB (its last trained model), JOB/STAGE, a model folder, or an adapter in the form of peft.
+EPILOG = """MODEL is JOB (its last trained model), JOB/STAGE, a model folder, or an adapter in the form of peft. A
+manifest with storage.url in place of JOB names the job in its bucket, whose newest state is downloaded.
 
 examples:
   rstar2 export tiny-lora ./adapter                     adapter_config.json and adapter_model.safetensors
@@ -27,7 +28,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "write an adapter for peft and vLLM, or a whole model"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="JOB, JOB/STAGE, model folder, or adapter")
+    parser.add_argument("model", metavar="MODEL", help="JOB, JOB/STAGE, MANIFEST, model folder, or adapter")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder to create")
     parser.add_argument("--merge", action="store_true", help="write the whole model")
     add_base_option(parser)

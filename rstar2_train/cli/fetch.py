@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 NAME = "fetch"
 DESCRIPTION = """Download the newest state of a job from its bucket (spec.storage.url) into a folder. The job may run
-meanwhile, on another machine. Then other commands read the folder: report, view, analyse, verify, serve, chat, eval."""
+meanwhile, on another machine. The commands that read a job (report, analyse, verify, serve, chat, eval, export) take
+the manifest too, and download its newest state. `rstar2 view` reads the folder."""
 
 
 def add_arguments(commands: Subparsers) -> None:

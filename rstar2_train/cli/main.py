@@ -46,7 +46,7 @@ EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     check a manifest; print all its errors
   rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts
   rstar2 run examples/tiny.yaml          run the curriculum on this machine; Ctrl-C suspends, run again to resume
-  rstar2 fetch my-job.yaml               download the state of a job from its bucket, for report, serve and the others
+  rstar2 fetch my-job.yaml               download the state of a job from its bucket
   rstar2 publish my-job.yaml             publish the state of a job in its bucket, such as that of a claim
   rstar2 report tiny                     held-out results before and after each stage
   rstar2 view tiny                       follow a running job in a browser: curves, newest trajectories

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rstar2_train.api.state_dir import JobState
 
 NAME = "report"
-MANIFESTS = (".yaml", ".yml", ".json")
-"""Ends of the names of manifests; no name of a job has a dot."""
 
 
 def add_arguments(commands: Subparsers) -> None:
@@ -29,6 +27,7 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
+    from rstar2_train.api.loader import MANIFESTS
     from rstar2_train.api.state_dir import JobState
 
     if args.job.endswith(MANIFESTS):

@@ -19,12 +19,14 @@ DESCRIPTION = """Serve a model with its tool: engine, judge and Redis on this ma
 endpoint. With --endpoint or --judge, the command waits for a running engine or judge and uses it instead of starting
 one."""
 EPILOG = f"""MODEL is a model folder, JOB (its last trained model), JOB/STAGE, or an adapter in the form of peft, which
-is merged with its base into the folder of all jobs. The model of a job is served with the job's system prompt, prompt
+is merged with its base into the folder of all jobs. A manifest with storage.url in place of JOB names the job in its
+bucket, whose newest state is downloaded. The model of a job is served with the job's system prompt, prompt
 prefix, tool and limits.
 
 examples:
   rstar2 serve tiny                            the model of the job `tiny`, on 127.0.0.1:{PORT}, until Ctrl-C
   rstar2 serve tiny/rl-1 --port 0              the model of its stage rl-1, on a free port
+  rstar2 serve my-job.yaml/rl-1                the same of a job in a bucket
   rstar2 serve ./Qwen3-14B --context 16384
   rstar2 serve ./Qwen3-14B --endpoint http://engine:8000 --judge http://judge:8080     use running services
   {SERVE_TOKEN}=... rstar2 serve tiny --host 0.0.0.0      for other machines, which need the token
@@ -42,7 +44,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "serve a model with its tool behind an OpenAI-compatible endpoint"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="model folder, JOB, JOB/STAGE, or adapter")
+    parser.add_argument("model", metavar="MODEL", help="model folder, JOB, JOB/STAGE, MANIFEST, or adapter")
     add_base_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(

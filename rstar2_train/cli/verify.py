@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, unknown_job
+from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, job_state, unknown_job
 
 if TYPE_CHECKING:
     from rstar2_train.api.state_dir import JobState
@@ -30,7 +30,9 @@ def add_arguments(commands: Subparsers) -> None:
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--known", metavar="TEXT", help="the known answer, as in a row's `answer`")
     parser.add_argument("--answer", metavar="TEXT", help="the answer; of a response, the content of its last box")
-    parser.add_argument("--job", metavar="JOB", help="a job with stored rollouts, instead of the two texts")
+    parser.add_argument(
+        "--job", metavar="JOB", help="a job with stored rollouts, or its manifest, instead of the texts"
+    )
     parser.add_argument("--problem", metavar="ID", help="the `id` of a row")
     parser.add_argument("--sample", type=int, metavar="N", help="only this rollout of the problem, from 0")
     add_state_option(parser)
@@ -41,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     if args.job is not None:
         if args.problem is None:
             return fail(NAME, "--job needs --problem ID: `rstar2 analyse JOB` shows the ids")
-        return _stored(args.state / args.job, args.problem, args.sample)
+        return _stored(args.job, args.state, args.problem, args.sample)
     if args.known is None or args.answer is None:
         return fail(NAME, "pass --known and --answer, or --job and --problem")
     return explain(args.known, args.answer)
@@ -59,13 +61,16 @@ def explain(known: str, answer: str, *, indent: str = "") -> int:
     return EXIT_CODES[verdict.outcome]
 
 
-def _stored(root: Path, problem: str, sample: int | None) -> int:
-    from rstar2_train.api.state_dir import JobState
+def _stored(job: str, jobs: Path, problem: str, sample: int | None) -> int:
+    from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 
-    state = JobState(root)
+    try:
+        state = job_state(job, jobs)
+    except PreflightError as error:
+        return fail(NAME, str(error))
     if not state.job_file.exists():
-        return unknown_job(NAME, root)
+        return unknown_job(NAME, state.root)
     code, count = 1, 0
     try:
         for file, row in _rollouts(state):
@@ -76,7 +81,7 @@ def _stored(root: Path, problem: str, sample: int | None) -> int:
         return fail(NAME, str(error))
     if not count:
         which = f" with sample {sample}" if sample is not None else ""
-        return fail(NAME, f"{root}: no stored rollout of problem {problem!r}{which}")
+        return fail(NAME, f"{state.root}: no stored rollout of problem {problem!r}{which}")
     return code
 
 

@@ -9,12 +9,46 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from rstar2_train.api.loader import MANIFESTS
+from rstar2_train.api.state_dir import JobState
 from rstar2_train.capacity.weight_files import ambiguous_weights
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.upload import fetched_state
 
 
 class ModelNotFound(PreflightError):
     """No usable model under this name. The message, for the user, names what to pass instead."""
+
+
+def fetched_model(model: str, *, jobs: Path) -> Path | None:
+    """Return the model folder that MANIFEST or MANIFEST/STAGE names, after a download of the newest state in the
+    bucket of the manifest; None for another name.
+
+    `jobs`: folder of the state of all jobs. Raises PreflightError.
+    """
+    path = Path(model)
+    for manifest, stage in ((path, ""), (path.parent, path.name)):
+        if manifest.suffix in MANIFESTS and manifest.is_file():
+            return model_of_job(fetched_state(manifest, jobs=jobs), stage)
+    return None
+
+
+def model_of_job(state: JobState, stage: str) -> Path:
+    """Return the model folder of a job's stage; without a stage, that of the last stage with a model.
+
+    Raises ModelNotFound.
+    """
+    try:
+        stages = [stage.name for stage in state.job().spec.stages]
+    except (ValidationError, OSError) as error:
+        raise ModelNotFound(f"{state.job_file} cannot be read: {error}") from error
+    trained = [name for name in stages if (state.stage(name).model / "config.json").is_file()]
+    if not trained or (stage and stage not in trained):
+        missing = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
+        raise ModelNotFound(f"{state.root} {missing}. Stages with a model: {', '.join(trained) or 'none'}.")
+    return state.stage(stage or trained[-1]).model.resolve()
 
 
 def read_config(folder: Path, *, needs_tokenizer: bool) -> dict[str, Any]:

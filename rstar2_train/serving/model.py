@@ -11,15 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from rstar2_train.api.roles import AcceleratorSpec, ExecutorSpec, JudgeSpec, ModelSource, RolloutSpec, ToolName
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.tasks import MCPServerSpec, ToolSpec
 from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
 from rstar2_train.launch.adapter_model import is_adapter, whole_model
-from rstar2_train.launch.model_folder import ModelNotFound, context_length, read_config
+from rstar2_train.launch.model_folder import ModelNotFound, context_length, fetched_model, model_of_job, read_config
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.chat_template import tool_parser
 from rstar2_train.tools.toolset import load_toolset
@@ -97,19 +95,22 @@ def find(
 def find_folder(model: str, *, jobs: Path) -> Path:
     """Return the folder that the user named: a model folder, an adapter, JOB, or JOB/STAGE (`tiny/rl-3`).
 
-    `jobs`: folder of the state of all jobs. Raises ModelNotFound.
+    A manifest in place of JOB names the job in its bucket, whose newest state is downloaded. `jobs`: folder of the
+    state of all jobs. Raises PreflightError.
     """
     folder = Path(model)
     if (folder / "config.json").is_file() or is_adapter(folder):
         return folder.resolve()
+    if (fetched := fetched_model(model, jobs=jobs)) is not None:
+        return fetched
     name, _, stage = model.partition("/")
     state = JobState(folder if (folder / "job.json").is_file() else jobs / name)
     if not state.job_file.is_file():
         raise ModelNotFound(
             f"{model}: no such model. Pass a model folder (with config.json, tokenizer.json and *.safetensors), "
-            f"an adapter, or JOB or JOB/STAGE of a job in {jobs}."
+            f"an adapter, JOB or JOB/STAGE of a job in {jobs}, or the manifest of a job with storage.url."
         )
-    return _model_of_job(state, "" if state.root == folder else stage)
+    return model_of_job(state, "" if state.root == folder else stage)
 
 
 def adjusted(
@@ -137,19 +138,6 @@ def adjusted(
         accelerator=accelerator or model.accelerator,
         executor=model.executor.model_copy(update={"replicas": executors}) if executors else model.executor,
     )
-
-
-def _model_of_job(state: JobState, stage: str) -> Path:
-    """Return the model folder of a job's stage; without a stage, that of the last stage with a model."""
-    try:
-        stages = [stage.name for stage in state.job().spec.stages]
-    except (ValidationError, OSError) as error:
-        raise ModelNotFound(f"{state.job_file} cannot be read: {error}") from error
-    trained = [name for name in stages if (state.stage(name).model / "config.json").is_file()]
-    if not trained or (stage and stage not in trained):
-        missing = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
-        raise ModelNotFound(f"{state.root} {missing}. Stages with a model: {', '.join(trained) or 'none'}.")
-    return state.stage(stage or trained[-1]).model.resolve()
 
 
 def _from_folder(folder: Path, *, named: Path) -> ServingModel:

@@ -62,7 +62,7 @@ class Origin(BaseModel):
     writer: str = ""
     """The process that used the folder last; empty: files are missing, because a restore was interrupted or partial."""
     publication: str = ""
-    """SHA-256 of the manifest that the folder had when that process started; empty: none."""
+    """SHA-256 of the manifest that the folder had when that process started, or of a partial copy; empty: none."""
 
     def __str__(self) -> str:
         """Return address and server."""
@@ -209,13 +209,13 @@ def fetch_newest(store: ObjectStore, state: JobState, *, checkpoints: bool = Tru
         if ahead and origin is not None and origin.writer != _READER:
             return False
         manifest = read_manifest(store, newest)
-        if ahead and has_contents(state.root, manifest.objects):  # a copy, which a person may have changed
-            return False
         if not checkpoints:
             manifest = _without(manifest, [stored for stored in manifest.objects if is_checkpoint(stored.name)])
+        is_copy = origin is not None and origin.publication == newest.sha256
+        if is_copy and has_contents(state.root, manifest.objects):  # which a person may have changed
+            return False
         restore(store, manifest, state)
-        if checkpoints:
-            _write_origin(state, store, publication=newest.sha256, writer=_READER)
+        _write_origin(state, store, publication=newest.sha256, writer=_READER if checkpoints else "")
         return True
 
     return _with_newest(store, bring)

@@ -18,7 +18,7 @@ from rstar2_train.launch import running_services
 from rstar2_train.launch.adapter_model import whole_model
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.services import RunningServices
-from rstar2_train.launch.model_folder import context_length, read_config
+from rstar2_train.launch.model_folder import context_length, fetched_model, read_config
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def resolve_model(
     """Return the model that `--model` and `--endpoint` name. Raises PreflightError.
 
     Args:
-        name: a folder; with an endpoint, the name or folder of a served model, or empty if it serves only one.
+        name: a folder, or MANIFEST or MANIFEST/STAGE of a job in a bucket;
+            with an endpoint, the name or folder of a served model, or empty if it serves only one.
         services: the running engine, if there is one.
         tokenizer: folder of the tokenizer; None: that of the model.
         rollout: arguments of the engine.
@@ -73,7 +74,8 @@ def resolve_model(
         identity = endpoint_identity(served.name, services.engine)
         own_tokenizer = _served_tokenizer(tokenizer, served)
         return ResolvedModel(served.name, None, own_tokenizer, served.max_model_len, identity, served.root)
-    folder = whole_model(Path(name).expanduser().resolve(), base=base, jobs=jobs)
+    named = fetched_model(name, jobs=jobs) or Path(name).expanduser().resolve()
+    folder = whole_model(named, base=base, jobs=jobs)
     config = read_config(folder, needs_tokenizer=False)
     context = _max_model_len(rollout.engine_args) or context_length(config)
     return ResolvedModel(name, folder, tokenizer or folder, context, folder_identity(folder, rollout))

@@ -8,7 +8,7 @@ from pathlib import Path
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch import state_upload
-from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.local.preflight import PreflightError, locked, read_job
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload
 from rstar2_train.storage.job_state import BucketState, fetch_newest, fetch_part, is_ahead, leave_bucket
 from rstar2_train.storage.probe import require_conditions
@@ -56,6 +56,21 @@ def fetch_state(job: AgenticRLJob, state: JobState, *, checkpoints: bool = True)
     except (StorageError, OSError) as error:
         raise _preflight_error(error) from error
     return f"downloaded from {store.address}" if fetched else f"has the newest state of {store.address}"
+
+
+def fetched_state(manifest: Path, *, jobs: Path) -> JobState:
+    """Return the state folder of a manifest's job, with its newest state in the bucket but for checkpoints.
+
+    `jobs`: folder of the state of all jobs. Raises PreflightError.
+    """
+    job, _ = read_job(manifest)
+    state = JobState((jobs / job.metadata.name).resolve())
+    try:
+        with locked(state):
+            fetch_state(job, state, checkpoints=False)
+    except OSError as error:
+        raise PreflightError(f"{error.filename or state.root}: {error.strerror}") from error
+    return state
 
 
 def fetch_records(job: AgenticRLJob, root: Path) -> None:

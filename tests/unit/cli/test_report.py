@@ -39,3 +39,34 @@ def test_report_of_a_manifest_reads_its_bucket(tmp_path: Path, capsys: pytest.Ca
         path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*") if path.is_file()
     }
     assert copied == {"job.json", "stages/sft/attempt.json"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["analyse", "MANIFEST"], "first trajectories after SFT"),
+        (["verify", "--job", "MANIFEST", "--problem", "p"], "no stored rollout of problem 'p'"),
+        (["export", "MANIFEST/sft", "out"], "no model of stage 'sft'. Stages with a model: rl"),
+        (["serve", "MANIFEST"], "stages/rl/model is not a model in the Hugging Face format"),
+        (
+            ["eval", "--model", "MANIFEST", "--benchmark", "b.jsonl"],
+            "stages/rl/model is not a model in the Hugging Face",
+        ),
+    ],
+)
+def test_command_of_a_manifest_reads_its_bucket(
+    argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a fetch of the user it comes as far as the state that was published."""
+    monkeypatch.chdir(tmp_path)
+    data, state = changed("spec.storage", {"url": f"file://{tmp_path}/runs"}), JobState(tmp_path / "state")
+    model = state.stage("rl").model
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    state.job_file.write_text(json.dumps(data))
+    publish_state(load(data), state)
+    (tmp_path / "job.yaml").write_text(json.dumps(data))
+    (tmp_path / "b.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}')
+    assert main([word.replace("MANIFEST", "job.yaml") for word in argv]) == 1
+    assert message in capsys.readouterr().err
+    assert (tmp_path / ".rstar2" / load(data).metadata.name / "stages/rl/model/config.json").exists()

@@ -432,6 +432,20 @@ def test_fetch_repairs_a_changed_copy(store: CountingStore, tmp_path: Path) -> N
     assert read(copy.root) == PUBLISHED
 
 
+def test_fetch_of_a_part_is_not_repeated(store: CountingStore, tmp_path: Path) -> None:
+    """Files of a command next to a copy without checkpoints stay, until the bucket has a newer state."""
+    bucket = opened(store, write(tmp_path / "here", PUBLISHED))
+    bucket.publish()
+    copy = write(tmp_path / "copy", {"analysis/index.html": "page"})
+    assert fetch_newest(store, copy, checkpoints=False)
+    copy = write(tmp_path / "copy", {"analysis/index.html": "page"})
+    assert not fetch_newest(store, copy, checkpoints=False) and copy.analysis.exists()
+    write(tmp_path / "here", {"report.json": "new"})
+    bucket.publish()
+    assert fetch_newest(store, copy, checkpoints=False)
+    assert fetch_newest(store, copy) and read(copy.root) == PUBLISHED | {"report.json": "new"}
+
+
 def test_damaged_outcome_is_named(store: CountingStore, tmp_path: Path) -> None:
     """An outcome that is none ends the start of a pod with its name, before the claim."""
     opened(store, write(tmp_path / "here", {"job.json": "{}", "stages/sft/outcome.json": '{"x": 1}'})).publish()
