@@ -10,7 +10,6 @@ earlier attempt claims, publishes and deletes nothing.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from rstar2_train.storage.manifest import IndexEntry, PodStart, PublicationIndex
 from rstar2_train.storage.publication import Fenced, PublicationWriter, last_number
 from rstar2_train.storage.store import ObjectStore, StorageRejected
 from rstar2_train.storage.verified_read import fetch, read_index, read_manifest
-from rstar2_train.utils.files import FileVersion, file_versions
+from rstar2_train.utils.files import FileVersion, delete, file_versions
 
 KEPT_ORDERS = 2
 """Orders before the present one whose copies stay: a program may still read them."""
@@ -146,7 +145,7 @@ class FolderCache:
         self._complete &= wanted
         for folder in self._root.iterdir() if self._root.is_dir() else ():
             if folder not in wanted:
-                shutil.rmtree(folder)
+                delete(folder)
 
 
 def _files(folder: Path) -> dict[str, Path]:

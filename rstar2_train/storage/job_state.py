@@ -31,7 +31,7 @@ from rstar2_train.storage.retries import Result
 from rstar2_train.storage.state_files import MACHINE_FILES, is_checkpoint, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
 from rstar2_train.storage.verified_read import fetch, has_contents, read_index, read_manifest, read_range
-from rstar2_train.utils.files import write_atomically
+from rstar2_train.utils.files import delete, write_atomically
 
 KEPT = 2
 """Publications that stay visible: a reader of the one before the newest can finish."""
@@ -319,11 +319,7 @@ def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) 
         if name not in names:
             (state.root / name).unlink()
     for name in MACHINE_FILES - _KEPT_HERE:
-        path = state.root / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        delete(state.root / name)
     fetch(store, manifest, state.root)
     os.sync()
 

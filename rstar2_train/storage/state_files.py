@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rstar2_train.storage.store import SOURCE_RECORD, StorageRejected
+from rstar2_train.utils.files import delete
 
 MACHINE_FILES = frozenset(
     {
@@ -86,7 +87,7 @@ def snapshot(root: Path, target: Path) -> dict[str, Path]:
     rest, OSError.
     """
     for _ in range(_TRIES):
-        shutil.rmtree(target, ignore_errors=True)
+        delete(target)
         try:
             before = _versions(root)
             order = sorted(before, key=lambda name: (name != _FIRST, name))

@@ -114,8 +114,9 @@ def write_blocks(path: Path, blocks: Iterable[bytes]) -> None:
     """Write a file, which gets its name when it is complete and on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)  # of a killed process, or a link that leads out of the folder
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             for block in blocks:
                 file.write(block)
             file.flush()

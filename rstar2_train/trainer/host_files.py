@@ -13,14 +13,13 @@ import contextlib
 import itertools
 import logging
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rstar2_train.utils.files import FileVersion, file_versions
+from rstar2_train.utils.files import FileVersion, delete, file_versions
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class HostFiles:
         if not self._travels(path) or self._provided.get(path) == (versions := _versions(path)):
             return
         started = time.monotonic()
-        self._everywhere(remove, path)
+        self._everywhere(delete, path)
         root = path if path.is_dir() else path.parent
         blocks = [(root / name, start) for name, version in versions.items() for start in _starts(version.size)]
         writes = ((write_block, file, start, read_block(file, start)) for file, start in blocks)
@@ -75,7 +74,7 @@ class HostFiles:
         self.provide(path)
         yield
         if self._travels(path):
-            self._everywhere(remove, path)
+            self._everywhere(delete, path)
             self._provided.pop(path, None)
 
     def _travels(self, path: Path) -> bool:
@@ -94,7 +93,7 @@ class HostFiles:
                 self._collect(folder)
         finally:
             with contextlib.suppress(Exception):  # an earlier error, such as the loss of the ranks, is the cause
-                self._everywhere(remove, folder)
+                self._everywhere(delete, folder)
 
     def _collect(self, folder: Path) -> None:
         started, moved = time.monotonic(), 0
@@ -149,14 +148,6 @@ def write_block(file: Path, start: int, content: bytes) -> None:
     with os.fdopen(descriptor, "wb") as stream:
         stream.seek(start)
         stream.write(content)
-
-
-def remove(path: Path) -> None:
-    """Delete a folder or file, if it exists."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _starts(size: int) -> Sequence[int]:

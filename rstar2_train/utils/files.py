@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -51,6 +52,14 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must be a JSON object, not {type(content).__name__}")
     return content
+
+
+def delete(path: Path) -> None:
+    """Delete a file, a folder with its files, or a symbolic link without its target, if it exists. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_to_disk(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections import Counter
@@ -430,6 +431,20 @@ def test_fetch_repairs_a_changed_copy(store: CountingStore, tmp_path: Path) -> N
     (copy.root / "stages/sft/attempt.json").unlink()
     assert fetch_newest(store, copy)
     assert read(copy.root) == PUBLISHED
+
+
+@pytest.mark.parametrize("name", ["analysis", ".publication", ".job.json.PID"])
+def test_state_link_out_of_the_folder_is_deleted(name: str, store: CountingStore, tmp_path: Path) -> None:
+    """A start and a publication write and delete nothing behind a symbolic link, and remove it."""
+    opened(store, write(tmp_path / "here", PUBLISHED)).publish()
+    outside = write(tmp_path / "outside", {"job.json": "other", "file": "other"}).root
+    copy = JobState(tmp_path / "copy")
+    copy.root.mkdir()
+    link = copy.root / name.replace("PID", str(os.getpid()))
+    link.symlink_to(outside / "file" if "PID" in name else outside)
+    opened(store, copy).publish()
+    assert read(copy.root) == PUBLISHED and not link.is_symlink()
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"job.json": "other", "file": "other"}
 
 
 def test_fetch_of_a_part_is_not_repeated(store: CountingStore, tmp_path: Path) -> None:
