@@ -6,7 +6,6 @@ pod (IRSA, workload identity).
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +42,17 @@ CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
 _VARIABLES = ("AWS_", "AZURE_")
 """Starts of the names of variables whose values are one line. A key of Google is a document of several lines."""
 _PANIC = "obstore failed, probably by an address or credentials that it cannot read"
+_NUMBER = re.compile(r"[0-9.]+|.*:.*")
+"""A host that is an address of IP."""
+_ADVICE = {
+    "Account must be specified": "set the variable AZURE_STORAGE_ACCOUNT_NAME, also with an identity",
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "ExpiredToken": "renew the keys, or use an identity, which renews its own",
+    "AuthorizationHeaderMalformed": "set storage.region to the region of the bucket",
+    "redirect without LOCATION": "set storage.region to the region of the bucket, or endpointUrl to its server",
+    "Object Lock": "use a bucket without a default retention of Object Lock",
+}
+"""Part of the message of an error -> its remedy."""
 METADATA = "169.254.169.254"
 """Server of the identity of a machine in a cloud, which the client asks if the environment has no credentials."""
 ENDPOINT_VARIABLES = {
@@ -57,6 +67,7 @@ _REJECTED = re.compile(
     r"|URL scheme is not allowed"
 )
 """A server that redirects has the bucket in another region."""
+_NO_MISSING_RIGHT = re.compile("RequestTimeTooSkewed|ExpiredToken")
 _STATUS = re.compile(r"status code: (\d\d\d)")
 _DAMAGED = re.compile(r"XAmzContentSHA256Mismatch|BadDigest|IncompleteBody|RequestTimeout|InvalidDigest")
 """Codes of S3 for a request whose body was damaged on the line: a retry can succeed."""
@@ -141,7 +152,7 @@ class Bucket:
         except ValueError as error:
             field = "endpointUrl" if endpoint.url else f"the variable {variable}"
             raise StorageRejected(f"{self.address}: {field} {error}") from error
-        if endpoint.virtual_host and _is_number(urlsplit(self.server).hostname or ""):
+        if endpoint.virtual_host and _NUMBER.fullmatch(urlsplit(self.server).hostname or ""):
             raise StorageRejected(
                 f"{self.address}: addressing VirtualHost puts the bucket before the host, and {self.server} has no "
                 "name of a host: use Path, or a name"
@@ -331,15 +342,6 @@ def _condition(version: str) -> dict[str, str]:
     return {"e_tag": tag, "version": generation} if generation else {"e_tag": tag}
 
 
-def _is_number(host: str) -> bool:
-    """Return whether a host is an address of IP."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _with_bucket(url: str, bucket: str) -> str:
     """Return the address of a bucket in its own host: obstore expects it complete."""
     scheme, _, host = url.partition("://")
@@ -367,7 +369,7 @@ def _error(name: str, error: Exception) -> Exception:
     if isinstance(error, exceptions.PreconditionError):
         return ObjectChanged(text)
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError)
-    if denied or (status and status[1] in ("401", "403")):
+    if (denied or (status and status[1] in ("401", "403"))) and not _NO_MISSING_RIGHT.search(text):
         return AccessDenied(text)
     if not is_generic or (_REJECTED.search(text) and not _DAMAGED.search(text)):
         return StorageRejected(text)
@@ -377,14 +379,17 @@ def _error(name: str, error: Exception) -> Exception:
 def _message(error: Exception) -> str:
     """Return the message of an error of obstore, with the cause, which only its debug form has."""
     text, _, debug = str(error).partition("\n\nDebug source:")
-    if "Account must be specified" in text:
-        text += ": set the variable AZURE_STORAGE_ACCOUNT_NAME, also with an identity"
     causes = re.findall(r'(?:error: |message: |[(]\s*)"([^"]{3,})"', debug)
     if certificate := re.search(r"InvalidCertificate[(]\s*(\w+)", debug):
         causes.append(f"the certificate of the server is not trusted ({certificate[1]})")
     if "InvalidContentType" in debug:
         causes.append("the server is one without TLS: use http://, or another port")
     text = " ".join(text.split())
+    advice = [remedy for code, remedy in _ADVICE.items() if code in text]
     return "; ".join(
-        [text[:600], *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text and "<" not in cause)]
+        [
+            text[:600],
+            *advice,
+            *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text and "<" not in cause),
+        ]
     )

@@ -259,14 +259,15 @@ class _Answers(BaseHTTPRequestHandler):
     """A server that gives each request the same answer."""
 
     status = 200
+    body = b"login"
     headers_sent: ClassVar[dict[str, str]] = {}
 
     def do_GET(self) -> None:
         self.send_response(self.status)
-        for name, value in {"Content-Length": "5", **self.headers_sent}.items():
+        for name, value in {"Content-Length": str(len(self.body)), **self.headers_sent}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(b"login")
+        self.wfile.write(self.body)
 
     do_PUT = do_HEAD = do_GET
 
@@ -275,8 +276,8 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _answering(status: int, **headers: str) -> Iterator[str]:
-    handler = type("Answers", (_Answers,), {"status": status, "headers_sent": headers})
+def _answering(status: int, body: bytes = b"login", **headers: str) -> Iterator[str]:
+    handler = type("Answers", (_Answers,), {"status": status, "body": body, "headers_sent": headers})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         try:
@@ -298,6 +299,24 @@ def test_bucket_server_without_versions_is_rejected() -> None:
         assert store.read("a").etag == '"2"'
         with pytest.raises(ObjectChanged, match="the object was replaced"):
             store.read("a", etag='"1"')
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (403, "RequestTimeTooSkewed", "set the clock of this machine"),
+        (403, "ExpiredToken", "renew the keys, or use an identity"),
+        (400, "ExpiredToken", "renew the keys, or use an identity"),
+        (400, "AuthorizationHeaderMalformed", r"set storage\.region to the region"),
+        (301, "PermanentRedirect", r"set storage\.region to the region"),
+        (400, "InvalidRequest: a checksum is required with Object Lock parameters", "without a default retention"),
+    ],
+)
+def test_bucket_refusal_has_advice(status: int, code: str, advice: str) -> None:
+    """A refusal that is no missing right is not repeated, and names what a person can do."""
+    body = f"<Error><Code>{code}</Code></Error>".encode()
+    with _answering(status, body) as url, pytest.raises(StorageRejected, match=advice):
+        opened(url, "bucket", patience=3).put_if_absent("a", b"1")
 
 
 @pytest.mark.parametrize("status", [301, 501])
