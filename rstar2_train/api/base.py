@@ -37,7 +37,7 @@ RELATIVE: Final = r"^([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+)(/([^/.][^/]*|[.][^/.
 LABEL_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 DATA_KEY: Final = r"^[-._a-zA-Z0-9]+$"
-ENDPOINT: Final = r"^https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]{1,5})?/?$"
+ENDPOINT: Final = r"^https?://([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?$"
 STORE: Final = (
     r"^((s3|gs|az)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]|file:///[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)"
     r"(/[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)*/?$"

@@ -64,6 +64,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.validation", {"data": "gs://team.data/held=out/v1.jsonl"}),
     ("spec.storage", {"size": "2Ti", "storageClassName": "fast.ssd"}),
     ("spec", in_bucket(size="100Gi", endpointUrl="https://s3.example.org:9000", addressing="VirtualHost")),
+    ("spec", in_bucket(endpointUrl="http://[fd00::7]:9000")),
     ("spec.redis", {"storage": 1073741824, "resources": {"requests": {"cpu": "0.5"}}}),
     ("spec.rollout", {"engineArgs": {"dtype": "float32", "enforce-eager": True, "gpu-memory-utilization": 0.9}}),
     ("spec.grpo", {"steps": 3, "keepPerPrompt": 20, "resample": {"mode": "Rank", "minPerClass": 10}}),
