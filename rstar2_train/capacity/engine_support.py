@@ -17,8 +17,10 @@ from rstar2_train.capacity.rope_fields import find_length_faults, find_rope_faul
 
 ENGINE_DIFFERS: Mapping[str, str] = {
     "gpt_neox": "vLLM computes other log-probabilities than transformers (several nats): use another model",
+    "gpt_oss": "the trainer computes it, but it is not measured whether an engine has the same weights and experts "
+    "after each update: use another model, or SFT stages only",
 }
-"""Model types that vLLM computes wrongly, and what to do."""
+"""Model types that vLLM computes wrongly, or whose engines are not measured, and what to do."""
 
 
 _OFF = (False, None)
@@ -58,6 +60,14 @@ ENGINE_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "gemma2": {**_TANH, "tie_word_embeddings": (True,)},  # the output layer of vLLM is the embedding
     "gemma3_text": _TANH,
     "glm4": _SILU,
+    # vLLM reads none of these.
+    "gpt_oss": {
+        "attention_bias": (True,),
+        "rms_norm_eps": (1e-5,),
+        "swiglu_alpha": (1.702,),
+        "swiglu_limit": (7.0,),
+        "tie_word_embeddings": _OFF,
+    },
     "granitemoehybrid": _SILU,
     "hyperclovax": _SILU,
     "granite": {**_GRANITE, "bias": _OFF},
@@ -110,7 +120,8 @@ _ENGINE_HEADS = ("granitemoe", "granitemoehybrid", "olmoe", "qwen2", "qwen2_moe"
 
 
 _LAYER_WINDOWS = (
-    *("cohere2", "exaone4", "gemma2", "gemma3_text", "ministral", "olmo3", "qwen2", "qwen2_moe", "qwen3", "smollm3"),
+    *("cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "ministral", "olmo3", "qwen2", "qwen2_moe", "qwen3"),
+    "smollm3",
 )
 """Model types whose class in transformers has the window in the sliding layers of `layer_types`."""
 _MODEL_WINDOWS = ("mistral", "mixtral", "phi3", "qwen3_moe", "starcoder2")
@@ -197,6 +208,8 @@ def _trained_windows(config: Mapping[str, Any], kind: str, layers: list[str]) ->
 
 def _sampled_windows(kind: str, layers: list[str]) -> list[bool]:
     """Return which layers have a window in vLLM. `layers`: `layer_types`, may be empty."""
+    if kind == "gpt_oss":  # by their number only
+        return [number % 2 == 0 for number in range(len(layers))]
     sliding = [layer == SLIDING for layer in layers] or [True]
     return sliding if all(sliding) or kind not in _ENGINE_MODEL_WINDOWS else [False] * len(layers)
 

@@ -48,6 +48,15 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "glm4": {"head_dim": 128, "num_key_value_heads": 2, "max_position_embeddings": 131072, "attention_bias": True},
     "gpt_neox": {"max_position_embeddings": 2048, "attention_bias": True},
+    "gpt_oss": {
+        "head_dim": 64,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "attention_bias": True,
+        "sliding_window": 128,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+    },
     "granite": {"max_position_embeddings": 2048},
     "granitemoe": {"max_position_embeddings": 2048, "num_local_experts": 8, "num_experts_per_tok": 2},
     "granitemoehybrid": {"max_position_embeddings": 2048, "num_local_experts": 8, "num_experts_per_tok": 2},
@@ -106,7 +115,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Fields of memory and of windows that a class sets, by model type. A field that is missing here too has no value, or
 follows from others: `head_dim` is the width divided by the heads."""
-_PATTERNS: Mapping[str, int] = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3_text": 6, "olmo3": 4}
+_PATTERNS: Mapping[str, int] = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
 """Model types in which each n-th layer attends to all tokens, and the others to a window, and n."""
 _SET_PATTERNS = ("cohere2", "exaone4", "gemma3_text")
 """Model types of these whose `sliding_window_pattern` is n."""

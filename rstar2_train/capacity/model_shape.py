@@ -20,7 +20,7 @@ from rstar2_train.capacity.model_support import MIXTURES, expert_count
 
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
 SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-_EXPERT_WIDTH = dict.fromkeys(("granitemoe", "mixtral", "olmoe"), "intermediate_size")
+_EXPERT_WIDTH = dict.fromkeys(("gpt_oss", "granitemoe", "mixtral", "olmoe"), "intermediate_size")
 """Field with the width of an expert, by model type; of all others moe_intermediate_size."""
 _SHARED_WIDTH = {"qwen2_moe": "shared_expert_intermediate_size"}
 """Field with the width of an expert that computes all tokens, by model type."""

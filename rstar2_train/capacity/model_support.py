@@ -32,6 +32,12 @@ _OUTPUT = re.compile(r"logits?_(scal|mult|soft|cap)|lm_head_(scal|mult)|logit_ca
 """Names of fields that change the logits."""
 _QUANTISED = ("compression_config", "quantization_config")
 """Fields of quantised weights."""
+_DEQUANTISED: Mapping[str, str] = {
+    # Without save_original_format=False transformers 5.19 writes all experts under one wrong name.
+    "mxfp4": ", or save it by transformers: from_pretrained(FOLDER, quantization_config=Mxfp4Config(dequantize=True)), "
+    "then save_pretrained(OTHER, save_original_format=False)",
+}
+"""Formats of quantised weights that have no published folder without them, and how to get one."""
 _EXPERT = re.compile(r"expert|router|(^|_)moe(_|$)")
 """Names of fields of mixtures of experts."""
 _ROUTER_FIELDS = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
@@ -45,15 +51,15 @@ _CAUSAL: Mapping[str, bool] = {"is_causal": True, "use_bidirectional_attention":
 PROVEN = frozenset(
     {
         *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4"),
-        *("gpt_neox", "granite", "granitemoe", "granitemoehybrid", "helium", "hyperclovax", "llama", "ministral"),
-        *("mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3"),
-        *("qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
+        *("gpt_neox", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "helium", "hyperclovax", "llama"),
+        *("ministral", "mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe"),
+        *("qwen3", "qwen3_moe", "seed_oss", "smollm3", "starcoder2"),
     }
 )
 """Model types whose log-probabilities a test compares with transformers, padded and packed: see docs/models.md."""
 
 
-MIXTURES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+MIXTURES = ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 """Model types whose mixtures of experts are trained, with a replay of the experts that the engines chose."""
 
 
@@ -64,7 +70,7 @@ _CLASS_NAMES = {
     **{"hyperclovax": "HyperCLOVAX", "ministral": "Ministral", "mistral": "Mistral", "mixtral": "Mixtral"},
     **{"olmo": "Olmo", "olmo2": "Olmo2", "olmo3": "Olmo3", "olmoe": "Olmoe", "phi": "Phi", "phi3": "Phi3"},
     **{"qwen2": "Qwen2", "qwen2_moe": "Qwen2Moe", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "seed_oss": "SeedOss"},
-    **{"arcee": "Arcee", "smollm3": "SmolLM3", "starcoder2": "Starcoder2"},
+    **{"arcee": "Arcee", "gpt_oss": "GptOss", "smollm3": "SmolLM3", "starcoder2": "Starcoder2"},
 }
 CAUSAL_CLASSES = {kind: f"{name}ForCausalLM" for kind, name in _CLASS_NAMES.items()}
 """The class of a causal language model of each proven model type. A test compares them with transformers."""
@@ -180,7 +186,8 @@ def find_obstacles(
         yield f"model_type {kind!r}: {reason}"
     for name in _QUANTISED:
         if config.get(name):
-            yield f"{name}: quantised weights cannot be trained; use the folder of the unquantised model"
+            remedy = _DEQUANTISED.get(str(config[name].get("quant_method")), "")
+            yield f"{name}: quantised weights cannot be trained; use the folder of the unquantised model{remedy}"
     if fault := find_faulty_dtype(config):
         yield fault
     if config.get("auto_map") and kind not in PROVEN:

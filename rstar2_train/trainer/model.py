@@ -200,7 +200,8 @@ def shard_policy(
     checked = max(0, len(layers) - layout.unchecked)
     # Torch compiles no part of a checkpointed layer that has a break, which attention per sequence is: then the layer
     # itself is compiled, within its wrapper.
-    obstacle = varlen.find_obstacle(config, compute.device, compute.dtype) if packed else None
+    sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
+    obstacle = varlen.find_obstacle(config, compute.device, compute.dtype, sinks=sinks) if packed else None
     kernel = packed and obstacle is None
     within = compiled and packed and not kernel
     for number, layer in enumerate(layers):

@@ -54,8 +54,11 @@ def attend_varlen(
     return joined
 
 
-def find_obstacle(config: Any, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return why a model cannot use the kernel on a device; None if it can. Runs the kernel once."""
+def find_obstacle(config: Any, device: torch.device, dtype: torch.dtype, *, sinks: bool = False) -> str | None:
+    """Return why a model cannot use the kernel on a device; None if it can. Runs the kernel once.
+
+    `sinks`: whether its attention has sinks, which no field of all configs states.
+    """
     if device.type != "cuda":
         return "only for NVIDIA"
     if torch.version.hip is not None:
@@ -66,6 +69,8 @@ def find_obstacle(config: Any, device: torch.device, dtype: torch.dtype) -> str 
         return f"torch {torch.__version__} has none with causal windows: use 2.11 or newer"
     if getattr(config, "attn_logit_softcapping", None):
         return "the model's attention has a soft cap"
+    if sinks:
+        return "the model's attention has sinks"
     try:
         error = _trial_error(config, device, dtype)
     except (RuntimeError, ValueError, TypeError) as failure:

@@ -17,6 +17,7 @@ ENGINE_FILES: Mapping[str, tuple[str, ...]] = {
     "gemma2": ("gemma2",),
     "gemma3_text": ("gemma3",),
     "glm4": ("glm4",),
+    "gpt_oss": ("gpt_oss",),
     "granite": ("granite",),
     "granitemoe": ("granitemoe", "granite"),
     "granitemoehybrid": ("granitemoehybrid",),

@@ -29,6 +29,15 @@ _BASE: Mapping[str, Any] = {
 _ROPE: Mapping[str, Mapping[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 10_000.0},
+    "yarn of GPT-OSS": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+        "rope_theta": 150_000.0,
+    },
     "llama3": {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -72,6 +81,15 @@ FAMILIES: Mapping[str, Callable[..., Any]] = {
     ),
     "Granite-MoE": _config(
         "GraniteMoe", num_local_experts=6, num_experts_per_tok=2, tie_word_embeddings=True, **_GRANITE
+    ),
+    "GPT-OSS": _config(
+        "GptOss",
+        head_dim=8,
+        num_local_experts=6,
+        num_experts_per_tok=2,
+        swiglu_limit=0.5,  # so low that it is reached
+        rope_parameters=_ROPE["yarn of GPT-OSS"],
+        **_MIXED,
     ),
     "SmolLM3": _config("SmolLM3", no_rope_layer_interval=2),
     "Mistral": _config("Mistral", head_dim=8, sliding_window=None),
@@ -122,8 +140,8 @@ UNPACKED = frozenset({"Nemotron", "StableLM"})
 """Families whose class passes no borders of packed sequences to its attention."""
 
 
-def engine_fields(name: str) -> dict[str, int]:
-    """Return fields of a family with which vLLM can compute it on the CPU: its heads have 32 values.
+def engine_fields(name: str) -> dict[str, float]:
+    """Return fields of a family with which vLLM can compute it on the CPU: heads of 32 values, and its own limit.
 
     The vocabulary is a multiple of 64: vLLM pads others, and the embedding would have another hash.
     """
@@ -132,6 +150,8 @@ def engine_fields(name: str) -> dict[str, int]:
     for field in ("head_dim", "query_pre_attn_scalar"):
         if getattr(config, field, None):
             fields[field] = 32
+    if getattr(config, "swiglu_limit", None):
+        fields["swiglu_limit"] = 7.0
     return fields
 
 

@@ -79,6 +79,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "bias dropped": ("Phi", _no_bias),
     "window ignored": ("Gemma 3", lambda patch: _scores(patch, "window")),
     "cap of the scores ignored": ("Gemma 2", lambda patch: _scores(patch, "softcap")),
+    "sinks ignored": ("GPT-OSS", lambda patch: _scores(patch, "sinks")),
     "factor of the scores ignored": ("Granite 3", lambda patch: _scores(patch, "scaling")),
     "wrong names": ("Llama", _wrong_names),
     "wrong order of the experts": ("Qwen3-MoE", _wrong_experts),

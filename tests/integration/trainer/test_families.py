@@ -63,7 +63,7 @@ def test_family_equals_transformers(family: str, rank: TrainerRank, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "family",
-    ["Gemma 2", "Granite 3", "Phi", "GPT-NeoX", "OLMo 3", "OLMoE", "Mixtral", "Qwen2-MoE", "Granite-MoE"],
+    ["Gemma 2", "Granite 3", "Phi", "GPT-NeoX", "OLMo 3", "OLMoE", "Mixtral", "Qwen2-MoE", "Granite-MoE", "GPT-OSS"],
 )
 def test_family_trains_and_exports(
     family: str, rank: TrainerRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -124,7 +124,7 @@ def test_replay_has_the_values_and_gradients_of_the_model(
         def replaced(
             hidden: torch.Tensor, router: Any = router, layer: int = int(name.split(".")[2])
         ) -> tuple[torch.Tensor, ...]:
-            logits = hidden @ router.weight.T
+            logits = torch.nn.functional.linear(hidden, router.weight, getattr(router, "bias", None))
             probabilities = logits.softmax(dim=-1)
             own = probabilities.topk(FORM.experts).indices
             chosen = torch.cat([torch.from_numpy(present["rows"][:, layer]).long(), own[-1:]])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.capacity.engine_support import ENGINE_VALUES, find_engine_obstacles
+from rstar2_train.capacity.engine_support import ENGINE_DIFFERS, ENGINE_VALUES, find_engine_obstacles
 from rstar2_train.capacity.model_defaults import FULL, SLIDING, with_defaults
 from rstar2_train.capacity.model_support import ADAPTED, PROVEN, find_obstacles
 from tests.support.config_fields import ENGINE_FILES, engine_fields, trainer_fields
@@ -41,6 +41,8 @@ SAME: Mapping[str, frozenset[str]] = {
     "granitemoehybrid": frozenset({"layers_block_type", "mamba_chunk_size", "time_step_limit", "quantization_config"}),
     # Of the classes of images in its file.
     "gemma3_text": frozenset({"layer_norm_eps"}),
+    # Of the engine itself, and of quantised weights.
+    "gpt_oss": frozenset({"moe_parallel_config", "quantization_config", "tp_rank"}),
     # Of other classes in the file of vLLM, or of a field that is refused.
     "granitemoe": frozenset({"bias", "mlp_bias"}),
     "mistral": frozenset({"ada_rms_norm_t_cond_dim"}),
@@ -58,6 +60,8 @@ VALUES: dict[str, Any] = {
     "layer_rope_theta": [0.0, 10_000.0],
     "llama_4_scaling": {"beta": 0.1},
     "norm_eps": 1e-3,
+    "swiglu_alpha": 1.0,
+    "swiglu_limit": 1.0,
     "rms_norm_eps": 1e-3,
     "shared_expert_intermediate_size": 8,
     "logit_scale": 2.0,
@@ -74,7 +78,9 @@ def obstacles(config: dict[str, Any], longest: int = LONGEST) -> str:
     )
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "GPT-NeoX"])
+@pytest.mark.parametrize(
+    "family", [family for family, config in FAMILIES.items() if config().model_type not in ENGINE_DIFFERS]
+)
 def test_engine_compared_family_is_accepted(family: str) -> None:
     """Each family that a test compares with transformers, as the class has its fields and as a file has them."""
     config = FAMILIES[family]()
@@ -83,7 +89,7 @@ def test_engine_compared_family_is_accepted(family: str) -> None:
         assert [*trainer, *find_engine_obstacles(fields, longest=FAMILY_WINDOW)] == []
 
 
-@pytest.mark.parametrize("kind", sorted(PROVEN - {"gpt_neox"}))
+@pytest.mark.parametrize("kind", sorted(PROVEN - set(ENGINE_DIFFERS)))
 def test_engine_family_without_special_fields_is_accepted(kind: str) -> None:
     """A table must not refuse the usual models of a family: its sequences are within each window."""
     assert obstacles({"model_type": kind, "num_local_experts": 0} | _attention(kind)) == ""
@@ -131,6 +137,8 @@ def sampled_windows(kind: str, layers: list[str]) -> list[bool]:
         "layer_types" in engine_fields(kind) and kind not in ("cohere", "granitemoehybrid", "qwen2", "qwen3")
     )
     sliding = [layer == SLIDING for layer in layers] or [True] * 6
+    if kind == "gpt_oss":
+        return [True, False] * 3
     return sliding if by_layer or all(sliding) else [False] * 6
 
 
@@ -161,6 +169,7 @@ def test_engine_window_of_an_unknown_family_is_refused() -> None:
     ("config", "message"),
     [
         ({"model_type": "gpt_neox"}, "vLLM computes other log-probabilities"),
+        ({"model_type": "gpt_oss"}, "the trainer computes it, but .* or SFT stages only"),
         ({"model_type": "cohere2"}, ""),
         ({"model_type": "cohere2", "layer_types": [FULL] * 6, "sliding_window": WINDOW}, ""),
         ({"model_type": "exaone4", "sliding_window": None, "layer_types": [FULL] * 6}, ""),

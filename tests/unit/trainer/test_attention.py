@@ -165,8 +165,9 @@ def test_find_obstacle_takes_the_kernel_of_torch_211(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(varlen, "PARAMETERS", frozenset({parameters}))
         reason = varlen.find_obstacle(config, device, torch.bfloat16)
         assert reason == obstacle or (reason and obstacle and obstacle in reason)
-    monkeypatch.setattr(varlen, "_trial_error", lambda *_: 1.0)
     monkeypatch.setattr(varlen, "PARAMETERS", frozenset({"window_size"}))
+    assert "has sinks" in str(varlen.find_obstacle(config, device, torch.bfloat16, sinks=True))
+    monkeypatch.setattr(varlen, "_trial_error", lambda *_: 1.0)
     assert "relative error is 1.000" in str(varlen.find_obstacle(config, device, torch.bfloat16))
 
 

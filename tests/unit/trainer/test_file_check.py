@@ -12,7 +12,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from rstar2_train.capacity.model_support import UnsupportedModel
+from rstar2_train.capacity.config_file import read_config
+from rstar2_train.capacity.model_support import UnsupportedModel, find_obstacles
 from rstar2_train.trainer.file_check import check_model_files
 from rstar2_train.trainer.self_check import check_folder
 from tests.support.model_families import FAMILIES, write_family
@@ -106,3 +107,32 @@ def test_mixture_under_another_name_is_refused(tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=r"moe_\w+: mixtures of experts of model_type 'ernie4_5_moe'"):
         check_folder(tmp_path, packed=False)
+
+
+def quantise(folder: Path) -> None:
+    """Write the experts of a GPT-OSS as random MXFP4: blocks of 32 numbers of 4 bits, and their exponents."""
+
+    def edit_experts(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.endswith("_proj")]:
+            experts, inputs, outputs = tensors.pop(name).shape
+            shape = (experts, outputs, inputs // 32)
+            tensors[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.randint(120, 126, shape, dtype=torch.uint8)
+
+    change(folder, edit_experts)
+    unquantised = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    edit(folder, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": unquantised})
+
+
+def test_mxfp4_is_refused_and_its_remedy_is_accepted(tmp_path: Path) -> None:
+    """GPT-OSS is published in MXFP4 only: the call that the refusal names writes a folder that the trainer loads."""
+    source, target = tmp_path / "quantised", tmp_path / "plain"
+    write_family("GPT-OSS", source, hidden_size=64, intermediate_size=64, head_dim=16)
+    quantise(source)
+    (refusal,) = find_obstacles(read_config(source), packed=True)
+    assert "Mxfp4Config(dequantize=True)), then save_pretrained(OTHER, save_original_format=False)" in refusal
+    config = transformers.Mxfp4Config(dequantize=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, quantization_config=config)
+    model.save_pretrained(target, save_original_format=False)
+    check_model_files(target, written=True)
+    assert list(find_obstacles(read_config(target), packed=True)) == []
