@@ -192,7 +192,8 @@ def shard_policy(
     layers = getattr(model.base_model, "layers", None)
     if layers is None or model.get_output_embeddings() is None:
         raise UnsupportedModel(
-            f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, by its name"
+            f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, under the usual name, so "
+            "it cannot be sharded: use another model"
         )
     is_mixture = install_replay(model)
     if adapter is not None:

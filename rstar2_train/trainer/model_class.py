@@ -14,6 +14,9 @@ from transformers import __version__ as version
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.model_support import UnsupportedModel
 
+MOST_CHARACTERS = 300
+"""Characters of an error of transformers in a message: the reason may be on its second line, or its third."""
+
 
 def read_model_config(model_dir: Path) -> Any:
     """Return the config of transformers for a model folder. Raises UnsupportedModel."""
@@ -32,8 +35,17 @@ def build_on_meta(config: Any, *, dtype: torch.dtype, attention: str) -> Any:
 
     `attention`: the name of its attention function.
     """
-    with refused(f"a model of {type(config).__name__} cannot be built"), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    action = f"a model of {type(config).__name__} cannot be built"
+    with refused(action), torch.device("meta"):
+        try:
+            return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+        except KeyError as error:
+            if error.args != (attention,):
+                raise
+            raise UnsupportedModel(
+                f"{action}: its class has a fixed set of attention functions, without that of the trainer: use another "
+                "model"
+            ) from error
 
 
 @contextmanager
@@ -44,5 +56,5 @@ def refused(action: str) -> Iterator[None]:
     except UnsupportedModel:
         raise
     except Exception as error:
-        text = str(error).strip().partition("\n")[0]
+        text = " ".join(str(error).split())[:MOST_CHARACTERS].rstrip(".:")
         raise UnsupportedModel(f"{action}: {type(error).__name__}: {text}: use another model") from error

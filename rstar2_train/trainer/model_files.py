@@ -87,9 +87,19 @@ def file_names(
     if missing or unknown:
         raise UnsupportedModel(
             f"{folder}: the weights are not those of a {type(model).__name__}: missing {missing[:3]}, "
-            f"unknown {unknown[:3]}: correct config.json, or download the folder again"
+            f"unknown {unknown[:3]}: {_remedy(model, unknown, rename)}"
         )
     return {name: names[name] for name in parameters}
+
+
+def _remedy(model: Any, unknown: Sequence[str], rename: _Renaming) -> str:
+    """Return what to do about tensors that are no parameters. `unknown`: their names."""
+    buffers = {name for name, _ in model.named_buffers()}
+    if any(name in buffers for name in unknown):
+        return "the class has them as buffers, which the trainer does not read: use another model"
+    if any(map(rename.is_converted, unknown)):
+        return "transformers computes parameters from them, in a way that the trainer does not: use another model"
+    return "correct config.json, or download the folder again"
 
 
 def checked_names(
@@ -134,6 +144,8 @@ class _Renaming:
         self._renamings: list[Any] = []
         self._groups: list[tuple[Any, list[re.Pattern[str]]]] = []
         """Each conversion that groups experts, and the names of its parts with the number of the expert."""
+        self._others: list[re.Pattern[str]] = []
+        """Names of the tensors of conversions of other kinds."""
         try:
             from transformers.conversion_mapping import get_model_conversion_mapping
             from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter, WeightRenaming
@@ -142,9 +154,12 @@ class _Renaming:
         for entry in get_model_conversion_mapping(model):
             if isinstance(entry, WeightRenaming):
                 self._renamings.append(entry)
-            elif isinstance(entry, WeightConverter) and _groups_experts(entry, MergeModulelist, Concatenate):
+            elif isinstance(entry, WeightConverter):
                 parts = [re.compile(part.replace("*.", r"(\d+)\.")) for part in entry.source_patterns]
-                self._groups.append((entry, parts))
+                if _groups_experts(entry, MergeModulelist, Concatenate):
+                    self._groups.append((entry, parts))
+                else:
+                    self._others += parts
 
     def __call__(self, name: str) -> tuple[str, tuple[int, int]]:
         for renaming in self._renamings:
@@ -154,6 +169,10 @@ class _Renaming:
                 if match := part.search(name):
                     return entry.rename_source_key(name)[0], (int(match[1]), number)
         return name, (0, 0)
+
+    def is_converted(self, name: str) -> bool:
+        """Return whether transformers computes a parameter from a tensor, otherwise than by grouping experts."""
+        return any(part.search(name) for part in self._others)
 
     def gaps(self, places: dict[str, dict[tuple[int, int], str]]) -> list[str]:
         """Return the first expert or part that each incomplete group lacks."""

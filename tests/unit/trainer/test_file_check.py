@@ -83,7 +83,14 @@ SMALL = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4}
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (transformers.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4), "KeyError: 'rstar2'"),
+        (
+            transformers.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
+            "a fixed set of attention functions, without that of the trainer: use another model",
+        ),
+        (transformers.OPTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4), "it cannot be sharded: use"),
+        (transformers.ApertusConfig(), "has them as buffers, which the trainer does not read: use another model"),
+        (transformers.OlmoHybridConfig(), "transformers computes parameters from them, in a way .*: use another model"),
+        (transformers.FalconH1Config(lm_head_multiplier=1.0), "validate_architecture"),
         (transformers.GPT2Config(**SMALL), "GPT2Config cannot be built, so it could not be measured: ValueError: its"),
         (transformers.XGLMConfig(d_model=32, ffn_dim=48, num_layers=2, attention_heads=4), "could not be measured"),
         (transformers.MambaConfig(hidden_size=32, num_hidden_layers=2), "could not be measured"),
