@@ -192,8 +192,8 @@ def shard_policy(
     layers = getattr(model.base_model, "layers", None)
     if layers is None or model.get_output_embeddings() is None:
         raise UnsupportedModel(
-            f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, under the usual name, so "
-            "it cannot be sharded: use another model"
+            f"{model_dir}: a {type(model).__name__} has no list of layers, or no output layer, under the usual name, "
+            "so it cannot be sharded: use another model"
         )
     is_mixture = install_replay(model)
     if adapter is not None:
@@ -332,7 +332,8 @@ def _fill_buffers(model: Any, device: torch.device) -> None:
         for name, first, second in zip(names, *values, strict=True) if names else ():
             if not torch.equal(first, second):
                 raise UnsupportedModel(
-                    f"transformers {version} does not compute the buffer {name} of {type(module).__name__}"
+                    f"transformers {version} does not compute the buffer {name} of {type(module).__name__}: use "
+                    "another model"
                 )
 
 

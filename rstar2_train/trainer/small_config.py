@@ -33,7 +33,8 @@ def small_config(config: Any) -> Any:
     if not isinstance(heads, int) or not isinstance(layers, int):
         raise ValueError("its fields num_attention_heads and num_hidden_layers are no numbers, or have other names")
     kv_heads = values.get("num_key_value_heads") or heads
-    kept = _layers_of_all_kinds(values, layers)
+    # Bamba derives its kinds of layers from the numbers of those with attention.
+    kept = _layers_of_all_kinds({"layer_types": getattr(config, "layer_types", None), **values}, layers)
     small: dict[str, Any] = {
         "num_hidden_layers": kept,
         "num_attention_heads": 4,
@@ -49,10 +50,14 @@ def small_config(config: Any) -> Any:
     small |= {name: _INNER for name in _INNER_FIELDS if isinstance(values.get(name), int)}
     if isinstance(values.get("mamba_n_heads"), int):  # Granite 4 has them also without such layers
         small |= {"mamba_n_heads": 4, "mamba_d_head": _WIDTH * int(values.get("mamba_expand") or 2)}
+    if isinstance(values.get("mamba_d_ssm"), int):  # Falcon-H1 states the product too
+        small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
     if values.get("sliding_window"):
         small["sliding_window"] = WINDOW
     small |= _small_mixture(values)
     small |= {name: value[:kept] for name, value in values.items() if isinstance(value, list) and len(value) == layers}
+    if isinstance(values.get("attn_layer_indices"), list):
+        small["attn_layer_indices"] = [number for number in values["attn_layer_indices"] if number < kept]
     width = values.get("head_dim") or values["hidden_size"] // heads
     for name in ("rope_parameters", "rope_scaling"):
         if isinstance(values.get(name), dict):

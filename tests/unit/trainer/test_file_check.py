@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from rstar2_train.capacity.config_file import read_config
 from rstar2_train.capacity.model_support import UnsupportedModel, find_obstacles
 from rstar2_train.trainer.file_check import check_model_files
+from rstar2_train.trainer.model_class import refused
 from rstar2_train.trainer.self_check import check_folder
 from tests.support.model_families import FAMILIES, write_family
 
@@ -87,10 +88,10 @@ SMALL = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4}
             transformers.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
             "a fixed set of attention functions, without that of the trainer: use another model",
         ),
-        (transformers.OPTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4), "it cannot be sharded: use"),
+        (transformers.OPTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4), "cannot be sharded: use"),
         (transformers.ApertusConfig(), "has them as buffers, which the trainer does not read: use another model"),
         (transformers.OlmoHybridConfig(), "transformers computes parameters from them, in a way .*: use another model"),
-        (transformers.FalconH1Config(lm_head_multiplier=1.0), "validate_architecture"),
+        (transformers.FalconH1Config(lm_head_multiplier=1.0), "compute the buffer mup_vector .*: use another model"),
         (transformers.GPT2Config(**SMALL), "GPT2Config cannot be built, so it could not be measured: ValueError: its"),
         (transformers.XGLMConfig(d_model=32, ffn_dim=48, num_layers=2, attention_heads=4), "could not be measured"),
         (transformers.MambaConfig(hidden_size=32, num_hidden_layers=2), "could not be measured"),
@@ -102,6 +103,33 @@ def test_class_that_cannot_be_measured_is_refused(config: Any, message: str, tmp
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=message):
         check_folder(tmp_path, packed=False)
+
+
+def test_refused_has_the_reason_of_a_later_line() -> None:
+    """The checks of a config name the field on their second line."""
+    reason = "m cannot be built: ValueError: Validation error: 'n' is 3: use another model"
+    with pytest.raises(UnsupportedModel, match=f"^{reason}$"), refused("m cannot be built"):
+        raise ValueError("Validation error:\n    'n' is 3.")
+
+
+KINDS = ["linear_attention", "linear_attention", "full_attention"] * 2
+SIZES = {"vocab_size": 500, "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8}
+MAMBA = {"mamba_n_heads": 16, "mamba_d_head": 32}
+HYBRIDS = [
+    ("qwen3_5_text", {"head_dim": 32, "layer_types": KINDS}),
+    ("granitemoehybrid", {"num_local_experts": 0, "layer_types": KINDS, **MAMBA}),
+    ("bamba", {"attn_layer_indices": [2, 5], **MAMBA}),
+    ("lfm2", {"full_attn_idxs": [2, 5]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), HYBRIDS)
+def test_hybrid_is_exact_padded_and_refused_packed(kind: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    """Linear attention and convolutions pass state across the borders of packed sequences."""
+    transformers.AutoConfig.for_model(kind, **SIZES, **fields).save_pretrained(tmp_path)
+    assert check_folder(tmp_path, packed=False).largest < 1e-4
+    with pytest.raises(UnsupportedModel, match=r"(cannot be packed|attend to each other).* set spec.trainer.packing"):
+        check_folder(tmp_path, packed=True)
 
 
 def test_mixture_under_another_name_is_refused(tmp_path: Path) -> None:
