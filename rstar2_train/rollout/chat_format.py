@@ -76,7 +76,10 @@ class ChatFormat:
         self._own_system_prompt = system_prompt
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
         self._fast = whole_text(tokenizer)
-        self.template = ChatTemplate(tokenizer, chat_template, date=date, parser=parser)
+        try:
+            self.template = ChatTemplate(tokenizer, chat_template, date=date, parser=parser)
+        except ChatFormatError as error:
+            raise ChatFormatError(f"{error}: set spec.model.chatTemplate to another template") from error
         self.tools = replace(builtin_toolset() if tools is None else tools, parser=self.template.parser)
         self.system_prompt = self._system_prompt(self.tools)
         self.end_of_turn = self.template.end_of_turn

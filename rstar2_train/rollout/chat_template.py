@@ -123,6 +123,11 @@ class ChatTemplate:
         self.turn_head, self.turn_tail = head, tail + self._start
         """Text around a user turn that follows an assistant turn, up to the model's next turn."""
         self._has_system = self._renders_system()
+        if self._header:
+            raise ChatFormatError(
+                f"the chat template writes {self._header!r} between the start of a turn and its content, so a turn has "
+                "parts of its own, which rollouts do not read"
+            )
 
     @property
     def text(self) -> str:
@@ -145,12 +150,15 @@ class ChatTemplate:
         match = _OPENED.search(self.render([{"role": "user", "content": USER_MARK}]).rpartition(USER_MARK)[2])
         return (f"<{match.group(1)}>", match.group(2)) if match else ("", "")
 
-    @cached_property
+    @property
     def _header(self) -> str:
-        """The text with special tokens, except tags of reasoning, between the start of a turn and its content."""
+        """The text with added tokens, except tags of reasoning, between the start of a turn and its content."""
         header = self._before_content(self.render([{"role": "user", "content": USER_MARK}]))
-        tokens = set(self._tokenizer.all_special_tokens) - {_THINK, _THINK_END}
-        return header if any(token in header for token in tokens) else ""
+        return header if any(token in header for token in self._added_tokens() - {_THINK, _THINK_END}) else ""
+
+    def _added_tokens(self) -> set[str]:
+        """Return the added tokens of the tokenizer, also those that its config does not list, such as `<|channel|>`."""
+        return {token.content for token in self._tokenizer.added_tokens_decoder.values()}
 
     @cached_property
     def _has_closed_reasoning(self) -> bool:
@@ -186,11 +194,6 @@ class ChatTemplate:
 
         A tag that the start of a generation opens, such as `<think>`, is not repeated. Raises ChatFormatError.
         """
-        if self._header:
-            raise ChatFormatError(
-                f"the chat template writes {self._header!r} between the start of a turn and its content, which no "
-                "rollout does: set spec.model.chatTemplate to a template without"
-            )
         content = str(message["content"])
         if message.get("tool_calls") or message.get("reasoning_content"):
             content = self._written_fields(message)
@@ -319,8 +322,7 @@ class ChatTemplate:
             return False
 
     def _closing_token(self, after: str) -> str:
-        added = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
-        closing = max((token for token in added if after.startswith(token)), key=len, default="")
+        closing = max((token for token in self._added_tokens() if after.startswith(token)), key=len, default="")
         if not closing:
             raise ChatFormatError(
                 f"the chat template closes an assistant turn with {after[:20]!r}, which is not a special token: the "

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "config.json", "generation_config.json"
+MISTRAL = "tekken.json"
+"""Mistral's own form of a tokenizer, which transformers reads with mistral-common."""
 DEFAULTS = frozenset(
     {
         # Sampling and search, which the job sets.
@@ -48,9 +50,11 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     if not (folder / TOKENIZER).is_file():
+        # Without save_format transformers keeps Mistral's own file.
+        form = ", save_format='hf'" if (folder / MISTRAL).is_file() else ""
         raise ChatFormatError(
             f"{folder}: the tokenizer cannot be used: there is no {TOKENIZER}: add that of the model; transformers "
-            "writes it by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            f"writes it by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER{form})"
         )
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))

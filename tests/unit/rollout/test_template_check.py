@@ -59,7 +59,7 @@ def _validate(folder: Path, model: Path | str, rows: list[dict[str, Any]], templ
         ([PLAIN, {"messages": []}], "", "sft.jsonl:2: messages must be a non-empty list"),
         ([PLAIN], "{{ messages }}", "not a special token"),
         ([PLAIN, OPEN], CUTS, "sft.jsonl:2: messages[1]: the chat template cannot render"),
-        ([PLAIN], CHANNEL, "messages[1]: the chat template writes '<|endoftext|>' between the start of a turn"),
+        ([PLAIN], CHANNEL, "writes '<|endoftext|>' between the start of a turn and its content, so a turn has parts"),
         ([PLAIN], QWEN35.replace("think>", "reflect>"), "messages[1]: the chat template opens <reflect>"),
     ],
 )

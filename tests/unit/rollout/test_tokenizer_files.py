@@ -19,6 +19,11 @@ from tests.support.model_turns import tool_turn_ids
 from tests.support.tokenizer_folder import TOKENS, write_tokenizer
 
 Change = Callable[[Path], object]
+HARMONY = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+"""A turn of GPT-OSS has channels, of which the template writes the last."""
 MISTRAL = CHATML + "{# [TOOL_CALLS] #}"
 
 
@@ -49,6 +54,11 @@ def generation(**fields: Any) -> Change:
     return files(generation_config={"eos_token_id": TOKENS - 1, **fields})
 
 
+def add_channels(own: Any) -> None:
+    """Add the tokens of channels, which the config of GPT-OSS does not list."""
+    own.add_special_tokens(["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -73,6 +83,7 @@ def test_lengths_saved_in_a_tokenizer_do_not_apply(
     ("change", "reason"),
     [
         (lambda folder: (folder / "tokenizer.json").unlink(), "there is no tokenizer.json: add"),
+        (lambda folder: (folder / "tokenizer.json").rename(folder / "tekken.json"), "(FOLDER, save_format='hf')"),
         (files(tokenizer="{"), "tokenizer.json or tokenizer_config.json cannot be read"),
         (files(tokenizer="[]"), "tokenizer.json or tokenizer_config.json cannot be read"),
         (files(tokenizer_config="{"), "tokenizer.json or tokenizer_config.json cannot be read"),
@@ -95,7 +106,8 @@ def test_lengths_saved_in_a_tokenizer_do_not_apply(
         (generation(unheard_of=1), "unheard_of is not applied"),
         (tokenizer(template=None), "no chat template: add chat_template.jinja"),
         (tokenizer(template="{% if"), "cannot render"),
-        (tokenizer(template="{{ raise_exception('no') }}"), "cannot render"),
+        (tokenizer(template="{{ raise_exception('no') }}"), "no: set spec.model.chatTemplate to another template"),
+        (tokenizer(template=HARMONY, change=add_channels), "writes '<|channel|>final<|message|>' between the start"),
         (tokenizer(template=[{"name": "rag", "template": CHATML}]), "no chat template 'default' among rag"),
         (tokenizer(template=["x"]), "cannot be"),
         (
