@@ -271,6 +271,6 @@ class Agent:
 
         def encode() -> tuple[str, array[int]]:
             text = self.chat_format.tool_turn_text(responses)
-            return text, array("i", self.chat_format.encode(text))
+            return text, array("i", self.chat_format.encode_reply(text))
 
         return encode() if sum(map(len, responses)) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)

@@ -158,6 +158,20 @@ class ChatFormat:
             raise ChatFormatError(f"the text contains {self.decode([token])!r}, which the model has no embedding for")
         return ids
 
+    def encode_turn(self, text: str) -> list[int]:
+        """Return the token ids of an assistant turn without its end, as they follow the start of a generation."""
+        return self._encode_after(self.end_of_turn + self.template.turn_tail, text)
+
+    def encode_reply(self, text: str) -> list[int]:
+        """Return the token ids of a text that follows an end of turn."""
+        return self._encode_after(self.end_of_turn, text)
+
+    def _encode_after(self, before: str, text: str) -> list[int]:
+        """Return the token ids that a text has after another one. The two texts share no token, as in a rollout."""
+        # A tokenizer may write a space before a whole text only, and a token may take the white space after it.
+        head, ids = self.encode(before), self.encode(before + text)
+        return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
+
     def _find_unreadable(self, embedded: int | None) -> frozenset[int]:
         """Return the added tokens that the model cannot read, such as that of an image in a model of text.
 
@@ -291,7 +305,7 @@ class ChatFormat:
     def _turn_ids(self, message: Mapping[str, Any], *, is_demonstration: bool) -> list[int]:
         """Return the token ids of an assistant turn with its end."""
         text = self.template.model_turn(message)
-        ids = self.encode(text)
+        ids = self.encode_turn(text)
         if is_demonstration:
             self.template.check_reasoning(text)
             self.template.check_form(text)
@@ -317,7 +331,7 @@ class ChatFormat:
         """Return the token ids of the messages between two assistant turns, without the first turn's end."""
         if not reply:
             return []
-        return self.encode(self.template.write(self.template.after_model_turn, reply)[len(self.end_of_turn) :])
+        return self.encode_reply(self.template.write(self.template.after_model_turn, reply)[len(self.end_of_turn) :])
 
     def _split_turns(
         self, messages: Sequence[Mapping[str, Any]]

@@ -15,4 +15,4 @@ def render_call(code: str, stdin: str = "") -> str:
 
 def tool_turn_ids(chat_format: ChatFormat, responses: Sequence[str]) -> list[int]:
     """Return the token ids of the tool responses to a turn: they follow its sampled ids, up to the next turn."""
-    return chat_format.encode(chat_format.tool_turn_text(responses))
+    return chat_format.encode_reply(chat_format.tool_turn_text(responses))

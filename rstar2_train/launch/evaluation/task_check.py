@@ -192,7 +192,7 @@ def _model(check: PreparedCheck) -> tuple[Connect, str]:
     if check.turns is None:
         return partial(OpenAIClient, model=check.running.model), check.running.model
     chat_format = check.chat_format
-    turns = [[*chat_format.encode(turn), chat_format.end_of_turn_id] for turn in check.turns]
+    turns = [[*chat_format.encode_turn(turn), chat_format.end_of_turn_id] for turn in check.turns]
     return partial(ScriptedClient, turns=turns), SCRIPT
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, pre_tokenizers
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import ModelSource
@@ -178,3 +179,20 @@ def test_form_of_calls_is_that_of_the_rendered_template(folder: Path, template: 
     assert own.template.parser == tool_parser(folder, ModelSource(source=str(folder))) == parser
     plain = ChatFormat.load(write_tokenizer(folder))
     assert own.prompt_ids("x", raw_prompt=True) == plain.prompt_ids("x", raw_prompt=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda own: setattr(own, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        lambda own: own.add_special_tokens([AddedToken("<|im_end|>", special=True, rstrip=True)]),
+    ],
+    ids=["a space before a text", "a token takes the white space after it"],
+)
+def test_conversation_has_the_tokens_of_its_whole_text(folder: Path, change: Callable[[Any], object]) -> None:
+    """Turns and replies are encoded one by one, and have the tokens that they have in the text of the template."""
+    messages = [{"role": role, "content": f"of {role}"} for role in ("user", "assistant") * 2]
+    own = ChatFormat.load(write_tokenizer(folder, change=change))
+    whole = own.encode(str(own.tokenizer.apply_chat_template(messages, tokenize=False)))
+    ids = own.encode_conversation(messages).token_ids
+    assert ids == whole[: len(ids)] and own.end_of_turn_id == ids[-1]
