@@ -56,6 +56,12 @@ def has_float32_versions(spec: JobSpec) -> bool:
     return requested_format(spec) == "Float32" and engine_dtype(spec.rollout, spec.accelerator.vendor) == "float32"
 
 
+def computed_formats(spec: JobSpec) -> frozenset[str]:
+    """Return the formats in which engines and ranks compute, by their name in config.json. Auto counts as bfloat16."""
+    ranks = "float32" if requested_format(spec) == "Float32" else "bfloat16"
+    return frozenset({ranks, engine_dtype(spec.rollout, spec.accelerator.vendor)})
+
+
 def is_bfloat16(dtype: NumberFormat, vendor: Vendor) -> bool:
     """Return whether ranks on this machine compute in bfloat16.
 

@@ -27,7 +27,7 @@ from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_check import AdapterOrder, is_zero
 from rstar2_train.weights.model_config import model_config
-from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
+from rstar2_train.weights.probe import Probe, probe_rows
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class ProbeWriter:
         expected, fingerprint = await asyncio.to_thread(group.score, rows)
         changed = self._fingerprint is not None and fingerprint != self._fingerprint
         self._fingerprint = fingerprint
-        return Probe(rows, expected, TOLERANCE[group.version_dtype], changed)
+        return Probe(rows, expected, group.probe_tolerance, changed)
 
 
 class FolderTransport:

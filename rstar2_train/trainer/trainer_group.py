@@ -332,6 +332,11 @@ class TrainerGroup:
         return "float32" if self._config.float32_versions else stored_dtype_name(model_config(self.model_dir))
 
     @property
+    def probe_tolerance(self) -> float:
+        """Largest mean difference of an engine's log-probabilities to the ranks' at a version, in nats."""
+        return self._config.probe_tolerance(self.version_dtype)
+
+    @property
     def adapter(self) -> AdapterIdentity:
         """The adapter that the ranks train. Raises RuntimeError if they train the whole model, or before `load`."""
         if self._adapter is None:

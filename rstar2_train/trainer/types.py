@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.capacity.layout import Layout
-from rstar2_train.capacity.number_format import has_float32_versions, requested_format
+from rstar2_train.capacity.number_format import computed_formats, has_float32_versions, requested_format
 from rstar2_train.weights.adapter_folder import AdapterIdentity
+from rstar2_train.weights.probe import TOLERANCE
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
@@ -59,11 +60,16 @@ class TrainConfig:
     """Whether the ranks keep the weights published last (Delta, Collective). The layout leaves memory for them."""
     float32_versions: bool = False
     """Whether weight versions are float32, and not in the format of config.json."""
-
+    computed_formats: frozenset[str] = frozenset({"float32"})
+    """Formats in which engines and ranks compute, by their name in config.json."""
     reference: Path | None = None
     """Model folder of the reference policy: the teacher, or that of grpo.referenceKl; None: none."""
     lora: LoRASpec | None = None
     """The adapter to train in place of the model; None: train the model."""
+
+    def probe_tolerance(self, version_dtype: str) -> float:
+        """Return the tolerance of a probe, in nats, for versions of this number format."""
+        return max(TOLERANCE[dtype] for dtype in {version_dtype, *self.computed_formats})
 
     def reference_is_base(self, model_dir: Path) -> bool:
         """Return whether the reference is the base of the adapter on a model folder: it needs no second copy."""
@@ -96,6 +102,7 @@ class TrainConfig:
             longest_sequence=longest_sequence,
             publishes_changes=publishes_changes,
             float32_versions=has_float32_versions(spec),
+            computed_formats=computed_formats(spec),
             reference=reference,
             lora=lora,
         )

@@ -15,9 +15,9 @@ from statistics import fmean
 ROWS = 4
 ROW_TOKENS = 32
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
-"""Largest mean absolute difference of a log-probability between engine and trainer, in nats, per number format
-of the versions. A trainer on CPU computes with its float32 master weights, and an engine with 16-bit weights and
-activations."""
+"""Largest mean absolute difference of a log-probability between engine and trainer, in nats, for the coarsest number
+format of three: that of the versions, of the engines and of the ranks. An engine may compute with 16-bit weights and
+activations, and the ranks with float32 ones."""
 
 Scores = list[list[float]]
 """Log-probabilities [rows][tokens - 1] of each token after the first."""

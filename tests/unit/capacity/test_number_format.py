@@ -107,3 +107,22 @@ def test_plan_counts_float32_engines_and_versions() -> None:
         weights.append(engine_of(it, shape, profile, tokens=4096).weights)
         transports.append(transport_of(it, it.spec.stages[0]))
     assert weights[1] == 2 * weights[0] and transports == ["Delta", "Folder"]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "dtype", "engine", "version", "tolerance"),
+    [
+        ("None", "Auto", {}, "float32", 1e-3),
+        ("None", "Float32", {"dtype": "bfloat16"}, "float32", 0.1),
+        ("None", "Float32", {"dtype": "float16"}, "float32", 0.05),
+        ("None", "BFloat16", {"dtype": "float32"}, "float32", 0.1),
+        ("AMD", "Auto", {}, "float32", 0.1),
+        ("AMD", "Float32", {"dtype": "float32"}, "float32", 1e-3),
+        ("AMD", "Float32", {"dtype": "float32"}, "float16", 0.05),
+    ],
+)
+def test_probe_tolerance_is_that_of_the_coarsest_format(
+    vendor: str, dtype: str, engine: dict[str, Any], version: str, tolerance: float
+) -> None:
+    """Float32 versions in a 16-bit engine differ from float32 ranks by rounding, which is no fault of an update."""
+    assert TrainConfig.from_spec(job(vendor, dtype, engine).spec).probe_tolerance(version) == tolerance

@@ -25,6 +25,7 @@ from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_check import verify_adapter
 from rstar2_train.weights.adapter_folder import AdapterIdentity, tensor_name, write_adapter
 from rstar2_train.weights.host_copy import HostCopy
+from rstar2_train.weights.probe import TOLERANCE
 from rstar2_train.weights.shard_file import Shard, bit_sum, write_shards
 from rstar2_train.weights.version_store import VersionManifest
 from tests.support.stage_attempt import NewAttempt
@@ -37,7 +38,7 @@ class FakeGroup:
 
     def __init__(self, folder: Path, *, dtype: str = "bfloat16") -> None:
         self.model_dir = folder
-        self.version_dtype = dtype
+        self.version_dtype, self.probe_tolerance = dtype, TOLERANCE[dtype]
         self.bits = np.zeros(100, np.uint16)
         self._committed = self.bits
         folder.mkdir(exist_ok=True)
