@@ -69,25 +69,35 @@ def ranks_of(job: AgenticRLJob, stage: Stage) -> int:
     return job.replicas(stage) * job.spec.trainer.ranks_per_replica
 
 
-def transport_of(job: AgenticRLJob, stage: Stage) -> str:
-    """Return the path of a stage's weights to the engines, with the choice of Auto: Adapter for one with LoRA."""
+def transport_of(job: AgenticRLJob, stage: Stage, *, stored: int | None = None) -> str:
+    """Return the path of a stage's weights to the engines, with the choice of Auto: Adapter for one with LoRA.
+
+    `stored`: as of `version_value_bytes`.
+    """
     if job.lora(stage) is not None:
         return "Adapter"
     transport = job.spec.rollout.weight_transport
     if transport == "Auto":
-        return "Folder" if version_value_bytes(job) == FLOAT32 else "Delta"
+        return "Folder" if version_value_bytes(job, stored=stored) == FLOAT32 else "Delta"
     return transport
 
 
-def version_value_bytes(job: AgenticRLJob) -> int:
-    """Return the bytes per weight of a version for the engines. No plan reads the dtype of config.json: it counts as
-    bfloat16 on GPUs, and as float32 on CPUs."""
-    return FLOAT32 if job.spec.accelerator.vendor == "None" or has_float32_versions(job.spec) else 2
+def version_value_bytes(job: AgenticRLJob, *, stored: int | None = None) -> int:
+    """Return the bytes per weight of a version for the engines.
+
+    `stored`: those of the model (`ModelShape.stored_bytes`); None: 2 on GPUs, and 4 on CPUs.
+    """
+    if has_float32_versions(job.spec):
+        return FLOAT32
+    return stored or (FLOAT32 if job.spec.accelerator.vendor == "None" else 2)
 
 
-def publishes_changes(job: AgenticRLJob, stage: Stage) -> bool:
-    """Return whether the ranks of a stage publish changes of the weights, so that they keep those published last."""
-    return stage.type == "GRPO" and transport_of(job, stage) in ("Delta", "Collective")
+def publishes_changes(job: AgenticRLJob, stage: Stage, *, stored: int | None = None) -> bool:
+    """Return whether the ranks of a stage publish changes of the weights, so that they keep those published last.
+
+    `stored`: as of `version_value_bytes`.
+    """
+    return stage.type == "GRPO" and transport_of(job, stage, stored=stored) in ("Delta", "Collective")
 
 
 def adapter_of(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> AdapterShape | None:
@@ -117,7 +127,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         checkpointed_layers=0 if trainer.recomputes is False else shape.layers,
         value_bytes=trainer_value_bytes(job),
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
-        published=publishes_changes(job, stage),
+        published=publishes_changes(job, stage, stored=shape.stored_bytes),
         reference=reference_shape(job, stage, shape),
         adapter=adapter_of(job, stage, shape),
         snapshot_on_device=job.spec.accelerator.vendor == "None",

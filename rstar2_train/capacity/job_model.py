@@ -13,8 +13,11 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.fit import is_packed, longest_sequence, sequence_tokens
-from rstar2_train.capacity.model_support import expert_count, find_notes, find_obstacles
+from rstar2_train.capacity.model_support import UnsupportedModel, expert_count, find_notes, find_obstacles
 from rstar2_train.capacity.rope_fields import position_limit
+from rstar2_train.capacity.weight_check import find_weight_faults
+from rstar2_train.capacity.weight_files import INDEX, SINGLE
+from rstar2_train.capacity.weight_headers import read_tensors
 
 
 def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
@@ -32,6 +35,23 @@ def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
     if sampled := longest_sequence(job):
         obstacles += find_engine_obstacles(config, longest=sampled)
     return list(dict.fromkeys([*obstacles, *_long_conversations(job, config)]))
+
+
+def weight_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
+    """Return why a job refuses the weight files of its model, by their headers; a folder without safetensors has none.
+
+    `folder`: with a config.json that `model_obstacles` accepts.
+    """
+    if not any((folder / name).is_file() for name in (INDEX, SINGLE)):
+        return []
+    try:
+        tensors = read_tensors(folder)
+    except UnsupportedModel as error:
+        return [str(error)]
+    learns = any(stage.learns for stage in job.spec.stages)
+    return (
+        [f"{folder}: {fault}" for fault in find_weight_faults(folder, read_config(folder), tensors)] if learns else []
+    )
 
 
 def model_notes(job: AgenticRLJob, folder: Path) -> list[str]:

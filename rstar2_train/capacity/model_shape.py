@@ -24,6 +24,8 @@ _EXPERT_WIDTH = dict.fromkeys(("gpt_oss", "granitemoe", "mixtral", "olmoe"), "in
 """Field with the width of an expert, by model type; of all others moe_intermediate_size."""
 _SHARED_WIDTH = {"qwen2_moe": "shared_expert_intermediate_size"}
 """Field with the width of an expert that computes all tokens, by model type."""
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number, by the name of its format in config.json."""
 _HEAD_NORMS, _WIDE_NORMS = ("exaone4", "qwen3", "qwen3_moe"), ("olmo2", "olmo3", "olmoe")
 """Model types that normalise queries and keys: each head with the same weights, or all heads together."""
 _HEAD_SLOTS = ("ernie4_5", "exaone4", "granite", "hyperclovax", "llama", "qwen3")
@@ -80,6 +82,8 @@ class ModelShape:
     """Values per token between the matrices of an expert that computes all tokens; 0: a layer has none."""
     dense_layers: int = 0
     """Layers of a mixture without experts."""
+    stored_bytes: int | None = None
+    """Bytes per weight of a final model, by `dtype` of config.json; None: it states none."""
     wide_slots: int = 0
     """Matrices as large as the embedding that an engine can adapt: 0 to 2."""
 
@@ -263,6 +267,7 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         qk_norm=qk_norm,
         qkv_bias=bool(config.get("attention_bias", False) or config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))),
         max_positions=positions if isinstance(positions, int) else None,
+        stored_bytes=_BYTES.get(str(config.get("dtype") or config.get("torch_dtype"))),
         wide_slots=(kind in _HEAD_SLOTS) + (kind in _EMBEDDING_SLOTS),
         **(_mixture(config, kind, expert_width) if is_mixture else {}),
     )

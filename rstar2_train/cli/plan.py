@@ -97,7 +97,7 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
     from rstar2_train.capacity.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
-    from rstar2_train.capacity.job_model import model_obstacles
+    from rstar2_train.capacity.job_model import model_obstacles, weight_obstacles
     from rstar2_train.capacity.model_shape import UnknownModel, read_shape
     from rstar2_train.launch.local.devices import DevicesError
     from rstar2_train.plan.job_plan import plan_job
@@ -116,6 +116,8 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
         model = args.model or (local if local is not None and local.is_dir() else None)
         if model is not None and (obstacles := model_obstacles(job, model)):
             return fail(NAME, f"spec.model.source: {model}/config.json: {'; '.join(obstacles)}")
+        if model is not None and (obstacles := weight_obstacles(job, model)):
+            return fail(NAME, f"spec.model.source: {'; '.join(obstacles)}")
         shape, inputs = read_shape(source, folder=model), {}
         if folder is not None and args.measure is not None:
             figures = read_figures(JobState(args.measure), job)

@@ -11,11 +11,11 @@ from pathlib import Path
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.fit import is_packed
-from rstar2_train.capacity.job_model import model_obstacles
+from rstar2_train.capacity.job_model import model_obstacles, weight_obstacles
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
 from rstar2_train.capacity.reference_model import find_reference_errors, reference_models
 from rstar2_train.capacity.weight_check import find_weight_faults
-from rstar2_train.capacity.weight_files import INDEX, SINGLE, ambiguous_weights
+from rstar2_train.capacity.weight_files import ambiguous_weights
 from rstar2_train.capacity.weight_headers import read_tensors
 
 
@@ -54,19 +54,8 @@ def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
     elif any(stage.learns for stage in job.spec.stages):
         reason = _trained_obstacle(folder, packed=is_packed(job), written=True)
     else:
-        reason = _torn_weights(folder)
+        reason = "; ".join(weight_obstacles(job, folder))
     return errors | ({"spec.model.source": reason} if reason else {})
-
-
-def _torn_weights(folder: Path) -> str | None:
-    """Return why an engine cannot read the safetensors of a folder, which may have other weights, or none yet."""
-    if not any((folder / name).is_file() for name in (INDEX, SINGLE)):
-        return None
-    try:
-        read_tensors(folder)
-    except UnsupportedModel as error:
-        return str(error)
-    return None
 
 
 def _trained_obstacle(folder: Path, *, packed: bool, written: bool) -> str | None:

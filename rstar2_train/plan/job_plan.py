@@ -140,7 +140,8 @@ def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Ro
     per_stage = checkpoint.keep_last + checkpoint.keep_best
     kept = len(learning) * per_stage
     sizes = (snapshot_bytes(shape, ranks=1, adapter=adapter_of(job, stage, shape)) for stage in learning)
-    needed = per_stage * sum(sizes) + 2 * shape.parameters * version_value_bytes(job)
+    versions = 2 * shape.parameters * version_value_bytes(job, stored=shape.stored_bytes)
+    needed = per_stage * sum(sizes) + versions
     if size is not None and needed > float(amount(size)):
         message = f"{kept} checkpoints and two weight versions have {gigabytes(needed)}"
         warnings.append(Issue("spec.storage.size", message, size, warning=True))

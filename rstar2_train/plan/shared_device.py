@@ -88,7 +88,7 @@ def turn_memory(
     step = chosen_step(job, stage, shape, shared.trainer_profile(profile))
     memory = trainer_memory(shape, step)
     engine = engine_of(shared.engine_job(job), shape, profile, tokens=sequence_tokens(job, stage))
-    reads_files = transport_of(job, stage) in ("Delta", "Collective")
+    reads_files = transport_of(job, stage, stored=shape.stored_bytes) in ("Delta", "Collective")
     trainer_asleep = memory.weights + memory.optimizer + memory.published + memory.reference
     return SharedDeviceMemory(
         trainer=memory.total,

@@ -130,8 +130,9 @@ def transfer_time(
 ) -> TransferTime:
     """Return the time from the end of an update until every engine has its weights."""
     rollout, on_cpu = job.spec.rollout, job.spec.accelerator.vendor == "None"
-    whole = float(shape.parameters * version_value_bytes(job))
-    transport, adapter = transport_of(job, stage), adapter_of(job, stage, shape)
+    whole = float(shape.parameters * version_value_bytes(job, stored=shape.stored_bytes))
+    transport = transport_of(job, stage, stored=shape.stored_bytes)
+    adapter = adapter_of(job, stage, shape)
     share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
     written = whole if transport == "Folder" else whole * share
     if adapter is not None:

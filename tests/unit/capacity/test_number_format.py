@@ -95,6 +95,7 @@ def test_versions_are_float32_if_ranks_and_engines_are(
     it = job(vendor, dtype, engine)
     assert has_float32_versions(it.spec) is TrainConfig.from_spec(it.spec).float32_versions is wide
     assert version_value_bytes(it) == (4 if wide or vendor == "None" else 2)
+    assert version_value_bytes(it, stored=2) == (4 if wide else 2) and version_value_bytes(it, stored=4) == 4
 
 
 def test_plan_counts_float32_engines_and_versions() -> None:
@@ -105,8 +106,8 @@ def test_plan_counts_float32_engines_and_versions() -> None:
         it = job("AMD", "Float32", engine)
         it.spec.rollout.weight_transport = "Auto"
         weights.append(engine_of(it, shape, profile, tokens=4096).weights)
-        transports.append(transport_of(it, it.spec.stages[0]))
-    assert weights[1] == 2 * weights[0] and transports == ["Delta", "Folder"]
+        transports += [transport_of(it, it.spec.stages[0], stored=stored) for stored in (None, 4)]
+    assert weights[1] == 2 * weights[0] and transports == ["Delta", "Folder", "Folder", "Folder"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,19 @@ def test_plan_command_model_folder_replaces_the_table(tmp_path: Path, capsys: py
     assert "error: spec." in capsys.readouterr().out
 
 
+def test_plan_command_reads_the_headers_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose weights no run would load has no plan: torn files, and another format than config.json."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"vocab_size": 500, "dtype": "bfloat16"}))
+    assert main(["plan", SMOKE, "--model", str(tmp_path)]) == 0
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    file = tmp_path / "model.safetensors"
+    for content, message in ((bytes(4), "dtype: 'bfloat16', but w is stored as float32"), (b"", "its header")):
+        file.write_bytes(len(header).to_bytes(8, "little") + header + content)
+        assert main(["plan", SMOKE, "--model", str(tmp_path)]) == 1
+        assert message in capsys.readouterr().err
+
+
 def test_plan_command_divides_the_gpus_of_one_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One GPU is shared at the same time, or time-shared if the trainer needs most of it; two GPUs are not shared."""
     data = read_manifest(Path(LARGE))
