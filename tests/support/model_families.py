@@ -146,7 +146,7 @@ def engine_fields(name: str) -> dict[str, float]:
     The vocabulary is a multiple of 64: vLLM pads others, and the embedding would have another hash.
     """
     config = FAMILIES[name]()
-    fields = {"hidden_size": 32 * config.num_attention_heads, "vocab_size": 128}
+    fields: dict[str, float] = {"hidden_size": 32 * config.num_attention_heads, "vocab_size": 128}
     for field in ("head_dim", "query_pre_attn_scalar"):
         if getattr(config, field, None):
             fields[field] = 32
