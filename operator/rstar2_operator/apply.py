@@ -190,7 +190,7 @@ def must_wait(body: dict[str, Any], observed: ObservedJob) -> bool:
 def any_terminating(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> bool:
     """Return whether an object that an attempt needs is being deleted: the attempt would wait for its pods. Pure."""
     live = (observed.child(body["kind"], body["metadata"]["name"]) for body in bodies if body["kind"] in SCALED_KINDS)
-    return any(each is not None and each["metadata"].get("deletionTimestamp") for each in live)
+    return any(child is not None and child["metadata"].get("deletionTimestamp") for child in live)
 
 
 class NameConflict(Refused):

@@ -72,4 +72,4 @@ def _workload(body: dict[str, Any], live: Object) -> Iterator[str]:
     if "restartPolicy" in pod and pod["restartPolicy"] != stored_pod.get("restartPolicy"):
         yield "restartPolicy"
     kept = {container["name"] for container in stored_pod.get("containers") or ()}
-    yield from (f"container {each['name']}" for each in pod.get("containers") or () if each["name"] not in kept)
+    yield from (f"container {own['name']}" for own in pod.get("containers") or () if own["name"] not in kept)

@@ -183,7 +183,7 @@ def belongs(kind: str, obj: Object, job: Object) -> bool:
 
 def is_older(obj: Object, job: Object) -> bool:
     """Return whether an object was created before the job."""
-    own, of_job = (seconds_or_zero(each["metadata"].get("creationTimestamp")) for each in (obj, job))
+    own, of_job = (seconds_or_zero(body["metadata"].get("creationTimestamp")) for body in (obj, job))
     return 0.0 < own < of_job
 
 

@@ -179,7 +179,7 @@ def calls_as_text(message: Message) -> tuple[str, list[tuple[str, dict[str, Any]
 
 def read_level(row: Mapping[str, Any], where: str) -> int:
     """Return the level of a row; 0: it has none. A column of integers with gaps may hold them as floats."""
-    level = row.get("level")
+    level: Any = row.get("level")
     if is_gap(level):
         return 0
     is_number = isinstance(level, (int, float, Decimal)) and not isinstance(level, bool)

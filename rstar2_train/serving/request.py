@@ -60,9 +60,9 @@ class ChatRequest(BaseModel):
             raise ApiError(404, message, param="model", code="model_not_found")
         reject_unsupported(self.model_extra or {})
         reject_unsupported(self.stream_options or {}, STREAM_OPTIONS)
-        for number, message in enumerate(self.messages if self.tools else ()):  # the engine ignores unknown fields
-            check_role(message, at=f"messages[{number}]")
-            check_fields(message, at=f"messages[{number}]")
+        for number, entry in enumerate(self.messages if self.tools else ()):  # the engine ignores unknown fields
+            check_role(entry, at=f"messages[{number}]")
+            check_fields(entry, at=f"messages[{number}]")
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
             message = f"tool_choice={reprlib.repr(self.tool_choice)} is only allowed with tools: remove it"
             raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")

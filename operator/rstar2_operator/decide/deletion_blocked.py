@@ -45,7 +45,7 @@ def _finalizers(obj: Object) -> list[str]:
     """Return the finalizers of other clients that keep a deleted object; empty for one that is not deleted."""
     if not obj["metadata"].get("deletionTimestamp"):
         return []
-    return [each for each in obj["metadata"].get("finalizers") or () if each not in OF_KUBERNETES]
+    return [name for name in obj["metadata"].get("finalizers") or () if name not in OF_KUBERNETES]
 
 
 def _due(obj: Object) -> float:

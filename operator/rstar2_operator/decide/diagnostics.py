@@ -168,7 +168,7 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
 def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     """Return when the next terminating object, or starting or silent pod, becomes a problem; None without one."""
     objects = (*observed.pods, *observed.children.values())
-    deletions = (each["metadata"].get("deletionTimestamp") for each in objects)
+    deletions = (obj["metadata"].get("deletionTimestamp") for obj in objects)
     times = [seconds(deletion) + STUCK_SECONDS for deletion in deletions if deletion]
     times += [since + SILENT_SECONDS for _, since in unreported_attempts(observed)]
     without_pods = (created_at(child, now) for (kind, _), child in observed.children.items() if lacks_pods(kind, child))

@@ -119,7 +119,7 @@ def _user_texts(messages: Any, field: str) -> list[str]:
     """Return the texts of the messages of role user; of a list of parts those of its texts. Raises DataError."""
     valid = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
     user = [message.get("content") for message in messages if message.get("role") == "user"] if valid else []
-    contents = ["\n".join(map(_part_text, each)) if isinstance(each, list) else each for each in user]
+    contents = ["\n".join(map(_part_text, value)) if isinstance(value, list) else value for value in user]
     if not contents or not all(isinstance(content, str) for content in contents):
         raise DataError(
             f"{field} must be a list of {{role, content}} with texts of role user, got {short_repr(messages)}"

@@ -1,7 +1,7 @@
 """The families of word problems: a text with drawn numbers, and the expression that solves it.
 
-SFT has demonstrations of the families `seen`, RL trains on `seen` and `rl-only`, and no stage trains on `held-out`: other
-situations, whose expressions also occur in families of RL.
+SFT has demonstrations of the families `seen`, RL trains on `seen` and `rl-only`, and no stage trains on `held-out`:
+other situations, whose expressions also occur in families of RL.
 """
 
 from __future__ import annotations

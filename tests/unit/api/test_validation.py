@@ -215,7 +215,7 @@ def test_validation_setting_of_the_job_takes_effect_in_one_stage() -> None:
     assert fields == [" spec.grpo.warmupSteps is 5", " spec.grpo.collapse"]
 
 
-def test_validation_setting_that_every_stage_overrides_is_a_warning() -> None:
+def test_validation_setting_that_no_stage_inherits_is_a_warning() -> None:
     """A value of spec.grpo without a stage that has it; of data and dataFrom a stage sets one for both."""
     data = changed("spec.grpo", {"data": "/data/p.jsonl", "steps": 3, "temperature": 0.9})
     assert [issue.split(":")[1] for issue in problems(data) if "every GRPO stage" in issue] == [
@@ -225,7 +225,7 @@ def test_validation_setting_that_every_stage_overrides_is_a_warning() -> None:
     assert problems(data) == []
 
 
-def test_validation_replay_of_experts_has_no_effect_with_an_adapter() -> None:
+def test_validation_replay_of_experts_with_an_adapter_is_unused() -> None:
     """LoRA trains dense models only; in a stage without it the model may be a mixture."""
     data = changed("spec.stages.3.trainer", {"lora": {}})
     data["spec"]["grpo"] = {"routerReplay": False}

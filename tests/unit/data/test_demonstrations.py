@@ -324,7 +324,7 @@ def test_read_demonstrations_refuses_lost_latex_in_arguments(tmp_path: Path, arg
         _read(tmp_path, {"messages": [USER, turn]})
 
 
-def test_read_demonstrations_reads_null_fields_of_tools_as_missing(tmp_path: Path) -> None:
+def test_null_fields_of_tools_are_read_as_missing(tmp_path: Path) -> None:
     """A client's dump has null for `strict` and each other field without a value."""
     nulls = {"strict": None, "description": None, "parameters": None}
     tool = {"type": "function", "cache_control": None, "function": nulls | {"name": "add"}}

@@ -71,7 +71,7 @@ def test_deleted_preparation_is_a_problem_with_advice() -> None:
 
 
 @pytest.mark.parametrize("situation", ["suspend", "new sources"])
-def test_operators_own_deletion_of_a_preparation_is_no_disruption(situation: str) -> None:
+def test_own_deletion_of_a_preparation_is_no_disruption(situation: str) -> None:
     """The operator deletes the Job for a suspension, and a finished one for other sources."""
     cluster = in_situation("preparing") if situation == "suspend" else at_first_stage("g")
     if situation == "suspend":
@@ -117,7 +117,7 @@ def test_deleted_preparation_with_bad_data_fails_the_job() -> None:
     assert (decision.phase, decision.reason, decision.message) == ("Failed", "BadData", "row 3")
 
 
-def test_deleted_preparation_is_counted_once_if_the_operator_dies() -> None:
+def test_deleted_preparation_is_counted_once_after_a_crash() -> None:
     """A new operator that finds the record, or the new Job without one, counts nothing again."""
     cluster = in_situation("preparing")
     delete_attempt(cluster, PREPARE)

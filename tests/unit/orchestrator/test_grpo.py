@@ -346,7 +346,7 @@ async def test_grpo_failed_background_load_fails_the_stage(stage: Callable[..., 
     with pytest.raises(StageFailed, match="all engines are unreachable"):
         await run(ctx, SlowRollouts(on_push=fail))
     gc.collect()
-    assert not unread, "asyncio would print that nobody read an exception"
+    assert not unread, "asyncio would print that an exception was never retrieved"
     assert kept(ctx)[-1] in (2, 3), "the bound stops the trainer; the session writes a checkpoint"
 
 
