@@ -14,7 +14,7 @@ from mpmath import mp
 
 from .amounts import same_amounts, without_units
 from .constants import same_spans, with_constants, with_spans
-from .declarations import Declared, declared, same_declarations
+from .declarations import ANY_PARAMETERS, Declared, declared, same_declarations
 from .exact import exact
 from .expression_grammar import UNNAMED
 from .expressions import constant_factor, same_derivatives, same_expressions, without_denominators
@@ -50,8 +50,6 @@ from .texts import compatible_notes, opposed, unnoted, with_common_note, words_a
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
-_ANY_PARAMETERS = PARAMETERS | set("jpqrst")
-"""Letters of the parameter of an answer, and of a known tuple."""
 MAX_PAIRED = 40
 """Most members of a list that are compared with each one of another list."""
 
@@ -80,8 +78,8 @@ def _one_parameter(ours: Declared, theirs: Declared) -> tuple[Node, Node]:
     """Return both values with the known answer's name for the only declared parameter."""
     given, known = ours.node, theirs.node
     sides = [names(_values(side)) for side in (given, known)]
-    mine = [name for name in ours.sets if name in sides[0]] or [name for name in sides[0] if name in _ANY_PARAMETERS]
-    letters = _ANY_PARAMETERS if _values(known).kind == "tuple" else PARAMETERS
+    mine = [name for name in ours.sets if name in sides[0]] or [name for name in sides[0] if name in ANY_PARAMETERS]
+    letters = ANY_PARAMETERS if _values(known).kind == "tuple" else PARAMETERS
     other = [name for name in theirs.sets if name in sides[1]] or [name for name in sides[1] if name in letters]
     if (ours.sets or theirs.sets) and len(mine) == len(other) == 1 and mine != other and other[0] not in sides[0]:
         given = substituted(given, {mine[0]: Node("name", text=other[0])})

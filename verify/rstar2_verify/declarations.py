@@ -14,7 +14,8 @@ _SETS = {"\\mathbbZ": "Z", "\\mathbbN": "N", "\\mathbbR": "R", "\\mathbbZ^+": "N
          "\\mathbbN^*": "N", "\\mathbbZ_>0": "N", "\\mathbbZ_>=0": "N", "\\mathbbN_0": "N",
          "\\mathbbC": "R", "\\mathbbQ": "R", "vec Z": "Z", "vec R": "R", "vec N": "N",
          "\\mathbbK": "K", "Z": "Z", "N": "N", "R": "R"}  # fmt: skip
-_PARAMETERS = frozenset("jklmnpqrst")
+ANY_PARAMETERS = frozenset("jklmnpqrst")
+"""Letters of a parameter that an answer may have without a declaration."""
 
 
 class Declared(NamedTuple):
@@ -50,7 +51,7 @@ def declared(node: Node, other: Node) -> Declared:
         letter, kind = _membership(last)
         before = set().union(*(names(part) for part in parts[:-1]))
         bound = last.kind == "relation" and _is_bound(last, parts[:-1], other)
-        parameter = letter in before and (letter in _PARAMETERS or separator == "where" or letter in "abcxyz")
+        parameter = letter in before and (letter in ANY_PARAMETERS or separator == "where" or letter in "abcxyz")
         if parameter and kind in ("Z", "N"):
             sets[letter] = kind
         elif _is_series(parts):

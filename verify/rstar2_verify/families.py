@@ -14,6 +14,7 @@ from typing import Any
 import mpmath
 from mpmath import mp
 
+from .declarations import ANY_PARAMETERS
 from .exact import exact
 from .real_sets import linear
 from .shapes import members
@@ -177,7 +178,7 @@ def _progressions(node: Node) -> Node | None:
     if any(modulus != moduli[0] for modulus in moduli) or any(names(modulus) for modulus in moduli):
         return None
     letters = set().union(*map(names, values))
-    if not moduli and len(letters) == len(values) == 1 and letters <= PARAMETERS | set("tjpqrs"):
+    if not moduli and len(letters) == len(values) == 1 and letters <= ANY_PARAMETERS:
         return values[0]
     if not moduli or letters:
         return None
