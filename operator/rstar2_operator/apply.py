@@ -16,8 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
-from rstar2_operator.drift import SCALED as SCALED_KINDS
-from rstar2_operator.drift import additions_of, as_applied, replacement
+from rstar2_operator.drift import SCALED_KINDS, additions_of, as_applied, replacement
 from rstar2_operator.identity import Mutated, Refused, identity_changes
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, is_older, labels
 from rstar2_operator.watch_health import cause_of

@@ -31,7 +31,7 @@ KINDS = frozenset(
 """Kinds that are corrected: not claims, which a person may enlarge, and not Jobs, which are immutable."""
 EXACT = frozenset({"NetworkPolicy", "Role"})
 """Kinds in which every difference is drift, because it would grant access."""
-SCALED = frozenset({"Deployment", "StatefulSet"})
+SCALED_KINDS = frozenset({"Deployment", "StatefulSet"})
 """Kinds with replicas and a pod template."""
 CORRECTION_SECONDS = 60.0
 """Minimum time between two corrections of one object."""
@@ -66,7 +66,7 @@ def replacement(live: Object, body: dict[str, Any]) -> list[dict[str, Any]]:
     The replicas and the time of `kubectl rollout restart` stay.
     """
     parts = {part: body[part] for part in _parts(body)}
-    if body["kind"] in SCALED:
+    if body["kind"] in SCALED_KINDS:
         spec = parts["spec"] = {**body["spec"], "replicas": live["spec"].get("replicas") or body["spec"]["replicas"]}
         metadata = spec["template"]["metadata"]
         restarted = ((live["spec"]["template"].get("metadata") or {}).get("annotations") or {}).get(RESTARTED_AT)
