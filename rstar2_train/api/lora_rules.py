@@ -60,12 +60,13 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
 
 def _repeated_targets(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the target modules whose layers the others have too."""
-    adapters = [("spec.trainer.lora", job.spec.trainer.lora)]
+    shared = job.spec.trainer.lora
+    adapters = [("spec.trainer.lora", shared)] if shared else []
     for index, stage in enumerate(job.spec.stages):
-        adapters.append((f"spec.stages[{index}].trainer.lora", stage.trainer.lora if stage.trainer else None))
+        if stage.trainer and stage.trainer.lora:
+            adapters.append((f"spec.stages[{index}].trainer.lora", stage.trainer.lora))
     for at, lora in adapters:
-        for place, target in enumerate(lora.target_modules if lora is not None else ()):
-            assert lora is not None
+        for place, target in enumerate(lora.target_modules):
             others = [*lora.target_modules[:place], *lora.target_modules[place + 1 :]]
             if others and lora.model_copy(update={"target_modules": others}).modules == lora.modules:
                 yield Issue(f"{at}.targetModules[{place}]", REPEATED, target, warning=True)

@@ -48,10 +48,9 @@ def weight_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
         tensors = read_tensors(folder)
     except UnsupportedModel as error:
         return [str(error)]
-    learns = any(stage.learns for stage in job.spec.stages)
-    return (
-        [f"{folder}: {fault}" for fault in find_weight_faults(folder, read_config(folder), tensors)] if learns else []
-    )
+    if not any(stage.learns for stage in job.spec.stages):
+        return []
+    return [f"{folder}: {fault}" for fault in find_weight_faults(folder, read_config(folder), tensors)]
 
 
 def model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
