@@ -123,6 +123,7 @@ class Operator:
             client=self.api,  # type: ignore[arg-type]
             settings=settings or OperatorSettings(),
             metrics=self._metrics,
+            clock=lambda: time.time(),  # the clock of the test, which may replace it
         )
         self.api.queue.add((NAMESPACE, self.name))
 
@@ -137,7 +138,7 @@ class Operator:
         for pause in (0.0, seconds, 0.0):
             await asyncio.sleep(pause)
             while self.api.queue.busy and not work.done():
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
 

@@ -14,6 +14,8 @@ from rstar2_operator.lease import LeaderLease
 from rstar2_operator.main import lead_while_held
 from rstar2_operator.settings import LEASE_SECONDS
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Api:
     """One Lease, as the API server keeps it."""

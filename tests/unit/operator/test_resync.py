@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from rstar2_operator import names
 from rstar2_operator.cache import WatchCache
 from rstar2_operator.informer import Informer
 from rstar2_operator.resync import Resync
 from rstar2_operator.workqueue import WorkQueue
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 KEY = ("team", "demo")
 
 

@@ -1,0 +1,40 @@
+"""Time for the tests of an operator on the API server in memory: it passes at once, and only while nothing works.
+
+So a delay of minutes costs nothing, and a slow machine changes no result.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+
+import pytest
+
+from tests.support.fake_kube_api import Operator
+
+
+@pytest.fixture(autouse=True)
+def time_of_operators(request: pytest.FixtureRequest) -> None:
+    """Use `virtual_time` in all modules with an Operator."""
+    if getattr(request.module, "Operator", None) is Operator:
+        request.getfixturevalue("virtual_time")
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the clocks stand still while an event loop works, and jump to its next timer when it would wait.
+
+    Not for tests with sockets or threads: the loop would not wait for them while a timer runs.
+    """
+    select, monotonic, now = selectors.DefaultSelector.select, time.monotonic(), time.time()
+    passed = 0.0
+
+    def jump(selector: selectors.DefaultSelector, timeout: float | None = None) -> list[object]:
+        nonlocal passed
+        if timeout is not None and timeout > 0:
+            passed, timeout = passed + timeout, 0
+        return select(selector, timeout)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", jump)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic + passed)
+    monkeypatch.setattr(time, "time", lambda: now + passed)
