@@ -10,7 +10,7 @@ from typing import Any
 
 from rstar2_train.utils.json_objects import unique_object
 
-CONFIG = "config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
 """Number formats of the weights of a model that can be trained, by their name in config.json."""
 

@@ -18,7 +18,7 @@ from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.model_folder import ModelNotFound
 from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights.adapter_check import check_base, inspect_adapter
-from rstar2_train.weights.adapter_folder import ADAPTER, CONFIG, TENSORS, folder_digest
+from rstar2_train.weights.adapter_folder import ADAPTER, CONFIG, adapter_files, folder_digest
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 CACHE = "_merged"
@@ -90,7 +90,7 @@ def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable
     model_dir = base_of(folder, base)
     try:
         identity = inspect_adapter(folder).identity
-        files = [folder / CONFIG, folder / TENSORS, *companions(model_dir)]
+        files = [*adapter_files(folder), *companions(model_dir)]
         parts = [identity.base or folder_digest(model_dir), *((path.name, file_sha256(path)) for path in files)]
         target = (jobs / CACHE / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]).resolve()
         if not _is_whole(target):

@@ -18,12 +18,12 @@ from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.serving.model import find_folder
 from rstar2_train.trainer import checkpoint
 from rstar2_train.weights.adapter_check import check_base, inspect_adapter
-from rstar2_train.weights.adapter_folder import ADAPTER, BASE_FIELD, CONFIG, TENSORS
+from rstar2_train.weights.adapter_folder import ADAPTER, BASE_FIELD, CONFIG, adapter_files
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 
 def export_adapter(model: str, target: Path, *, jobs: Path, base: Path | None, base_name: str | None) -> None:
-    """Write the two files of the adapter of a model.
+    """Write the files of the adapter of a model.
 
     Args:
         model: as of `find_folder`.
@@ -51,7 +51,8 @@ def export_adapter(model: str, target: Path, *, jobs: Path, base: Path | None, b
     config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
     config[BASE_FIELD] = named
     with _new_folder(target) as new:
-        shutil.copyfile(adapter / TENSORS, new / TENSORS)
+        for file in adapter_files(adapter):
+            shutil.copyfile(file, new / file.name)
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

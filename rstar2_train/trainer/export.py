@@ -2,12 +2,13 @@
 
 All files except the weights are copied from the source folder: config, tokenizer, chat template. The generation config
 of a final model lists the tokens that end its turns. An adapter is added to the weights of the source folder in
-float32, and rounded once; it is also written alone, into the subfolder `adapter`.
+float32, and rounded once; it is also written alone, into the subfolder `adapter`, with the generation config.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
+from rstar2_train.capacity.config_file import GENERATION_CONFIG
 from rstar2_train.capacity.weight_files import INDEX, SINGLE
 from rstar2_train.capacity.weight_headers import read_tensors
 from rstar2_train.trainer import lora
@@ -71,6 +73,8 @@ def write_weights(policy: Policy, source: Path, target: Path, *, dtype: torch.dt
         folder = target / ADAPTER
         if dist.get_rank() == 0:
             folder.mkdir()
+            if (stops := target / GENERATION_CONFIG).exists():
+                shutil.copyfile(stops, folder / GENERATION_CONFIG)
         write_adapter(policy, source, folder)
 
 

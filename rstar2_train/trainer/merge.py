@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rstar2_train.capacity.config_file import GENERATION_CONFIG
 from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 from rstar2_train.trainer import checkpoint
@@ -34,7 +35,7 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
     """Write the model folder of a base with an adapter: complete or absent. Replaces an existing one.
 
     Args:
-        adapter: folder with peft's two files.
+        adapter: folder with peft's two files. Its generation config, if it has one, replaces that of the base.
         base: model folder with safetensors; if the adapter has the digest of its base, this one must have it.
         target: the folder to create.
 
@@ -66,6 +67,8 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         raise ShardFileInvalid(f"{adapter / TENSORS}: {broken[0]} has values that are not finite: its training failed")
     with checkpoint.write_folder(target, durable=True) as folder:
         copy_companions(base, folder)
+        if (stops := adapter / GENERATION_CONFIG).is_file():
+            shutil.copyfile(stops, folder / GENERATION_CONFIG)
         if (base / INDEX).exists():
             shutil.copyfile(base / INDEX, folder / INDEX)
         for path in sorted({tensor.file for tensor in tensors.values()}):

@@ -17,14 +17,12 @@ from typing import Any
 
 from torch import Tensor
 
-from rstar2_train.capacity.config_file import read_config
+from rstar2_train.capacity.config_file import GENERATION_CONFIG, read_config
 from rstar2_train.capacity.model_support import MIXTURES, UnsupportedModel, unsupported_mixture
 from rstar2_train.capacity.weight_check import BUFFERS, find_weight_faults, is_expert
 from rstar2_train.capacity.weight_files import companions
 from rstar2_train.capacity.weight_headers import StoredTensor
 from rstar2_train.trainer.sharding import tensor_shape
-
-GENERATION_CONFIG = "generation_config.json"
 
 
 def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = (), *, dtype: str | None = None) -> None:

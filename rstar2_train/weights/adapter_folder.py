@@ -2,6 +2,7 @@
 
     adapter_config.json          peft's, with rank, scale and target layers
     adapter_model.safetensors    float32 tensors in peft's names; the metadata has the hash of the base
+    generation_config.json       of a final adapter: the tokens that end its turns, for the merged model
 
 The base of an adapter is the model folder that its stage started from. `base_digest` identifies its weights.
 """
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from rstar2_train.capacity.config_file import GENERATION_CONFIG
 from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights.shard_file import FileSummary, ShardFileInvalid
 
@@ -112,6 +114,12 @@ def read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
             return {name: file.get_tensor(name) for name in names}
     except Exception as error:  # safetensors has errors of its own
         raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
+
+
+def adapter_files(folder: Path) -> list[Path]:
+    """Return the files of an adapter; a generation config only if it has one."""
+    stops = folder / GENERATION_CONFIG
+    return [folder / CONFIG, folder / TENSORS, *([stops] if stops.is_file() else [])]
 
 
 def find_base(folder: Path) -> str | None:

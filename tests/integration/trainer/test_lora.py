@@ -26,6 +26,7 @@ from rstar2_train.api.objectives import ReferenceKL
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.model_support import ADAPTED, UnsupportedModel
+from rstar2_train.capacity.weight_files import companions
 from rstar2_train.trainer import lora, self_check, step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.merge import merge
@@ -190,7 +191,7 @@ def test_lora_folders_hold_the_trained_policy(half_model: Path, tmp_path: Path) 
             group.sft_step(conversations(8, seed=seed), lr=1e-2)
         trained, second = group.score(rows)
         manifest = group.publish_adapter(tmp_path / "version", version="s-step-000003", version_id="0123456789ab")
-        group.export(tmp_path / "merged")
+        group.export(tmp_path / "merged", stop_ids=[2, 7])
     assert np.abs(np.array(base) - np.array(trained)).max() > 0.1
     assert first != second
     assert version_store.read_manifest(tmp_path / "version") == manifest
@@ -206,7 +207,9 @@ def test_lora_folders_hold_the_trained_policy(half_model: Path, tmp_path: Path) 
     model = AutoModelForCausalLM.from_pretrained(half_model, dtype=torch.float32)
     weights = dict(model.named_parameters())
     assert stored.keys() == merged.keys()
-    merge(tmp_path / "version", half_model, tmp_path / "again")
+    merge(tmp_path / "merged" / "adapter", half_model, tmp_path / "again")
+    for file in companions(tmp_path / "merged"):
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), "also the tokens that end a turn"
     again = load_file(tmp_path / "again" / "model.safetensors")
     assert again.keys() == merged.keys() and all(torch.equal(again[name], tensor) for name, tensor in merged.items())
     changed = 0

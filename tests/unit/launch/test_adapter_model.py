@@ -139,6 +139,18 @@ def test_export_of_a_stage_copies_model_or_adapter(tmp_path: Path, base: Path) -
     assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [CONFIG, TENSORS]
 
 
+def test_merge_keeps_the_ends_of_turns(tmp_path: Path, base: Path, adapter: Path) -> None:
+    """The exported adapter of a stage has its stop tokens, and each merged model too; the base's other files stay."""
+    (base / "generation_config.json").write_text('{"eos_token_id": 2}')
+    plain = whole_model(adapter, base=None, jobs=tmp_path / "jobs")
+    assert (plain / "generation_config.json").read_text() == '{"eos_token_id": 2}'
+    (adapter / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
+    assert export(adapter, tmp_path / "alone") == 0
+    assert export(tmp_path / "alone", tmp_path / "model", "--merge") == 0
+    for folder in (tmp_path / "model", whole_model(adapter, base=None, jobs=tmp_path / "jobs")):
+        assert (folder / "generation_config.json").read_text() == '{"eos_token_id": [2, 5]}'
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
