@@ -15,6 +15,7 @@ from rstar2_train.api.engine_args import engine_dtype, plain
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora import LoRASpec
+from rstar2_train.api.lora_rules import lora as lora_faults
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.adapter_slots import adapter_slots
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
@@ -293,16 +294,25 @@ def _trainer_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProf
         if memory.total <= available:
             continue
         field, advice = _trainer_advice(job, stage, shape, step, available)
-        lora = LoRASpec()
-        adapted = dataclasses.replace(step, adapter=shape.adapter(rank=lora.rank, modules=lora.modules))
-        if step.adapter is None and trainer_memory(shape, adapted).total <= available:
-            advice += f"; or set spec.trainer.lora: an adapter of rank {lora.rank} fits without another change"
+        adapted = _adapted(job, shape)
+        if adapted and trainer_memory(shape, trainer_step(adapted, stage, shape)).total <= available:
+            rank = LoRASpec().rank
+            advice += f"; or set spec.trainer.lora: an adapter of rank {rank} fits without another change"
         yield Issue(
             field,
             f"stage {stage.name} needs {gigabytes(memory.total)} per rank, a {profile.device} has "
             f"{gigabytes(available)} for it (largest part: {_largest_part(memory)}); {advice}",
             None,
         )
+
+
+def _adapted(job: AgenticRLJob, shape: ModelShape) -> AgenticRLJob | None:
+    """Return the job with an adapter in all stages; None: it has one, or the model or another field forbids it."""
+    if job.spec.trainer.lora is not None or not shape.adaptable:
+        return None
+    trainer = job.spec.trainer.model_copy(update={"lora": LoRASpec()})
+    adapted = job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
+    return adapted if all(issue.warning for issue in lora_faults(adapted)) else None
 
 
 def _trainer_advice(

@@ -16,7 +16,7 @@ from typing import Any
 
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.model_defaults import with_defaults
-from rstar2_train.capacity.model_support import MIXTURES, expert_count
+from rstar2_train.capacity.model_support import ADAPTED, MIXTURES, expert_count
 
 KNOWN_MODELS = Path(__file__).with_name("known_models.json")
 SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
@@ -86,6 +86,8 @@ class ModelShape:
     """Bytes per weight of a final model, by `dtype` of config.json; None: it states none."""
     wide_slots: int = 0
     """Matrices as large as the embedding that an engine can adapt: 0 to 2."""
+    adaptable: bool = True
+    """Whether the model can be trained with LoRA."""
 
     @property
     def query_width(self) -> int:
@@ -268,6 +270,7 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         qkv_bias=bool(config.get("attention_bias", False) or config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))),
         max_positions=positions if isinstance(positions, int) else None,
         stored_bytes=_BYTES.get(str(config.get("dtype") or config.get("torch_dtype"))),
+        adaptable=kind in ADAPTED,
         wide_slots=(kind in _HEAD_SLOTS) + (kind in _EMBEDDING_SLOTS),
         **(_mixture(config, kind, expert_width) if is_mixture else {}),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ def plan_job(
     job = shared.engine_job(job) if shared else job
     inputs = measured or {}
     assumed = StageInputs(mean_tokens=mean_tokens)
-    issues = misfits(job, shape, profile)
+    issues = [*_unadaptable(job, shape), *misfits(job, shape, profile)]
     engines_fit = bool(engine_of(job, shape, profile, tokens=max(1, longest_sequence(job))).slots)
     stages = {
         stage.name: list(stage_rows(job, stage, shape, profile, inputs.get(stage.name, assumed), shared))
@@ -108,6 +108,12 @@ def plan_job(
         issues=sorted(issues, key=lambda issue: issue.warning),
         assumptions=[*_switch_assumptions(shared), *_assumptions(profile, mean_tokens=mean_tokens, measured=inputs)],
     )
+
+
+def _unadaptable(job: AgenticRLJob, shape: ModelShape) -> Iterator[Issue]:
+    """Yield the adapters of a model that has none. The config.json of a folder is checked before."""
+    if not shape.adaptable and any(job.lora(stage) for stage in job.spec.stages):
+        yield Issue("spec.model.source", "is not supported with LoRA: remove lora, or use another model", shape.name)
 
 
 def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Row]]) -> list[Issue]:

@@ -112,6 +112,17 @@ def test_fit_full_model_too_large_names_the_adapter() -> None:
 
 
 @pytest.mark.parametrize(
+    "forbids", [{"model__source": "hf://Qwen/Qwen3-30B-A3B"}, {"rollout__weightTransport": "Delta"}]
+)
+def test_fit_names_no_adapter_that_is_refused(forbids: dict[str, Any]) -> None:
+    """A mixture of experts has none, and validation refuses one next to this transport."""
+    full = changed(trainer__replicas=1, trainer__gpusPerReplica=2, **forbids)
+    issues = misfits(full, read_shape(full.spec.model.source), load_profile("h100"))
+    assert any(issue.field.startswith("spec.trainer") for issue in issues)
+    assert not any("lora" in issue.message for issue in issues)
+
+
+@pytest.mark.parametrize(
     ("reference", "is_base"),
     [
         ({"model": "Stage"}, True),

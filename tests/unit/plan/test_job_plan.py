@@ -115,6 +115,12 @@ def test_plan_that_does_not_fit_names_the_field() -> None:
     assert "spec.rollout.tensorParallel" in [issue.field for issue in plan.issues if not issue.warning]
 
 
+def test_plan_adapter_of_a_mixture_is_an_error() -> None:
+    """A known name has no folder whose config.json is checked before."""
+    job = small(model={"source": "hf://Qwen/Qwen3-30B-A3B"}, trainer={"lora": {}, "gpusPerReplica": 8})
+    assert "is not supported with LoRA" in str(planned(job).issues[0])
+
+
 def test_plan_mean_tokens_replaces_the_assumption() -> None:
     """A measured mean length changes the sampled tokens and is named as its source."""
     job = small()
