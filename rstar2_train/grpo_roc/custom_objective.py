@@ -20,6 +20,8 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.grpo_roc.tokens import GroupRewards, RatioOf, Terms, Tokens
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rstar2_train.api.stages import GRPOSettings
 
 FUNCTIONS = ("advantages", "loss")
@@ -63,7 +65,7 @@ def custom_functions(
 
     def loss(tokens: Tokens, settings: GRPOSettings) -> Terms:
         terms = _call(path, "loss", module.loss, tokens, settings)
-        at, expected = line_of(path, module.loss), tuple(tokens.logprobs.shape)
+        at = line_of(path, module.loss)
         if not isinstance(terms, Terms):
             message = "loss must return rstar2_train.grpo_roc.tokens.Terms"
             raise ObjectiveFailed(f"{at}: {message}, not {type(terms).__name__}")
@@ -71,9 +73,8 @@ def custom_functions(
             value = getattr(terms, field)
             if value is None and field == "clipped":
                 continue
-            shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
-            if shape != expected:
-                raise ObjectiveFailed(f"{at}: Terms.{field} must be a tensor of the shape {expected}, not {shape}")
+            if fault := _tensor_fault(value, tokens.logprobs, is_number=field != "clipped"):
+                raise ObjectiveFailed(f"{at}: Terms.{field} must be a tensor {fault}")
         if terms.weights.requires_grad:
             raise ObjectiveFailed(f"{at}: Terms.weights must have no gradient: call detach()")
         if terms.ratio_of not in get_args(RatioOf):
@@ -93,6 +94,19 @@ def line_of(path: Path, function: Any) -> str:
     """Return FILE:LINE of the definition of a function."""
     code = getattr(function, "__code__", None)
     return str(path) if code is None else f"{path}:{code.co_firstlineno}"
+
+
+def _tensor_fault(value: Any, like: Tensor, *, is_number: bool) -> str:
+    """Return why a result cannot be used with tensors `like` it; empty: it can. `is_number`: whether it may round."""
+    if not isinstance(value, type(like)):
+        return f"of torch, not {type(value).__name__}"
+    if value.shape != like.shape:
+        return f"of the shape {tuple(like.shape)}, not {tuple(value.shape)}"
+    if value.device != like.device:
+        return f"on the device of tokens.logprobs, {like.device}, not {value.device}"
+    if is_number and (not value.dtype.is_floating_point or value.dtype.itemsize < like.dtype.itemsize):
+        return f"of {like.dtype}, not {value.dtype}, which rounds the weights of large updates: call .to({like.dtype})"
+    return ""
 
 
 def _call(path: Path, name: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -4,7 +4,8 @@
 
 The child runs the functions as the trainer does, with the settings of each stage: packing of the rows, denominators of
 the update, ranks without a row, the loss. It checks their parameters, shapes, finite values, that they change none of
-their input, that the same input gives the same result, and that each token has the same gradient for any packing.
+their input, that the same input gives the same result, also after other calls, and that each token has the same
+gradient for any packing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import GRPOSettings
-from rstar2_train.grpo_roc.custom_objective import FUNCTIONS, ObjectiveFailed, line_of, module_name
+from rstar2_train.grpo_roc.custom_objective import FUNCTIONS, ObjectiveFailed, custom_functions, line_of, module_name
 from rstar2_train.grpo_roc.objectives import functions_of
 from rstar2_train.grpo_roc.tokens import LOG_RATIO_LIMIT, GroupRewards, Tokens
 
@@ -109,6 +110,7 @@ def check_objective(settings: GRPOSettings) -> None:
     import torch
 
     source, given = Path(settings.objective.source), settings.model_copy(deep=True)
+    modes = _torch_modes()
     functions_of(settings.objective)
     module = sys.modules[module_name(settings.objective.source)]
     for name in FUNCTIONS:
@@ -119,7 +121,6 @@ def check_objective(settings: GRPOSettings) -> None:
             raise ObjectiveFailed(f"{line_of(source, function)}: {name} must have two parameters: {error}") from error
     _check_advantages(settings, at=line_of(source, module.advantages))
     at = line_of(source, module.loss)
-    torch.manual_seed(0)
     update = _drawn_update(settings)
     whole, again = (_gradient(update, settings, at=at) for _ in range(2))
     if not torch.equal(whole, again):
@@ -141,8 +142,28 @@ def check_objective(settings: GRPOSettings) -> None:
     if settings.importance_correction.drops_sequences:
         for dropped in (update.rows[::2], update.rows):  # all: the denominators are 0
             _gradient(update, settings, at=at, dropped=dropped)
+    if not torch.equal(whole, _gradient_after_others(settings, at=at)):
+        raise ObjectiveFailed(f"{source}: a result depends on earlier calls: keep no values between calls")
+    if modes != _torch_modes():
+        raise ObjectiveFailed(f"{source}: the file must not change the modes of torch, such as its default dtype")
     if settings != given:
         raise ObjectiveFailed(f"{source}: the functions must not change the settings")
+
+
+def _torch_modes() -> tuple[object, ...]:
+    """Return the modes of torch that change other code of the process."""
+    import torch
+
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(), deterministic
+
+
+def _gradient_after_others(settings: GRPOSettings, *, at: str) -> Tensor:
+    """Import the file again, and return the gradient of the drawn update after calls in another order."""
+    custom_functions.cache_clear()
+    update = _drawn_update(settings)
+    _gradient(update, settings, at=at, ratios="extreme")
+    return _gradient(update, settings, at=at)
 
 
 def _check_advantages(settings: GRPOSettings, *, at: str) -> None:
@@ -191,6 +212,7 @@ def _drawn_update(settings: GRPOSettings) -> _Update:
     from rstar2_train.trainer.batching import grpo_updates
     from rstar2_train.trainer.types import TokenSequence
 
+    torch.manual_seed(0)
     at, groups = 1, []
     for lengths, rewards in zip(_LENGTHS, _REWARDS, strict=True):
         advantages = functions_of(settings.objective).advantages(GroupRewards(list(rewards), list(lengths)), settings)

@@ -149,6 +149,37 @@ FAULTS = {
         GOOD.replace("reward - mean for", "float('inf') for"),
         ":3: advantages must return finite Python floats",
     ),
+    "no tensor of torch": (
+        LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean').numpy())\n",
+        ":7: Terms.weights must be a tensor of torch, not ndarray",
+    ),
+    "other device": (
+        LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean').to('meta'))\n",
+        ":7: Terms.weights must be a tensor on the device of tokens.logprobs, cpu, not meta",
+    ),
+    "narrow weights": (
+        LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean').half())\n",
+        ":7: Terms.weights must be a tensor of torch.float32, not torch.float16",
+    ),
+    "narrow objective": (
+        LOSS + "return Terms((tokens.ratio * tokens.advantages).bfloat16(), tokens.weights('TokenMean'))\n",
+        ":7: Terms.objective must be a tensor of torch.float32, not torch.bfloat16",
+    ),
+    "first ratios": (
+        "SEEN = []\n" + LOSS + "SEEN.append(tokens.ratio.detach().mean())\n"
+        "    return Terms(tokens.ratio * tokens.advantages / SEEN[0], tokens.weights('TokenMean'))\n",
+        ": a result depends on earlier calls",
+    ),
+    "first rewards": (
+        "SEEN = []\n" + GOOD.replace("    mean = sum", "    SEEN.append(sum(group.rewards)); mean = SEEN[0] + 0 * sum"),
+        ": a result depends on earlier calls",
+    ),
+    "default dtype": (
+        "import torch\ntorch.set_default_dtype(torch.float64)\n"
+        + LOSS
+        + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean'))\n",
+        ": the file must not change the modes of torch",
+    ),
     "unknown parameter": (
         GOOD.replace("parameters[", "parameters[1, "),
         ":8: loss failed: KeyError",
@@ -184,8 +215,11 @@ def test_check_objective_fault_names_the_line(tmp_path: Path, name: str) -> None
     """Each fault of a file is an error with the line and the reason."""
     text, message = FAULTS[name]
     spec = write(tmp_path, text)
-    with pytest.raises(ObjectiveFailed) as caught:
-        check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters))
+    try:
+        with pytest.raises(ObjectiveFailed) as caught:
+            check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters))
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert str(caught.value).startswith(str(tmp_path))
     assert message in str(caught.value)
 
