@@ -13,6 +13,7 @@ from models import OPTIMIZER, VOCABULARY, conversations, rank_here, rollout_grou
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.objectives import ReferenceKL
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.capacity.model_support import UnsupportedModel
@@ -195,12 +196,13 @@ def test_rank_refuses_a_reference_of_another_tokenizer(model_dir: Path, tmp_path
         pass
 
 
-def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path) -> None:
+@pytest.mark.parametrize("adapter", [None, LoRASpec(rank=8)])
+def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path, adapter: LoRASpec | None) -> None:
     """Memory of a sleeping rank is free on the device and unusable; afterwards training continues unchanged."""
     batches = sft_batches(conversations(6))
     results = []
     for sleeps in (False, True):
-        with rank_here(model_dir) as rank:
+        with rank_here(model_dir, lora=adapter) as rank:
             assert rank.policy is not None
             for _ in range(3):
                 rank.sft(batches, 1e-2)
