@@ -49,7 +49,6 @@ NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
     "verbosity": ("medium",),
     "chat_template_kwargs": ({},),
     "typical_p": (1,),
-    "prompt_logprobs": (0,),
     "priority": (0,),
 }
 """Unsupported parameters of OpenAI's and vLLM's chat completions, with the values that change nothing."""
@@ -91,8 +90,13 @@ def reject_unsupported(given: Mapping[str, Any], more: Mapping[str, Sequence[Any
     """Raise ApiError for a parameter that has an effect. `more`: values without one, besides NO_OP_VALUES."""
     no_op_values = {**NO_OP_VALUES, **(more or {})}
     for name, value in given.items():
-        if value is None or name in LABELS or value in no_op_values.get(name, ()):
+        if value is None or name in LABELS or any(_is_same(value, no_op) for no_op in no_op_values.get(name, ())):
             continue
         allowed = f" (only {no_op_values[name][0]!r})" if name in no_op_values else ""
         message = f"{name}={reprlib.repr(value)[:80]} is not supported{allowed}: remove it"
         raise ApiError(400, message, param=name, code="unsupported_parameter")
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two values are equal in JSON, where true is no number."""
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)

@@ -87,11 +87,12 @@ def test_check_accepts_values_that_change_nothing(fields: dict) -> None:
         {"ignore_eos": True},
         {"reasoning_effort": "low"}, {"verbosity": "high"}, {"priority": 1}, {"documents": [{}]},
         {"functions": [{}]}, {"modalities": ["text", "audio"]}, {"stop_token_ids": [1]}, {"service_tier": "flex"},
+        {"n": True}, {"logprobs": 0}, {"top_logprobs": False}, {"echo": 0}, {"prompt_logprobs": 0}, {"best_of": True},
     ],
     ids=lambda fields: next(iter(fields)),
 )  # fmt: skip
 def test_check_rejects_other_values(fields: dict) -> None:
-    """A value that would change the answer is never ignored."""
+    """A value that would change the answer, or of another type, is never ignored."""
     assert rejection(**fields).param == next(iter(fields))
 
 
