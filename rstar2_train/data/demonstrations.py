@@ -309,7 +309,7 @@ def _call(call: Any, field: str) -> dict[str, Any]:
         raise DataError(f"{field}.function.arguments must be a JSON object, got {short_repr(arguments)}")
     arguments = json_value(arguments, f"{field}.function.arguments", exact=True)
     read: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"id": given["id"], **read} if "id" in given else read
+    return {"id": given["id"], **read} if given.get("id") not in (None, "") else read
 
 
 def _has_effect(row: Mapping[str, Any], field: str) -> bool:
@@ -364,6 +364,17 @@ def texts_of(value: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from texts_of(part, f"{place}[{index}]")
 
 
+def _check_ids(calls: Sequence[Mapping[str, Any]], field: str) -> None:
+    """Raise DataError for an id that two calls of a message have: it would not show whose result one is."""
+    ids = [call["id"] for call in calls if "id" in call]
+    for index, name in enumerate(ids):
+        if name in ids[:index]:
+            raise DataError(
+                f"{field} has the id {short_repr(name)} twice; give each call an id of its own, and its result the "
+                "same one"
+            )
+
+
 def _match_results(messages: Sequence[Message], where: str) -> None:
     """Check that results follow calls in their order, as in a rollout, and remove the ids, which are then redundant.
 
@@ -371,6 +382,7 @@ def _match_results(messages: Sequence[Message], where: str) -> None:
     """
     for index, message in enumerate(messages):
         calls = message.get("tool_calls", ())
+        _check_ids(calls, f"{where}[{index}].tool_calls")
         results = list(itertools.takewhile(lambda later: later["role"] == "tool", messages[index + 1 :]))
         if calls and messages[index + 1 :] and len(results) != len(calls):
             raise DataError(

@@ -82,6 +82,7 @@ def test_read_demonstrations_keeps_plain_messages(tmp_path: Path) -> None:
             {"content": "", "tool_calls": [{"name": "run", "arguments": {"code": "print(2)"}}]},
             {"content": "", "tool_calls": [READ_CALL]},
         ),
+        ({"content": "", "tool_calls": [CALL | {"id": ""}] * 2}, {"content": "", "tool_calls": [READ_CALL] * 2}),
         ({"content": "b", "reasoning_content": "because"}, {"content": "b", "reasoning_content": "because"}),
         ({"content": [{"type": "text", "text": "b"}]}, {"content": "b"}),
         ({"content": "b", "tool_calls": [], "name": None, "refusal": None, "function_call": None}, {"content": "b"}),
@@ -210,6 +211,10 @@ def test_read_demonstrations_reads_each_field(tmp_path: Path, message: dict[str,
         (
             [USER, _calling(tool_calls=[CALL | {"id": "a"}]), {"role": "tool", "content": "1", "tool_call_id": "b"}],
             "messages[2].tool_call_id is 'b', but the call of this position has 'a'",
+        ),
+        (
+            [USER, _calling(tool_calls=[CALL | {"id": "a"}] * 2), *[{"role": "tool", "content": "1"}] * 2, ANSWER],
+            "messages[1].tool_calls has the id 'a' twice; give each call an id of its own",
         ),
         (
             [USER, ANSWER, {"role": "tool", "content": "1", "name": "f"}, ANSWER],
