@@ -309,6 +309,8 @@ class ChatFormat:
         if is_demonstration:
             self.template.check_reasoning(text)
             self.template.check_form(text)
+            if message.get("weight", 1):
+                self.template.check_calls(text)
             stop = next((token for token in ids if token in self.stop_ids), None)
             if stop is not None:
                 raise ChatFormatError(f"the text contains {self.decode([stop])!r}, which ends a turn: remove it")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.tools.call_form import FORMS, parser_of_template
-from rstar2_train.tools.parser import write_calls, written_calls
+from rstar2_train.tools.parser import first_fault, write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
 
 if TYPE_CHECKING:
@@ -266,6 +266,14 @@ class ChatTemplate:
                     f"the content has {' and '.join(marks)}, and rollouts do not read each of them as the start of a "
                     f"call of the form {parser}: write tool_calls"
                 )
+
+    def check_calls(self, turn: str) -> None:
+        """Raise ChatFormatError for a turn with a call that rollouts answer with an error, because it is malformed."""
+        if fault := first_fault(turn, self.parser):
+            raise ChatFormatError(
+                f"the content has a call of the form {self.parser} that rollouts cannot read: {fault}; correct it, or "
+                "write weight: 0 for the message, which is then not trained"
+            )
 
     def _alone(self, message: Mapping[str, Any]) -> str:
         """Return the text of an assistant message after a question, without its start and its end."""

@@ -15,6 +15,7 @@ from rstar2_train.api.sources import sources
 from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.tools.parser import first_fault
 from rstar2_train.tools.toolset import offline_toolset
 
 MOST_FORMS = 256
@@ -75,5 +76,6 @@ def _form(message: Mapping[str, Any], chat_format: ChatFormat) -> tuple[Any, ...
         len(calls) > 1,
         *(call["function"]["name"].isidentifier() for call in calls[:1]),
         *(min(2, text.count(tag)) for tag in _TAGS),
+        message["role"] == "assistant" and first_fault(text, chat_format.tools.parser) != "",
         message["role"] != "tool" and chat_format.escape_markers(text) != text,
     )

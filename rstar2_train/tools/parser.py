@@ -107,6 +107,12 @@ def written_calls(text: str, parser: ToolParser = "hermes") -> list[tuple[str, A
     return _pairs(calls)
 
 
+def first_fault(text: str, parser: ToolParser = "hermes") -> str:
+    """Return the fault of the first malformed call of a turn, of any tool, in words; empty: no call is malformed."""
+    calls = parse_calls(text, max_calls=MOST_CALLS, tools=Toolset((), parser=parser))
+    return next((call.detail for call in calls if call.fault == "malformed"), "")
+
+
 def _pairs(calls: Iterable[Any]) -> list[tuple[str, Any]] | None:
     """Return name and arguments of each call; None if one has other fields."""
     pairs = []

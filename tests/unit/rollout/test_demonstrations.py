@@ -136,6 +136,14 @@ def test_encode_demonstration_reasoning_of_opened_turn(chat_format: ChatFormat) 
         (GEMMA2, _assistant("```tool_code\nrun()\n```\n````tool_code\nrun()\n````"), "````tool_code, and rollouts"),
         (GEMMA2, _assistant("I run ```tool_code\nrun()\n```"), "has ```tool_code, and rollouts do not read"),
         (GEMMA2, _assistant("", tool_calls=[NAMELESS]), "cannot be written in the form gemma"),
+        (CHATML, _assistant('<tool_call>\n{"name": "f", "arguments": {}'), "call of the form hermes that rollouts"),
+        (CHATML, _assistant(WRITTEN.replace('"arguments"', '"parameters"')), 'read: "arguments" is missing; '),
+        (CHATML, _assistant(f"{WRITTEN}\n<tool_call>"), "form hermes that rollouts cannot read: not valid JSON"),
+        (CHATML, _assistant(WRITTEN[:-1]), "cannot read: no </tool_call>; correct it, or write weight: 0"),
+        (CHATML, _assistant(WRITTEN.replace('"run"', "run")), "cannot read: not valid JSON"),
+        (LLAMA32, _assistant('{"name": "run", "parameters": [1]}'), '"arguments" must be an object'),
+        (LLAMA32, _assistant('I run:\n{"name": "run", "x": 1}'), 'form llama3_json that rollouts cannot read: "arg'),
+        (GEMMA2, _assistant("```tool_code\nrun(1)\n```"), "form gemma that rollouts cannot read: not a call with"),
         (CHATML, _assistant("a<|im_end|>b"), "the text contains '<|im_end|>', which ends a turn"),
     ],
 )
@@ -210,6 +218,7 @@ def test_encode_demonstration_weight_zero_is_context(chat_format: ChatFormat) ->
     own = _format(chat_format, CHATML)
     messages = [USER, _assistant("a", weight=0), USER, _assistant("b")]
     assert _trained(own, *messages) == ["b<|im_end|>"]
+    assert _trained(own, USER, _assistant("<tool_call>{", weight=0), RESULT, _assistant("b")) == ["b<|im_end|>"]
     plain = own.encode_demonstration([USER, _assistant("a"), USER, _assistant("b")])
     assert own.encode_demonstration(messages).token_ids == plain.token_ids
 

@@ -17,6 +17,10 @@ CALL = {"name": "f", "arguments": {}}
 PLAIN = {"messages": [USER, {"role": "assistant", "content": "a"}]}
 REASONING = {"messages": [USER, {"role": "assistant", "content": "a", "reasoning_content": "r"}]}
 CALLING = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]}
+CALLED, BROKEN = (
+    {"messages": [USER, {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"}]}
+    for call in ('{"name": "f", "arguments": {}}', '{"name": "f", "arguments": }')
+)
 OPEN = {"messages": [USER, {"role": "assistant", "content": "<think> no end", "tool_calls": [CALL]}]}
 CUTS = (
     "{% for m in messages %}{% set c = m.content %}{% if m.role == 'assistant' and '<think>' in c %}"
@@ -57,6 +61,7 @@ def _validate(folder: Path, model: Path | str, rows: list[dict[str, Any]], templ
         ([THINKING, REASONING, CALLING], QWEN35, ""),
         ([THINKING, PLAIN], QWEN35, "sft.jsonl:2: messages[1]: the chat template opens <think>"),
         ([PLAIN, {"messages": []}], "", "sft.jsonl:2: messages must be a non-empty list"),
+        ([PLAIN, CALLING, CALLED, BROKEN], "", "sft.jsonl:4: messages[1]: the content has a call of the form hermes"),
         ([PLAIN], "{{ messages }}", "not a special token"),
         ([PLAIN, OPEN], CUTS, "sft.jsonl:2: messages[1]: the chat template cannot render"),
         ([PLAIN], CHANNEL, "writes '<|endoftext|>' between the start of a turn and its content, so a turn has parts"),
