@@ -15,6 +15,8 @@ Modules:
 
 - `task_rewards`          the rewards of a job (`spec.rewards`), among them users' checkers
 - `answer_program`        the program in an answer, for `Tests`
+- `markup_blocks`         code blocks of HTML, LaTeX and BBCode
+- `document_blocks`       code blocks of reStructuredText, Org, AsciiDoc and Jira
 - `quantity`              numbers with units
 - `grade`                 selects the verifier of a problem
 - `verify`                compares an answer with the gold answer

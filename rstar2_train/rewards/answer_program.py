@@ -3,8 +3,8 @@
 Used by the reward `Tests`. The fences are those of CommonMark, also those that models write besides: unclosed ones,
 those that start after other text (a sentence, list markers, quotation marks), those whose code starts on the line of
 the fence, and those whose end is on the line of the code, before other text, or of other marks or indentation. Without
-a fence, blocks of other markup count (`markup_blocks`). An answer that is one code span, or one text in triple
-quotation marks after which the word Python follows, is the program of the span or text.
+a fence, blocks of other markup count (`markup_blocks`, `document_blocks`). An answer that is one code span, of Markdown
+or LaTeX, or one text in triple quotation marks after which the word Python follows, is the program of the span or text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from rstar2_train.rewards.document_blocks import document_blocks
 from rstar2_train.rewards.markup_blocks import markup_blocks
 
 _OPEN = re.compile(r"(?P<before>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<label>[^`]*+)")
@@ -23,7 +24,7 @@ _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
 _NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
 """The label after the marks of a fence that starts a block, inside a block without an end."""
 _PROSE = ("markdown", "md", "text", "txt")
-_MARKUP = ("html", "xml", "latex", "tex")
+_MARKUP = ("html", "xml", "latex", "tex", "rst", "rest", "org", "asciidoc", "adoc")
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
@@ -37,6 +38,11 @@ _QUOTED_PROGRAM = re.compile(
     r"\s*(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n(?P<code>.*?)(?P=marks)\s*", re.DOTALL | re.IGNORECASE
 )
 _SPAN = re.compile(r"(`+)(?!`)(?P<code>.+?)(?<!`)\1")
+_LATEX_SPAN = re.compile(
+    r"\\(?:mintinline(?:\[[^\[\]]*\])?\{\w+\}|lstinline(?:\[[^\[\]]*\])?|verb\*?)"
+    r"(?:\{(?P<braced>.+)\}|(?P<mark>[^\w\s{])(?P<code>.+)(?P=mark))",
+    re.DOTALL,
+)
 _SPAN_LANGUAGE = re.compile(r"(?:i|c)?py(?:thon|py)?[\d.]*[ \t]+")
 _MOST_INDENTED = 3
 """Columns by which the end of a block may be indented more than its start."""
@@ -58,13 +64,20 @@ def answer_program(answer: str) -> str | None:
     if not blocks and (quoted := _QUOTED_PROGRAM.fullmatch("\n".join(lines))):
         return f"{quoted['code'].rstrip()}\n"
     if not blocks:
-        span = _SPAN.fullmatch(answer.strip())
-        return f"{_SPAN_LANGUAGE.sub('', span['code'].strip(), count=1)}\n" if span else None
+        return _span_program(answer.strip())
     blocks = [inner for block in blocks for inner in _inner_blocks(block)]
     blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
     return (python or unlabelled or blocks)[-1].code
+
+
+def _span_program(answer: str) -> str | None:
+    """Return the program of an answer that is one code span; None if it is not."""
+    if span := _LATEX_SPAN.fullmatch(answer):
+        return f"{(span['braced'] or span['code']).strip()}\n"
+    span = _SPAN.fullmatch(answer)
+    return f"{_SPAN_LANGUAGE.sub('', span['code'].strip(), count=1)}\n" if span else None
 
 
 def _inner_blocks(block: _Block) -> list[_Block]:
@@ -120,7 +133,7 @@ def _language_and_code(label: str) -> tuple[str, list[str]]:
 
 def _markup_blocks(text: str) -> list[_Block]:
     """Return the blocks of other markup that look like code: a program may write markup."""
-    blocks = [_Block(language, code.strip("\n")) for language, code in markup_blocks(text)]
+    blocks = [_Block(language, code.strip("\n")) for language, code in markup_blocks(text) or document_blocks(text)]
     return [
         block._replace(code=_dedented(block.code.rstrip().split("\n"), 0))
         for block in blocks

@@ -1,4 +1,4 @@
-"""Finds code blocks in the markup of HTML, LaTeX and BBCode. Pure.
+"""Finds code blocks in the markup of HTML, MediaWiki, LaTeX and BBCode. Pure.
 
 `answer_program` reads them if an answer has no code fence. Programs have markup in their texts, and `[code]` as an
 index: a start neither follows a quotation mark or a name, nor lacks its end unless it starts a line. One pass over the
@@ -11,9 +11,9 @@ import html
 import re
 
 _TAG = re.compile(
-    r"<(?P<html_end>/?)(?P<html>pre|code|python)(?P<html_options>\s[^<>]*+)?>"
+    r"<(?P<html_end>/?)(?P<html>pre|code|python|syntaxhighlight)(?P<html_options>\s[^<>]*+)?>"
     r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
-    r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted)\*?\}"
+    r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted|python|pycode|code)\*?\}"
     r"(?P<latex_options>(?:[\[{][^\[\]{}\n]*+[\]}])*+)",
     re.IGNORECASE,
 )

@@ -79,6 +79,7 @@ def test_answer_program_reads_every_fence(answer: str) -> None:
 
 
 HTML = PROGRAM.replace("print(a + b)", "print(a + b if a &lt; b else &quot;&amp;lt;&quot;)")
+INDENTED = "".join(f"   {line}\n" for line in PROGRAM.splitlines())
 PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
 
 
@@ -102,12 +103,23 @@ PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
         (f"\\begin{{lstlisting}}[language=Python]\n{PROGRAM}\\end{{lstlisting}}", PROGRAM),
         (f"\\begin{{verbatim}}\n{PROGRAM}\\end{{verbatim}}", PROGRAM),
         (f"\\begin{{minted}}[linenos]{{python}}\n{PROGRAM}\\end{{minted}}", PROGRAM),
+        (f"\\begin{{python}}\n{PROGRAM}\\end{{python}}", PROGRAM),
+        (f"<syntaxhighlight lang='python3'>\n{PROGRAM}</syntaxhighlight>", PROGRAM),
+        (f"Program:\n\n.. code-block:: python\n   :linenos:\n\n{INDENTED}\nIt adds.", PROGRAM),
+        (f".. code:: python\n\n{INDENTED}", PROGRAM),
+        (f"The program::\n\n{INDENTED}\nIt adds.", PROGRAM),
+        (f"Input::\n\n   3 4\n\n.. sourcecode:: python3\n\n{INDENTED}", PROGRAM),
+        (f"* Program\n#+BEGIN_SRC python :results output\n{PROGRAM}#+END_SRC\nIt adds.", PROGRAM),
+        ("#+begin_src python\nprint(2\n,* 3)\n#+end_src\n#+begin_example\n6\n#+end_example", "print(2\n* 3)\n"),
+        (f"[source,python]\n----\n{PROGRAM}----\nIt adds.", PROGRAM),
+        (f"{{code:python}}\n{PROGRAM}{{code}}\nIt adds.", PROGRAM),
+        (f"```rst\n.. code:: python\n\n{INDENTED}```", PROGRAM),
         (f"<code class='lang-cpp'>if (a) print(b);</code>\n<code class='lang-py'>{PROGRAM}</code>", PROGRAM),
         (f"```python\n{PROGRAM}```\nor <code>print(0)</code>", PROGRAM),
     ],
 )
 def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
-    """Blocks of HTML, LaTeX and BBCode, if the answer has no fence."""
+    """Blocks of HTML, LaTeX, BBCode and the markup of documents, if the answer has no fence."""
     assert answer_program(answer) == program
 
 
@@ -120,6 +132,8 @@ def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
         "x = [code]\nprint(x)\n",
         "s = s.replace('<code>', '')\nprint(s)\n",
         "a = 1 if x <code> y else 2\nprint(a)\n",
+        '"""Adds.\n\nExample::\n\n    print(add(1, 2))\n\n.. code:: python\n\n    print(3)\n"""\nprint(1)\n',
+        "def f():\n    '''Use::\n\n        print(1)\n    '''\n",
     ],
 )
 def test_answer_program_keeps_markup_of_a_program(program: str) -> None:
@@ -147,7 +161,13 @@ def test_answer_program_keeps_other_fences_in_the_code() -> None:
     assert answer_program(f"````python\n{code}````") == code
 
 
-@pytest.mark.parametrize("answer", ["`print(1)`", "``print(1)``", "```print(1)```", "```python print(1)```"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "`print(1)`", "``print(1)``", "```print(1)```", "```python print(1)```", r"\mintinline{python}{print(1)}",
+        r"\mintinline[breaklines]{python}|print(1)|", r"\lstinline[language=Python]!print(1)!", r"\verb|print(1)|",
+    ],
+)  # fmt: skip
 def test_answer_program_reads_a_span(answer: str) -> None:
     """An answer that is one code span is the program of the span; a span in a sentence is no program."""
     assert answer_program(answer) == "print(1)\n"
@@ -173,6 +193,10 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
         r"\begin{minted}{a}" * 20_000,
         "<pre><code>" * 30_000,
     ):
+        answer_program(text)
+    for text in ("::\n\n a\n" * 30_000, ".. code::\n" * 30_000, "#+begin_src\n" * 30_000, "[source]\n----\n" * 20_000):
+        answer_program(text)
+    for text in (r"\verb|" * 20_000, r"\mintinline{a}{" * 20_000, "{code:\n" * 30_000, "::\n" + " :a:\n" * 30_000):
         answer_program(text)
     for text in ("'''python\n" * 30_000, "'''py\n" + "''' " * 50_000 + "x", "```python " + "(" * 100_000):
         answer_program(text)

@@ -1,0 +1,67 @@
+"""Finds code blocks in the markup of documents: reStructuredText, Org, AsciiDoc and Jira. Pure.
+
+`answer_program` reads them if an answer has neither a code fence nor tags. Docstrings have such blocks too: inside
+triple quotation marks there is none. One pass over the lines, linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_ORG = re.compile(r"[ \t]*+#\+begin_(?:src|example)\b[ \t]*+(?P<language>[\w+#-]*+).*", re.IGNORECASE)
+_ORG_END = re.compile(r"[ \t]*+#\+end_(?:src|example)\b.*", re.IGNORECASE)
+_ORG_ESCAPE = re.compile(r"^([ \t]*),(?=\*|#\+|,)")
+"""The comma before a line that Org would read."""
+_JIRA = re.compile(r"[ \t]*+\{code(?::(?:language=)?(?P<language>[\w+#-]*+)[^{}]*+)?\}[ \t]*+", re.IGNORECASE)
+_JIRA_END = re.compile(r"[ \t]*+\{code\}.*", re.IGNORECASE)
+_ASCIIDOC = re.compile(r"\[source(?:%\w+)*+(?:,[ \t]*+(?P<language>[\w+#-]*+)[^\[\]]*+)?\][ \t]*+", re.IGNORECASE)
+_ASCIIDOC_FRAME = re.compile(r"(?:-{4,}|\.{4,}|={4,})[ \t]*+")
+_DIRECTIVE = re.compile(r"[ \t]*+\.\.[ \t]++(?:code-block|sourcecode|code)::[ \t]*+(?P<language>[\w+#-]*+).*")
+_OPTION = re.compile(r"[ \t]++:[\w-]+:.*")
+_QUOTES = ('"' * 3, "'" * 3)
+
+
+def document_blocks(text: str) -> list[tuple[str, str]]:
+    """Return language (empty: not named) and text of each block. A block without an end goes to the end of the text."""
+    blocks: list[tuple[str, str]] = []
+    lines, at, is_quoted = text.split("\n"), 0, False
+    while at < len(lines):
+        line, at = lines[at], at + 1
+        is_quoted ^= sum(map(line.count, _QUOTES)) % 2 == 1
+        if is_quoted:
+            continue
+        if start := _ORG.fullmatch(line):
+            code, at = _until(lines, at, _ORG_END.fullmatch)
+            code = [_ORG_ESCAPE.sub(r"\1", written) for written in code]
+        elif start := _JIRA.fullmatch(line):
+            code, at = _until(lines, at, _JIRA_END.fullmatch)
+        elif (start := _ASCIIDOC.fullmatch(line)) and at < len(lines) and _ASCIIDOC_FRAME.fullmatch(lines[at]):
+            frame = lines[at].strip()
+            code, at = _until(lines, at + 1, lambda written, frame=frame: written.strip() == frame)  # type: ignore[misc]
+        elif (start := _DIRECTIVE.fullmatch(line)) or (line.endswith("::") and not "".join(lines[at : at + 1]).strip()):
+            code, at = _indented(lines, at, _indent(line))
+        else:
+            continue
+        blocks.append(((start["language"] or "").lower() if start else "", "\n".join(code)))
+    return blocks
+
+
+def _until(lines: list[str], at: int, is_end: Callable[[str], object]) -> tuple[list[str], int]:
+    """Return the lines from `at` up to the end of their block, and the position after it."""
+    end = next((index for index in range(at, len(lines)) if is_end(lines[index])), len(lines))
+    return lines[at:end], end + 1
+
+
+def _indented(lines: list[str], at: int, columns: int) -> tuple[list[str], int]:
+    """Return the lines from `at` that are empty or indented more than `columns`, without options; and the end."""
+    while at < len(lines) and _OPTION.fullmatch(lines[at]):
+        at += 1
+    end = at
+    while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > columns):
+        end += 1
+    return lines[at:end], end
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
