@@ -16,6 +16,7 @@ Modules:
 - `readers`: reads the rows of a data file.
 - `problems`: validates rows as problems.
 - `demonstrations`: validates rows as demonstrations.
+- `demonstration_calls`: validates the calls of demonstrations, their results, and declared tools.
 - `sources`: resolves the `source` and `data` values of a manifest to paths on this machine.
 - `known_answers`: finds known answers without a clear type or meaning.
 - `sampler`: the order in which a stage draws its data.

@@ -6,7 +6,6 @@ chat template of the model (`rollout/chat_template.py`). Every error names file,
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.json_values import json_decoder
+from rstar2_train.data.demonstration_calls import match_results, read_calls, read_tools
 from rstar2_train.data.readers import (
     DataError,
     check_text,
@@ -26,14 +25,11 @@ from rstar2_train.data.readers import (
     read_rows,
     short_repr,
 )
-from rstar2_train.tools.remote_schema import declared_signature
-from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.utils.json_objects import RepeatedKeyError
 
 ROLES = ("system", "user", "assistant", "tool")
 Message = dict[str, Any]
 """A message in the form that chat templates read: role, content, and of an assistant `tool_calls` (arguments as an
-object), `reasoning_content` and `weight` if they are set."""
+object), `reasoning_content` and `weight` if they are set; also any field with an empty value (`empty_fields`)."""
 
 _FIELDS: Mapping[str, frozenset[str]] = {
     "system": frozenset(),
@@ -42,6 +38,9 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "tool": frozenset({"tool_call_id", "name"}),
 }
 """Role -> its fields, besides role and content."""
+_EMPTY: tuple[Any, ...] = ("", [], {})
+_EMPTY_OF: Mapping[str, Any] = {"tool_calls": [], "reasoning_content": "", "name": "", "tool_call_id": ""}
+"""Field -> its empty value; another field may have any."""
 _REMEDIES: Mapping[str, str] = {
     "function_call": "write the call as tool_calls, and its result as a message of role tool",
     "name": "write the name in the content",
@@ -132,7 +131,7 @@ def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")
     read = [read_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(messages)]
-    _match_results(read, f"{where}: {name}")
+    match_results(read, f"{where}: {name}")
     return read
 
 
@@ -144,9 +143,9 @@ def read_message(message: Any, field: str) -> Message:
     if role not in ROLES:
         advice = "; write system for developer" if role == "developer" else ""
         raise DataError(f"{field}.role is {short_repr(role)}; allowed: {', '.join(ROLES)}{advice}")
+    empty = empty_fields(message)
     given = {key: value for key, value in message.items() if value is not None and key not in ("role", "content")}
-    if given.get("tool_calls") == []:
-        del given["tool_calls"]
+    given = {key: value for key, value in given.items() if key not in empty}
     if role != "assistant" and given.get("weight") == 0:  # only assistant messages are trained
         del given["weight"]
     for key in given:
@@ -162,13 +161,24 @@ def read_message(message: Any, field: str) -> Message:
                 )
         read["reasoning_content"] = reasoning
     if "tool_calls" in given:
-        read["tool_calls"] = _calls(given["tool_calls"], f"{field}.tool_calls")
+        read["tool_calls"] = read_calls(given["tool_calls"], f"{field}.tool_calls")
     if "weight" in given:
         if isinstance(given["weight"], bool) or given["weight"] not in (0, 1):
             raise DataError(f"{field}.weight must be 0 or 1, got {short_repr(given['weight'])}")
         if given["weight"] == 0:
             read["weight"] = 0
+    if role != "tool":  # whose fields no template reads: results are written as a user's text
+        read |= empty
     return read | {key: given[key] for key in ("tool_call_id", "name") if key in given}
+
+
+def empty_fields(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with an empty text, list or object. Clients send them; only a chat template may read them."""
+    return {
+        key: value
+        for key, value in message.items()
+        if key not in ("role", "content", "weight") and value in _EMPTY and value == _EMPTY_OF.get(key, value)
+    }
 
 
 def calls_as_text(message: Message) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
@@ -186,42 +196,6 @@ def read_level(row: Mapping[str, Any], where: str) -> int:
     if not is_number or not is_whole(level) or not 0 <= level <= LARGEST_LEVEL:
         raise DataError(f"{where}: level must be a whole number from 1 (easiest), got {short_repr(level)}")
     return int(level)
-
-
-def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the signatures of the tools that a row declares. Raises DataError."""
-    if is_gap(row.get("tools")):
-        return []
-    tools = json_value(row["tools"], f"{where}: tools", exact=True)
-    if not isinstance(tools, list):
-        raise DataError(
-            f"{where}: tools must be a list of {{type: function, function: {{...}}}}, got {short_repr(tools)}"
-        )
-    signatures = []
-    for index, tool in enumerate(tools):
-        field = f"{where}: tools[{index}]"
-        tool = _set_fields(tool)
-        function = _set_fields(tool.get("function", tool)) if isinstance(tool, dict) else None
-        if not isinstance(function, dict):
-            raise DataError(f"{field} must be an object {{type: function, function: {{...}}}}, got {short_repr(tool)}")
-        is_wrapped = "function" in tool
-        extra = {*function, *(set(tool) - {"type", "function"} if is_wrapped else ())}
-        extra -= {"type", "name", "description", "parameters"}
-        outside = sorted({"name", "description", "parameters"}.intersection(tool))
-        if outside and is_wrapped:
-            raise DataError(f"{field}.{outside[0]} is set outside of function: remove it, or move it into function")
-        if (tool.get("type") or "function") != "function":
-            raise DataError(f"{field}.type is {short_repr(tool['type'])}; only tools of type function are trained on")
-        if extra:
-            raise DataError(f"{field}: {min(extra)} is not trained on: remove it, or write it in the description")
-        try:
-            signatures.append(declared_signature({"parameters": {"type": "object", "properties": {}}, **function}))
-        except SourceError as error:
-            raise DataError(f"{field}: {error}") from error
-    names = [signature["function"]["name"] for signature in signatures]
-    if len(set(names)) < len(names):
-        raise DataError(f"{where}: tools must have different names, got {', '.join(names)}")
-    return signatures
 
 
 def check_order(messages: Sequence[Message], where: str) -> None:
@@ -271,47 +245,6 @@ def _text(value: Any, field: str) -> str:
     return value
 
 
-def _calls(calls: Any, field: str) -> list[dict[str, Any]]:
-    """Return calls in the form of OpenAI, with arguments as an object. Raises DataError."""
-    if not isinstance(calls, list):
-        raise DataError(f"{field} must be a list of calls, got {short_repr(calls)}")
-    return [_call(call, f"{field}[{index}]") for index, call in enumerate(calls)]
-
-
-def _call(call: Any, field: str) -> dict[str, Any]:
-    function = call.get("function", call) if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        raise DataError(f"{field} must be an object {{function: {{name, arguments}}}}, got {short_repr(call)}")
-    if function is not call and (doubled := sorted({"name", "arguments"}.intersection(_set_keys(call)))):
-        raise DataError(f"{field}.{doubled[0]} is set outside of function too: remove one of them")
-    given = {key: value for key, value in {**call, **function}.items() if value is not None}
-    inner = {"name", "arguments"}
-    unknown = [f"{field}.{name}" for name in sorted(_set_keys(call) - inner - {"id", "index", "type", "function"})]
-    if function is not call:
-        unknown += [f"{field}.function.{name}" for name in sorted(_set_keys(function) - inner)]
-    if unknown:
-        raise DataError(f"{unknown[0]} is not trained on: remove it")
-    if given.get("type", "function") != "function":
-        raise DataError(f"{field}.type is {short_repr(given['type'])}; only calls of type function can be trained on")
-    name, arguments = given.get("name"), given.get("arguments", {})
-    if not isinstance(name, str) or not name:
-        raise DataError(f"{field}.function.name must be a non-empty text, got {short_repr(name)}")
-    if isinstance(arguments, str):
-        try:
-            arguments = json_decoder().decode(arguments or "{}")
-        except RepeatedKeyError as error:
-            raise DataError(f"{field}.function.arguments: {error}; keep one") from None
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{field}.function.arguments is not valid JSON: {error}; correct or remove the row"
-            ) from None
-    if not isinstance(arguments, dict):
-        raise DataError(f"{field}.function.arguments must be a JSON object, got {short_repr(arguments)}")
-    arguments = json_value(arguments, f"{field}.function.arguments", exact=True)
-    read: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"id": given["id"], **read} if given.get("id") not in (None, "") else read
-
-
 def _has_effect(row: Mapping[str, Any], field: str) -> bool:
     """Return whether a field of a row has an effect. A gap of pandas has none."""
     value = row.get(field)
@@ -320,15 +253,6 @@ def _has_effect(row: Mapping[str, Any], field: str) -> bool:
     if field == "enable_thinking":
         return value is not None
     return value not in (None, 1) if field == "weight" else bool(value)
-
-
-def _set_fields(value: Any) -> Any:
-    """Return an object without its null fields; another value unchanged."""
-    return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
-
-
-def _set_keys(row: Mapping[str, Any]) -> set[str]:
-    return {key for key, value in row.items() if value is not None}
 
 
 def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: str) -> None:
@@ -362,43 +286,3 @@ def texts_of(value: Any, place: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, part in enumerate(value):
             yield from texts_of(part, f"{place}[{index}]")
-
-
-def _check_ids(calls: Sequence[Mapping[str, Any]], field: str) -> None:
-    """Raise DataError for an id that two calls of a message have: it would not show whose result one is."""
-    ids = [call["id"] for call in calls if "id" in call]
-    for index, name in enumerate(ids):
-        if name in ids[:index]:
-            raise DataError(
-                f"{field} has the id {short_repr(name)} twice; give each call an id of its own, and its result the "
-                "same one"
-            )
-
-
-def _match_results(messages: Sequence[Message], where: str) -> None:
-    """Check that results follow calls in their order, as in a rollout, and remove the ids, which are then redundant.
-
-    Raises DataError for another order or number, and for a name or id without a call.
-    """
-    for index, message in enumerate(messages):
-        calls = message.get("tool_calls", ())
-        _check_ids(calls, f"{where}[{index}].tool_calls")
-        results = list(itertools.takewhile(lambda later: later["role"] == "tool", messages[index + 1 :]))
-        if calls and messages[index + 1 :] and len(results) != len(calls):
-            raise DataError(
-                f"{where}[{index}].tool_calls has {len(calls)} calls, but {len(results)} messages of role tool follow; "
-                "write one result per call"
-            )
-        for at, (call, result) in enumerate(zip(calls, results, strict=False), start=index + 1):
-            for key, expected in (("tool_call_id", call.get("id")), ("name", call["function"]["name"])):
-                given = result.pop(key, expected)
-                if given != expected:
-                    raise DataError(
-                        f"{where}[{at}].{key} is {short_repr(given)}, but the call of this position has "
-                        f"{short_repr(expected)}; write the results in the order of the calls"
-                    )
-    for index, message in enumerate(messages):
-        if key := next((key for key in ("tool_call_id", "name") if key in message), ""):
-            raise DataError(f"{where}[{index}].{key} is not trained on: no tool_calls are before it; remove it")
-        for call in message.get("tool_calls", ()):
-            call.pop("id", None)

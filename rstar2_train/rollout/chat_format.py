@@ -267,7 +267,8 @@ class ChatFormat:
         Raises ChatFormatError, which names the message, for a conversation that no rollout could have sampled, and for
         a field or a message that the template does not write.
         """
-        return self._encode(messages, section=self.tools.section(tools) if tools else "", is_demonstration=True)
+        section = self.tools.section(tools) if tools else ""
+        return self._encode(self.template.without_empty_fields(messages), section=section, is_demonstration=True)
 
     def encode_conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
         """Return a finished conversation `[{role, content}, ...]` as the tokens that a rollout of it would have.
@@ -308,9 +309,7 @@ class ChatFormat:
         ids = self.encode_turn(text)
         if is_demonstration:
             self.template.check_reasoning(text)
-            self.template.check_form(text)
-            if message.get("weight", 1):
-                self.template.check_calls(text)
+            self.template.check_form(text, is_trained=bool(message.get("weight", 1)))
             stop = next((token for token in ids if token in self.stop_ids), None)
             if stop is not None:
                 raise ChatFormatError(f"the text contains {self.decode([stop])!r}, which ends a turn: remove it")

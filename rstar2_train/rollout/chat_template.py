@@ -6,6 +6,7 @@ derived from renderings with marks, so that any template is followed to the char
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource, ToolParser
+from rstar2_train.data.demonstrations import empty_fields
 from rstar2_train.tools.call_form import FORMS, parser_of_template
 from rstar2_train.tools.parser import first_fault, write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
@@ -202,6 +204,30 @@ class ChatTemplate:
             content = content.lstrip().removeprefix(tag).removeprefix(space)
         return content
 
+    def without_empty_fields(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return messages without their empty fields. Raises ChatFormatError if one has another text without them."""
+        return [self._bare(message, at) for at, message in enumerate(messages)]
+
+    def _bare(self, message: Mapping[str, Any], at: int) -> Mapping[str, Any]:
+        fields = empty_fields(message)
+        if not fields:
+            return message
+        bare = {key: value for key, value in message.items() if key not in fields}
+        text = self._in_place(bare)
+        with contextlib.suppress(ChatFormatError):
+            if self._in_place(message) == text:
+                return bare
+        raise ChatFormatError(
+            f"messages[{at}]: the chat template writes another text with the empty fields {', '.join(fields)}: remove "
+            "them"
+        )
+
+    def _in_place(self, message: Mapping[str, Any]) -> str:
+        """Return the text of a short conversation with a message at the place of its role."""
+        question = [{"role": "user", "content": "x"}]
+        before, after = (question if message["role"] == role else [] for role in ("assistant", "system"))
+        return self._apply([*before, message, *after], start=False)
+
     def check_reasoning(self, turn: str) -> None:
         """Raise ChatFormatError for a turn whose reasoning does not fit the start of a generation."""
         opened = self._opened[0]
@@ -252,8 +278,16 @@ class ChatTemplate:
         except ValueError as error:
             raise ChatFormatError(f"tool_calls cannot be written in the form {self.parser}: {error}") from error
 
-    def check_form(self, turn: str) -> None:
-        """Raise ChatFormatError for a turn with a call in another form than rollouts read."""
+    def check_form(self, turn: str, *, is_trained: bool) -> None:
+        """Raise ChatFormatError for a turn with a call in another form than rollouts read.
+
+        `is_trained`: also for a malformed call, which rollouts answer with an error.
+        """
+        if is_trained and (fault := first_fault(turn, self.parser)):
+            raise ChatFormatError(
+                f"the content has a call of the form {self.parser} that rollouts cannot read: {fault}; correct it, or "
+                "write weight: 0 for the message, which is then not trained"
+            )
         for parser, mark in _MARKS.items():
             marks = mark.findall(turn)
             if marks and parser != self.parser:
@@ -266,14 +300,6 @@ class ChatTemplate:
                     f"the content has {' and '.join(marks)}, and rollouts do not read each of them as the start of a "
                     f"call of the form {parser}: write tool_calls"
                 )
-
-    def check_calls(self, turn: str) -> None:
-        """Raise ChatFormatError for a turn with a call that rollouts answer with an error, because it is malformed."""
-        if fault := first_fault(turn, self.parser):
-            raise ChatFormatError(
-                f"the content has a call of the form {self.parser} that rollouts cannot read: {fault}; correct it, or "
-                "write weight: 0 for the message, which is then not trained"
-            )
 
     def _alone(self, message: Mapping[str, Any]) -> str:
         """Return the text of an assistant message after a question, without its start and its end."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import sources
-from rstar2_train.data.demonstrations import read_demonstrations
+from rstar2_train.data.demonstrations import empty_fields, read_demonstrations
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.parser import first_fault
@@ -72,7 +72,8 @@ def _form(message: Mapping[str, Any], chat_format: ChatFormat) -> tuple[Any, ...
         message["role"],
         bool(text.strip()),
         message.get("weight"),
-        "reasoning_content" in message,
+        bool(message.get("reasoning_content")),
+        *empty_fields(message),
         len(calls) > 1,
         *(call["function"]["name"].isidentifier() for call in calls[:1]),
         *(min(2, text.count(tag)) for tag in _TAGS),

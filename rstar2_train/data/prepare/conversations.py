@@ -14,14 +14,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from rstar2_train.data.demonstration_calls import read_tools
 from rstar2_train.data.demonstrations import (
     ROW_FIELDS,
     Message,
     calls_as_text,
     check_order,
+    empty_fields,
     read_level,
     read_messages,
-    read_tools,
     texts_of,
 )
 from rstar2_train.data.prepare.call_syntax import (
@@ -192,7 +193,7 @@ def _read(row: dict[str, Any], where: str, name: str, tools: Sequence[dict[str, 
     """
     messages = []
     for index, message in enumerate(read_messages(row, where, name=name)):
-        if "reasoning_content" in message:
+        if message.get("reasoning_content"):
             raise DataError(
                 f"{where}: {name}[{index}].reasoning_content has no form that every model reads: write it in the "
                 "content as the model does, or name the file in sft.data as it is"
@@ -201,7 +202,8 @@ def _read(row: dict[str, Any], where: str, name: str, tools: Sequence[dict[str, 
         written = [SourceCall(*call) for call in calls]
         declared = tools or [{"function": {"name": call.name}} for call in written]
         converted = _call_message(content, written, declared) if written else {"content": content}
-        messages.append({"role": message["role"], **converted, **{key: 0 for key in ("weight",) if key in message}})
+        kept = empty_fields(message) | {key: 0 for key in ("weight",) if key in message}
+        messages.append({"role": message["role"], **converted, **kept})
     return messages
 
 
@@ -273,16 +275,17 @@ def _conversation(
     turns: list[Message] = []
     for place, text in texts_of(list(tools), "tools"):
         _check_written(text, place)
-    system = _stripped(system, "system")
+    opening: Message = {"role": "system", "content": _stripped(system, "system")}
     for message in messages:
         if message["role"] != "tool":
             _check_written(message["content"], f"a message of role {message['role']}")
         if message["role"] == "system" and not turns:
-            system = "\n\n".join(part for part in (system, message["content"].strip()) if part)
+            parts = (opening["content"], message["content"].strip())
+            opening |= message | {"content": "\n\n".join(part for part in parts if part)}
         elif turns and turns[-1]["role"] == message["role"] == "assistant":
             if turns[-1].get("weight") != message.get("weight"):
                 return RemovedRow("not-a-conversation", "consecutive assistant messages have different weights")
-            turns[-1] = message | {"content": f"{turns[-1]['content']}\n{message['content']}".strip()}
+            turns[-1] |= message | {"content": f"{turns[-1]['content']}\n{message['content']}".strip()}
         else:
             turns.append(message)
     while turns and turns[-1]["role"] != "assistant":
@@ -292,8 +295,7 @@ def _conversation(
         return RemovedRow("not-a-conversation", f"roles: {', '.join(roles[:4]) or 'no assistant message'}")
     if any(not message["content"].strip() for message in turns if message["role"] != "tool"):
         return RemovedRow("not-a-conversation", "empty message")
-    opening = [{"role": "system", "content": system}] if system else []
-    converted = [*opening, *turns]
+    converted = [*([opening] if opening["content"] else []), *turns]
     try:
         check_order(converted, "messages")
     except DataError as error:

@@ -27,6 +27,7 @@ USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "2"}
 CALL = {"type": "function", "function": {"name": "run", "arguments": '{"code": "print(2)"}'}}
 READ_CALL = {"type": "function", "function": {"name": "run", "arguments": {"code": "print(2)"}}}
+EMPTIES = ({"tool_calls": [], "annotations": []}, {"reasoning_content": "", "name": ""}, {"function_call": {}})
 ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -85,7 +86,8 @@ def test_read_demonstrations_keeps_plain_messages(tmp_path: Path) -> None:
         ({"content": "", "tool_calls": [CALL | {"id": ""}] * 2}, {"content": "", "tool_calls": [READ_CALL] * 2}),
         ({"content": "b", "reasoning_content": "because"}, {"content": "b", "reasoning_content": "because"}),
         ({"content": [{"type": "text", "text": "b"}]}, {"content": "b"}),
-        ({"content": "b", "tool_calls": [], "name": None, "refusal": None, "function_call": None}, {"content": "b"}),
+        ({"content": "b", "name": None, "refusal": None, "function_call": None}, {"content": "b"}),
+        *(({"content": "b", **empty}, {"content": "b", **empty}) for empty in EMPTIES),
         ({"content": "b", "weight": 1}, {"content": "b"}),
         (
             {"content": "", "tool_calls": [{"name": "run", "arguments": '{"x": 0.30000000000000004}'}]},
@@ -97,7 +99,9 @@ def test_read_demonstrations_keeps_plain_messages(tmp_path: Path) -> None:
     ],
 )
 def test_read_demonstrations_reads_each_field(tmp_path: Path, message: dict[str, Any], read: dict[str, Any]) -> None:
-    """Calls, reasoning, null contents and text parts have one form; a null field is an absent one."""
+    """Calls, reasoning, null contents and text parts have one form; a null field is an absent one, and fields with
+    an empty value stay for the chat template.
+    """
     row = _read(tmp_path, {"messages": [USER, {"role": "assistant"} | message]})
     assert list(row.messages) == [USER, {"role": "assistant"} | read]
 
@@ -132,6 +136,8 @@ def test_read_demonstrations_reads_each_field(tmp_path: Path, message: dict[str,
             [USER, ANSWER | {"reasoning": "r"}],
             "messages[1].reasoning is not trained on: rename it to reasoning_content",
         ),
+        ([USER, ANSWER | {"tool_calls": ""}], "messages[1].tool_calls must be a list of calls, got ''"),
+        ([USER, ANSWER | {"prefix": False}], "messages[1].prefix is not trained on: remove it"),
         ([USER, ANSWER | {"train": False}], "messages[1].train is not trained on: write weight: 0"),
         ([USER, ANSWER | {"images": [1]}], "messages[1].images is not trained on: remove it"),
         ([USER | {"tool_calls": [CALL]}, ANSWER], "messages[0].tool_calls is not trained on: only assistant messages"),
@@ -347,7 +353,9 @@ def test_prepare_conversations_writes_calls_as_text(tmp_path: Path) -> None:
         "tools": tools,
         "level": 2,
     }
-    path = _jsonl(tmp_path, row, {"messages": [USER, _calling()]})
+    path = _jsonl(
+        tmp_path, row, {"messages": [USER, _calling()]}, {"messages": [USER | {"name": ""}, ANSWER | EMPTIES[0]]}
+    )
     written = call_text("run", {"code": "print(2)"})
     assert _prepared(tmp_path, path) == [
         [
@@ -355,9 +363,10 @@ def test_prepare_conversations_writes_calls_as_text(tmp_path: Path) -> None:
             {"role": "assistant", "content": f"I compute.\n{written}"}, *results, ANSWER | {"weight": 0},
         ],
         [USER, {"role": "assistant", "content": written}],
+        [USER | {"name": ""}, ANSWER | EMPTIES[0]],
     ]  # fmt: skip
     file = next((tmp_path / "out").glob("*/conversations.jsonl"))
-    assert [(row.level, list(row.tools)) for row in read_demonstrations(file)] == [(2, tools), (0, [])]
+    assert [(row.level, list(row.tools)) for row in read_demonstrations(file)] == [(2, tools), (0, []), (0, [])]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rstar2_train.data.demonstrations import Demonstration, read_demonstrations
+from rstar2_train.data.demonstrations import Demonstration, empty_fields, read_demonstrations
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, convert_row, identify_row, prepare
@@ -38,6 +38,7 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
 )
 FIELDS = ("id", "problem", "answer", "slice", "hard", "tools", "reward", "files", "data", "functions", "instructions")
+EMPTY: tuple[Any, ...] = (None, "", [], {})
 READ_FIELDS = ("role", "content", "weight", "reasoning_content", "tool_calls", "tool_call_id", "name")
 ARGUMENTS = st.dictionaries(
     st.sampled_from("ab"), st.integers() | TEXTS | st.lists(st.integers(), max_size=2), max_size=2
@@ -125,7 +126,7 @@ def test_prepared_conversations_are_trained_whole(
     except DataError:
         return
     (row,) = _read(prepared)
-    assert all(set(message) <= {"role", "content", "weight"} for message in row.messages)
+    assert all(set(message) - set(empty_fields(message)) <= {"role", "content", "weight"} for message in row.messages)
     for template in (CHATML, QWEN3):
         own = ChatFormat(chat_format.tokenizer, system_prompt="", prompt_prefix="", chat_template=template)
         assert _trained(own, row) == _expected(own, row)
@@ -143,7 +144,7 @@ def test_read_conversations_are_trained_whole(
     tmp_path: Path, chat_format: ChatFormat, drawn: list[dict[str, Any]]
 ) -> None:
     """A conversation that a stage reads is tokenised with all calls and reasoning, or was refused: no field is lost."""
-    given_fields = {key for message in drawn for key, value in message.items() if value is not None}
+    given_fields = {key for message in drawn for key, value in message.items() if value not in EMPTY}
     rows = _read(_write(tmp_path, {"messages": drawn}))
     if given_fields & {"function_call", "audio", "name", "tool_call_id"}:
         assert not rows
@@ -191,7 +192,7 @@ def test_validate_accepts_what_the_stage_trains(
 @given(
     drawn=messages(),
     name=st.text(string.ascii_lowercase + "_", min_size=1, max_size=12).filter(lambda name: name not in READ_FIELDS),
-    value=VALUES.filter(lambda value: value is not None),
+    value=VALUES.filter(lambda value: value not in EMPTY),
     data=st.data(),
 )
 def test_unknown_field_of_a_message_is_always_refused(

@@ -48,6 +48,36 @@ def _trained(own: ChatFormat, *messages: dict[str, Any]) -> list[str]:
     return [own.decode(turn) for turn in (*texts, tokens) if turn]
 
 
+NAMED = CHATML.replace("m.role + '\\n'", "m.role + (' name' if 'name' in m else '') + '\\n'")
+STRICT = CHATML.replace("{{", "{{ raise_exception('name') if 'name' in m }}{{", 1)
+EMPTY: dict[str, Any] = {"tool_calls": [], "reasoning_content": "", "annotations": [], "audio": {}}
+
+
+@pytest.mark.parametrize("template", [CHATML, QWEN3, GEMMA2, LLAMA32], ids=["ChatML", "Qwen3", "Gemma", "Llama"])
+def test_empty_fields_that_a_template_ignores(chat_format: ChatFormat, template: str) -> None:
+    """Fields with an empty value are accepted where the template writes the same text without them."""
+    own = _format(chat_format, template)
+    expected = own.encode_demonstration(
+        [{"role": "system", "content": "s"}, USER, _assistant("a"), USER, _assistant("b")]
+    )
+    empty = {**EMPTY, "name": ""}
+    given = [{"role": "system", "content": "s", **empty}, USER, _assistant("a", **empty), USER | empty, _assistant("b")]
+    assert own.encode_demonstration(given) == expected
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_empty_fields_that_a_template_writes_are_refused(chat_format: ChatFormat, at: int) -> None:
+    """A template that writes another text, or none, with an empty field of a system, user or assistant message."""
+    messages = [{"role": "system", "content": "s"}, USER, _assistant("a")]
+    for template in (NAMED, STRICT):
+        with pytest.raises(ChatFormatError) as caught:
+            _format(chat_format, template).encode_demonstration(
+                [message | ({"name": ""} if index == at else {}) for index, message in enumerate(messages)]
+            )
+        assert str(caught.value).startswith(f"messages[{at}]: the chat template writes another text with the empty")
+        assert str(caught.value).endswith("fields name: remove them")
+
+
 @pytest.mark.parametrize("content", ["", "I compute."])
 @pytest.mark.parametrize("template", [CHATML, QWEN3], ids=["ChatML", "Qwen3"])
 def test_encode_demonstration_writes_calls(chat_format: ChatFormat, template: str, content: str) -> None:
