@@ -9,6 +9,7 @@ or LaTeX, or one text in triple quotation marks after which the word Python foll
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
 )
+_DIRECTIVE, _OPTION = re.compile(r"\{[a-z-]+\}"), re.compile(r"[ \t]*:[\w-]+:.*")
+"""Label of a directive of MyST, and an option of it on a line of its own."""
 _SESSION = re.compile(r"\s*>>>")
 """Start of a session at a prompt, which is no program."""
 _END = re.compile(r"[ \t]*+(?:`{3,}|~{3,})[ \t]*+")
@@ -111,6 +114,8 @@ def _blocks(lines: list[str]) -> list[_Block]:
                 at -= 1  # the block has no end, and another one starts
             if after is None:
                 code.append(line.rstrip().removesuffix(fence) if has_end else line)
+        if _DIRECTIVE.match(start["label"]):
+            code = list(itertools.dropwhile(lambda line: not line.strip() or _OPTION.fullmatch(line), code))
         filled = [index for index, line in enumerate(code) if line.strip()]
         if filled and not has_end and _END.fullmatch(code[filled[-1]]):
             del code[filled.pop() :]

@@ -13,8 +13,10 @@ _ORG = re.compile(r"[ \t]*+#\+begin_(?:src|example)\b[ \t]*+(?P<language>[\w+#-]
 _ORG_END = re.compile(r"[ \t]*+#\+end_(?:src|example)\b.*", re.IGNORECASE)
 _ORG_ESCAPE = re.compile(r"^([ \t]*),(?=\*|#\+|,)")
 """The comma before a line that Org would read."""
-_JIRA = re.compile(r"[ \t]*+\{code(?::(?:language=)?(?P<language>[\w+#-]*+)[^{}]*+)?\}[ \t]*+", re.IGNORECASE)
-_JIRA_END = re.compile(r"[ \t]*+\{code\}.*", re.IGNORECASE)
+_JIRA = re.compile(
+    r"[ \t]*+\{(?:code|noformat)(?::(?:language=)?(?P<language>[\w+#-]*+)[^{}]*+)?\}[ \t]*+", re.IGNORECASE
+)
+_JIRA_END = re.compile(r"[ \t]*+\{(?:code|noformat)\}.*", re.IGNORECASE)
 _ASCIIDOC = re.compile(r"\[source(?:%\w+)*+(?:,[ \t]*+(?P<language>[\w+#-]*+)[^\[\]]*+)?\][ \t]*+", re.IGNORECASE)
 _ASCIIDOC_FRAME = re.compile(r"(?:-{4,}|\.{4,}|={4,})[ \t]*+")
 _DIRECTIVE = re.compile(r"[ \t]*+\.\.[ \t]++(?:code-block|sourcecode|code)::[ \t]*+(?P<language>[\w+#-]*+).*")

@@ -11,10 +11,10 @@ import html
 import re
 
 _TAG = re.compile(
-    r"<(?P<html_end>/?)(?P<html>pre|code|python|syntaxhighlight)(?P<html_options>\s[^<>]*+)?>"
+    r"<(?P<html_end>/?)(?P<html>pre|code|python|syntaxhighlight|source)(?P<html_options>\s[^<>]*+)?>"
     r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
     r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted|python|pycode|code)\*?\}"
-    r"(?P<latex_options>(?:[\[{][^\[\]{}\n]*+[\]}])*+)",
+    r"(?P<latex_options>(?:[\[{](?:[^\[\]{}\\\n]|\\.|\{(?:[^{}\\\n]|\\.)*+\})*+[\]}])*+)",
     re.IGNORECASE,
 )
 _NO_START = re.compile(r"[\w\"'(\[\])]")
@@ -23,6 +23,8 @@ _LANGUAGE = re.compile(r"\blang(?:uage)?-(\w+)|\blanguage=\{?(\w+)|[{=\"'](\w+)[
 _REFERENCE = re.compile(r"&(?:lt|gt|quot|apos|amp|nbsp|#\d{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 """Only with a semicolon: `a&lt` is Python."""
 _HIGHLIGHT = re.compile(r"</?span(?:\s[^<>]*+)?>", re.IGNORECASE)
+_LITERAL = re.compile(r"\s*<!\[CDATA\[(?P<text>.*?)\]\]>\s*", re.DOTALL)
+"""A text of XML without references."""
 _WRITTEN_SPAN = re.compile(r"[\"']<span", re.IGNORECASE)
 """A tag that a program has in a text, so that the tags are those of the program."""
 _BREAK = re.compile(r"(?<![\"'])<br\s*/?>", re.IGNORECASE)
@@ -67,6 +69,8 @@ def _content(text: str, opened: re.Match[str]) -> str:
     """Return the text of a block; in HTML without tags for line breaks and highlighting, and without references."""
     if not opened["html"]:
         return text
+    if literal := _LITERAL.fullmatch(text):
+        return literal["text"]
     text = _BREAK_AT_END.sub("", text) if "\n" in text.strip() else _BREAK.sub("\n", text)
     if not _WRITTEN_SPAN.search(text):
         text = _HIGHLIGHT.sub("", text)
