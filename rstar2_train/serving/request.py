@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.rollout.agent_program.conversation import check_fields, check_role, message_text
+from rstar2_train.rollout.agent_program.conversation import call_order, check_fields, check_role, message_text
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.text import split_turns
 from rstar2_train.utils.api_error import STREAM_OPTIONS, ApiError, reject_unsupported
@@ -63,6 +63,8 @@ class ChatRequest(BaseModel):
         for number, entry in enumerate(self.messages if self.tools else ()):  # the engine ignores unknown fields
             check_role(entry, at=f"messages[{number}]")
             check_fields(entry, at=f"messages[{number}]")
+        if self.tools:
+            call_order(self.messages)
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
             message = f"tool_choice={reprlib.repr(self.tool_choice)} is only allowed with tools: remove it"
             raise ApiError(400, message, param="tool_choice", code="unsupported_parameter")
@@ -85,8 +87,12 @@ class ChatRequest(BaseModel):
         )
 
     def for_engine(self, *, model: str) -> dict[str, Any]:
-        """Return the body for the engine's own endpoint, which handles requests with the client's tools."""
+        """Return the body for the engine's own endpoint, which handles requests with the client's tools.
+
+        Most chat templates write results without their ids, so they are put in the order of their calls.
+        """
         body = {name: getattr(self, name) for name in type(self).model_fields if name != "user"}
+        body["messages"] = [self.messages[at] for at in call_order(self.messages)]
         body |= {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
         return {name: value for name, value in body.items() if value is not None}
 

@@ -92,7 +92,7 @@ class Conversations:
         parser = self.chat_format.tools.parser
         conversation = [_message(message, parser, at=f"messages[{at}]") for at, message in enumerate(messages)]
         _check_order(conversation)
-        order = _call_order(messages)
+        order = call_order(messages)
         messages, conversation = [messages[at] for at in order], [conversation[at] for at in order]
         known_tools = self._toolset(tools) if tools else None
         characters = sum(len(message["content"]) for message in conversation)
@@ -263,10 +263,12 @@ def _text(content: Any, *, at: str) -> str:
     return "".join(part["text"] for part in content)
 
 
-def _call_order(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+def call_order(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the positions of the messages with each turn's results in the order of its calls, as a rollout has them.
 
-    Results without ids are in this order already. Raises ApiError unless each call has one result.
+    Results without ids are in this order already. `messages` passed `check_fields`.
+
+    Raises ApiError unless each call has one result.
     """
     order = list(range(len(messages)))
     for at, message in enumerate(messages):

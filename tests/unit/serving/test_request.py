@@ -188,6 +188,19 @@ def test_check_with_tools_rejects_fields_of_messages(messages: list, message: st
     chat_request(tools=tools, messages=[USER, calling | {"refusal": None}, result]).check(model="m")
 
 
+def test_results_of_tools_are_in_the_order_of_their_calls() -> None:
+    """Clients append results as they arrive; a chat template without ids would give them to other calls."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    calling = {"role": "assistant", "tool_calls": [{"id": name, "function": {"name": "f"}} for name in "ab"]}
+    first, second = ({"role": "tool", "tool_call_id": name, "content": name} for name in "ab")
+    body = chat_request(tools=tools, messages=[USER, calling, second, first, USER])
+    body.check(model="m")
+    assert body.for_engine(model="policy")["messages"] == [USER, calling, first, second, USER]
+    for results in ([first], [first, first], [first, second | {"tool_call_id": "c"}], []):
+        with pytest.raises(ApiError, match=r"messages\[1\]\.tool_calls has the ids .*: send one result for each call"):
+            chat_request(tools=tools, messages=[USER, calling, *results, USER]).check(model="m")
+
+
 def test_prompt_ids_equal_a_rollouts_prompt(chat_format: ChatFormat) -> None:
     """A question, as a string or in parts, gives the same tokens as in training."""
     assert prompt_ids([USER], chat_format, context=CONTEXT) == chat_format.prompt_ids(QUESTION)
