@@ -285,8 +285,8 @@ class ChatTemplate:
         """
         if is_trained and (fault := first_fault(turn, self.parser)):
             raise ChatFormatError(
-                f"the content has a call of the form {self.parser} that rollouts cannot read: {fault}; correct it, or "
-                "write weight: 0 for the message, which is then not trained"
+                f"the content has a call of the form {self.parser} that rollouts cannot read: {fault}; correct it, "
+                "set spec.model.toolParser to another form if it is no call, or write weight: 0 for the message"
             )
         for parser, mark in _MARKS.items():
             marks = mark.findall(turn)

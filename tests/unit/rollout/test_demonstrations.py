@@ -169,7 +169,7 @@ def test_encode_demonstration_reasoning_of_opened_turn(chat_format: ChatFormat) 
         (CHATML, _assistant('<tool_call>\n{"name": "f", "arguments": {}'), "call of the form hermes that rollouts"),
         (CHATML, _assistant(WRITTEN.replace('"arguments"', '"parameters"')), 'read: "arguments" is missing; '),
         (CHATML, _assistant(f"{WRITTEN}\n<tool_call>"), "form hermes that rollouts cannot read: not valid JSON"),
-        (CHATML, _assistant(WRITTEN[:-1]), "cannot read: no </tool_call>; correct it, or write weight: 0"),
+        (CHATML, _assistant(WRITTEN[:-1]), "no </tool_call>; correct it, set spec.model.toolParser to another form"),
         (CHATML, _assistant(WRITTEN.replace('"run"', "run")), "cannot read: not valid JSON"),
         (LLAMA32, _assistant('{"name": "run", "parameters": [1]}'), '"arguments" must be an object'),
         (LLAMA32, _assistant('I run:\n{"name": "run", "x": 1}'), 'form llama3_json that rollouts cannot read: "arg'),
