@@ -1,4 +1,4 @@
-"""Finds code blocks in the markup of documents: reStructuredText, Org, AsciiDoc and Jira. Pure.
+"""Finds code blocks in the markup of documents: reStructuredText, Org, AsciiDoc and Jira, and indented ones. Pure.
 
 `answer_program` reads them if an answer has neither a code fence nor tags. Docstrings have such blocks too: inside
 triple quotation marks there is none. One pass over the lines, linear in the text.
@@ -6,6 +6,7 @@ triple quotation marks there is none. One pass over the lines, linear in the tex
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Callable
 
@@ -21,6 +22,10 @@ _ASCIIDOC = re.compile(r"\[source(?:%\w+)*+(?:,[ \t]*+(?P<language>[\w+#-]*+)[^\
 _ASCIIDOC_FRAME = re.compile(r"(?:-{4,}|\.{4,}|={4,})[ \t]*+")
 _DIRECTIVE = re.compile(r"[ \t]*+\.\.[ \t]++(?:code-block|sourcecode|code)::[ \t]*+(?P<language>[\w+#-]*+).*")
 _OPTION = re.compile(r"[ \t]++:[\w-]+:.*")
+_SENTENCE = re.compile(r"(?P<word>[^\W\d]\w*+)[ ,].*[:.]")
+_KEYWORDS = frozenset(keyword.kwlist + keyword.softkwlist)
+"""First words of a line of Python that ends with a colon."""
+_INDENTED = re.compile(r"(?: {4}|\t)")
 _QUOTES = ('"' * 3, "'" * 3)
 
 
@@ -43,10 +48,25 @@ def document_blocks(text: str) -> list[tuple[str, str]]:
             code, at = _until(lines, at + 1, lambda written, frame=frame: written.strip() == frame)  # type: ignore[misc]
         elif (start := _DIRECTIVE.fullmatch(line)) or (line.endswith("::") and not "".join(lines[at : at + 1]).strip()):
             code, at = _indented(lines, at, _indent(line))
+        elif _introduces_code(lines, at - 1):
+            code, at = _indented(lines, at, 0)
         else:
             continue
         blocks.append(((start["language"] or "").lower() if start else "", "\n".join(code)))
     return blocks
+
+
+def _introduces_code(lines: list[str], at: int) -> bool:
+    """Return whether a sentence, an empty line and an indented line follow each other: no program has that."""
+    sentence = _SENTENCE.fullmatch(lines[at])
+    following = lines[at + 1 : at + 3]
+    return (
+        sentence is not None
+        and sentence["word"] not in _KEYWORDS
+        and len(following) == 2
+        and not following[0].strip()
+        and _INDENTED.match(following[1]) is not None
+    )
 
 
 def _until(lines: list[str], at: int, is_end: Callable[[str], object]) -> tuple[list[str], int]:

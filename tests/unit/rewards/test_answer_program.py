@@ -118,6 +118,11 @@ PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
         ("#+begin_src python\nprint(2\n,* 3)\n#+end_src\n#+begin_example\n6\n#+end_example", "print(2\n* 3)\n"),
         (f"[source,python]\n----\n{PROGRAM}----\nIt adds.", PROGRAM),
         (f"{{code:python}}\n{PROGRAM}{{code}}\nIt adds.", PROGRAM),
+        (
+            f"The input is:\n\n    3 4\n\nThe program is:\n\n {INDENTED.replace(chr(10), chr(10) + ' ')}\nIt adds.",
+            PROGRAM,
+        ),
+        ("It reads two, and adds.\n\n\ta = int(input())\n\tprint(a)\n", "a = int(input())\nprint(a)\n"),
         (f"```rst\n.. code:: python\n\n{INDENTED}```", PROGRAM),
         (f"<code class='lang-cpp'>if (a) print(b);</code>\n<code class='lang-py'>{PROGRAM}</code>", PROGRAM),
         (f"```python\n{PROGRAM}```\nor <code>print(0)</code>", PROGRAM),
@@ -202,6 +207,8 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
     for text in ("::\n\n a\n" * 30_000, ".. code::\n" * 30_000, "#+begin_src\n" * 30_000, "[source]\n----\n" * 20_000):
         answer_program(text)
     for text in (r"\verb|" * 20_000, r"\mintinline{a}{" * 20_000, "{code:\n" * 30_000, "::\n" + " :a:\n" * 30_000):
+        answer_program(text)
+    for text in ("A b:\n\n    c\n" * 20_000, "A b:\n" * 30_000, "A" + " b" * 50_000, "A b:\n\n" + "    c\n" * 20_000):
         answer_program(text)
     for text in ("'''python\n" * 30_000, "'''py\n" + "''' " * 50_000 + "x", "```python " + "(" * 100_000):
         answer_program(text)
