@@ -178,12 +178,16 @@ def test_inspect_with_model_marks_trained_tokens(
         assert coloured != plain and re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
+BROKEN = {"content": "<tool_call>\n{'name': 'f'}\n</tool_call>", "reasoning_content": None}
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         (1, ":1: messages must be a non-empty list"),
         (2, ":2: messages[1]: the chat template does not write reasoning_content"),
-        (3, "no row 3; set a smaller --row"),
+        (3, ":3: messages[1]: the content has a call of the form hermes that rollouts cannot read: not valid JSON"),
+        (4, "no row 4; set a smaller --row"),
     ],
 )
 def test_inspect_with_model_names_a_refused_row(
@@ -191,7 +195,7 @@ def test_inspect_with_model_names_a_refused_row(
 ) -> None:
     """A row that the stage would refuse is refused with its line."""
     turn = {"role": "assistant", "content": "a", "reasoning_content": "b"}
-    messages = [{"role": "user", "content": "q"}, turn]
-    given = _write(tmp_path / "mine.jsonl", {"messages": []}, {"messages": messages})
+    rows = [[{"role": "user", "content": "q"}, message] for message in (turn, turn | BROKEN)]
+    given = _write(tmp_path / "mine.jsonl", {"messages": []}, *({"messages": messages} for messages in rows))
     assert main(["data", "inspect", str(given), "--model", str(model_folder), "--row", str(row)]) == 1
     assert message in capsys.readouterr().err
