@@ -23,7 +23,7 @@ _ASCIIDOC_FRAME = re.compile(r"(?:-{4,}|\.{4,}|={4,})[ \t]*+")
 _DIRECTIVE = re.compile(r"[ \t]*+\.\.[ \t]++(?:code-block|sourcecode|code)::[ \t]*+(?P<language>[\w+#-]*+).*")
 _OPTION = re.compile(r"[ \t]++:[\w-]+:.*")
 _SENTENCE = re.compile(r"(?P<word>[^\W\d]\w*+)[ ,].*[:.]")
-_KEYWORDS = frozenset(keyword.kwlist + keyword.softkwlist)
+_KEYWORDS = frozenset((*keyword.kwlist, *keyword.softkwlist))
 """First words of a line of Python that ends with a colon."""
 _INDENTED = re.compile(r"(?: {4}|\t)")
 _QUOTES = ('"' * 3, "'" * 3)
@@ -44,8 +44,7 @@ def document_blocks(text: str) -> list[tuple[str, str]]:
         elif start := _JIRA.fullmatch(line):
             code, at = _until(lines, at, _JIRA_END.fullmatch)
         elif (start := _ASCIIDOC.fullmatch(line)) and at < len(lines) and _ASCIIDOC_FRAME.fullmatch(lines[at]):
-            frame = lines[at].strip()
-            code, at = _until(lines, at + 1, lambda written, frame=frame: written.strip() == frame)  # type: ignore[misc]
+            code, at = _until(lines, at + 1, re.compile(rf"{re.escape(lines[at].strip())}[ \t]*+").fullmatch)
         elif (start := _DIRECTIVE.fullmatch(line)) or (line.endswith("::") and not "".join(lines[at : at + 1]).strip()):
             code, at = _indented(lines, at, _indent(line))
         elif _introduces_code(lines, at - 1):
