@@ -13,6 +13,7 @@ from rstar2_train.storage.bucket import Bucket, Endpoint
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import ObjectStore
+from tests.support.azure_server import azure_server
 from tests.support.gcs_server import gcs_server
 from tests.support.s3_proxy import S3Proxy, s3_proxy
 from tests.support.s3_server import CREDENTIALS, S3Server, s3_server_or_skip
@@ -59,6 +60,8 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
 
 
 @pytest.fixture
@@ -68,13 +71,20 @@ def google() -> Iterator[Bucket]:
         yield Bucket("gs", "bucket", "team/job", endpoint=endpoint(url), environ={})
 
 
-@pytest.fixture(params=["bucket", "google", "folder"])
+@pytest.fixture
+def azure() -> Iterator[Bucket]:
+    """Return a container of a server with the conditions of Azure."""
+    with azure_server() as url:
+        yield Bucket("az", "container", "team/job", endpoint=endpoint(url), environ={})
+
+
+@pytest.fixture(params=["bucket", "google", "azure", "folder"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """Return an empty store of each kind."""
     if request.param == "folder":
         return LocalFolder(tmp_path / "objects")
-    if request.param == "google":
-        return request.getfixturevalue("google")
+    if request.param in ("google", "azure"):
+        return request.getfixturevalue(request.param)
     server = request.getfixturevalue("server")
     return opened(server.url, request.getfixturevalue("bucket"))
 
