@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,13 +92,15 @@ class CloudHandler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def cloud_server(kind: type[CloudHandler]) -> Iterator[str]:
+def cloud_server(kind: type[CloudHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Run a server without objects; yield its address."""
     state = {"objects": {}, "parts": {}, "numbers": itertools.count(1), "lock": threading.Lock()}
     with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (kind,), state)) as server:
         server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()

@@ -5,18 +5,14 @@ It accepts or rejects patches on request, and it can be stopped. tests/cluster u
 
 from __future__ import annotations
 
-import datetime
 import http.server
-import ipaddress
 import json
 import ssl
 import threading
 from pathlib import Path
 from types import TracebackType
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from tests.support.certificate import write_certificate
 
 TOKEN = "the-account's-token"
 ADDRESS = "127.0.0.1"
@@ -32,7 +28,7 @@ class FakeConfigMapServer:
         self.writes: list[dict[str, str]] = []
         self.refusals = 0
         """Number of next requests that get a 503."""
-        _write_certificate(self.account / "ca.crt", folder / "server.pem")
+        write_certificate(self.account / "ca.crt", folder / "server.pem")
         (self.account / "token").write_text(TOKEN)
         self._path = f"/api/v1/namespaces/team/configmaps/{name}"
         self._server = http.server.ThreadingHTTPServer((ADDRESS, 0), self._handler())
@@ -86,27 +82,3 @@ class FakeConfigMapServer:
                 return
 
         return Handler
-
-
-def _write_certificate(ca: Path, server: Path) -> None:
-    """Write a self-signed certificate for the address, and a copy with its key for the server."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ADDRESS))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    ).public_bytes(serialization.Encoding.PEM)
-    ca.write_bytes(certificate)
-    server.write_bytes(
-        certificate
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )

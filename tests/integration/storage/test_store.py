@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from rstar2_train.storage.bucket import Bucket, Endpoint, part_bytes
 from rstar2_train.storage.retries import Retries
@@ -31,6 +25,7 @@ from rstar2_train.storage.store import (
     StorageUnavailable,
 )
 from tests.integration.storage.conftest import PART_BYTES, endpoint, opened
+from tests.support.certificate import write_certificate
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server, s3_server
 
@@ -134,8 +129,9 @@ def test_bucket_invalid_endpoint_is_rejected(url: str) -> None:
 
 def test_bucket_with_own_authority(tmp_path: Path, server: S3Server) -> None:
     """TLS with an authority of the site: trusted if its file is set, else rejected by name, without retries."""
-    certificate, key = certify(tmp_path)
-    with s3_server(tmp_path / "tls", "--cert", str(certificate), "--key", str(key), scheme="https") as secure:
+    certificate, pair = tmp_path / "ca.crt", tmp_path / "server.pem"
+    write_certificate(certificate, pair)
+    with s3_server(tmp_path / "tls", "--cert", str(pair), "--key", str(pair), scheme="https") as secure:
         name = secure.bucket("bucket")
         trusted = Endpoint(url=secure.url, authorities=certificate)
         assert Bucket("s3", name, endpoint=trusted, environ={}).put_if_absent("a", b"1")
@@ -202,30 +198,6 @@ def test_bucket_without_account_is_rejected(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(StorageRejected, match="set the variable AZURE_STORAGE_ACCOUNT_NAME"):
         Bucket("az", "container")
-
-
-def certify(folder: Path) -> tuple[Path, Path]:
-    """Write a self-signed certificate of 127.0.0.1 and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    encoded = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "tls.key").write_bytes(encoded)
-    return folder / "tls.crt", folder / "tls.key"
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:0"])
