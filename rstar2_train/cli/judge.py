@@ -162,7 +162,7 @@ async def _report_disk(folder: Path) -> None:
 
     Redis refuses calls on a full disk, and no process of the judge can log the reason.
     """
-    from rstar2_train.launch.local.preflight import disk_shortage
+    from rstar2_train.utils.disk import disk_shortage
 
     low = False
     while True:
@@ -244,9 +244,9 @@ def _with_local_judge(
 ) -> T:
     """Start a judge, run `work`, stop the judge. Raises PreflightError, ChildFailed and StopRequested."""
     from rstar2_train.judge.local import LocalJudge
-    from rstar2_train.judge.sandbox.rootfs import name_full_disk
-    from rstar2_train.launch.local.preflight import PreflightError, disk_shortage, missing_tools
+    from rstar2_train.launch.local.preflight import PreflightError, missing_tools
     from rstar2_train.rewards.equality_program import sandbox_package
+    from rstar2_train.utils.disk import disk_shortage, named_disk
     from rstar2_train.utils.ports import free_ports
     from rstar2_train.utils.supervisor import Supervisor, temporary_state
 
@@ -278,7 +278,7 @@ def _with_local_judge(
 
             return await supervisor.run_until_stopped(start_and_work())
 
-    with temporary_state("rstar2-judge-") as folder, name_full_disk(folder):
+    with temporary_state("rstar2-judge-") as folder, named_disk(folder):
         if shortage := disk_shortage(folder, needed=MIN_FREE_BYTES):
             raise PreflightError(f"{shortage}, or set TMPDIR to a folder of another disk")
         return asyncio.run(start(folder))

@@ -26,6 +26,7 @@ from rstar2_train.storage.retries import PATIENCE_SECONDS, Outage
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.store import StorageError
 from rstar2_train.trainer.checkpoint import list_checkpoints
+from rstar2_train.utils.disk import DiskRefused
 from rstar2_train.utils.supervisor import ChildFailed
 
 
@@ -161,11 +162,12 @@ class StateUpload:
             is_known = isinstance(error, StorageError | OSError)
             reason = str(error) if is_known else f"{type(error).__name__}: {error}"
             if not self.unavailable:
-                self._warn(f"StorageUnavailable: {reason}. Training continues; the state is in {self._state.root}.")
+                kind = "The state is not published" if isinstance(error, DiskRefused) else "StorageUnavailable"
+                self._warn(f"{kind}: {reason}. Training continues; the state is in {self._state.root}.")
             self.unavailable = reason
             return False
         if self.unavailable:
-            self._warn(f"{self._bucket.address} works again and has the state of the job.")
+            self._warn(f"{self._bucket.address} has the state of the job again.")
         self.unavailable, self._published = "", points
         return True
 

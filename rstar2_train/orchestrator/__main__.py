@@ -21,8 +21,8 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import Endpoints, StageContext, SuspendRequested
 from rstar2_train.orchestrator.leftovers import remove_leftovers
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils.disk import DISK_FULL
 from rstar2_train.utils.event_loop import run_with_uvloop
-from rstar2_train.utils.files import DISK_FULL
 from rstar2_train.utils.loop_watch import watch_loop
 from rstar2_train.utils.open_files import raise_open_file_limit
 

@@ -31,6 +31,7 @@ from rstar2_train.storage.retries import Result
 from rstar2_train.storage.state_files import MACHINE_FILES, is_checkpoint, is_published, snapshot, state_files
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore, StorageError, StorageRejected
 from rstar2_train.storage.verified_read import fetch, has_contents, read_index, read_manifest, read_range
+from rstar2_train.utils.disk import named_disk
 from rstar2_train.utils.files import delete, write_atomically
 
 KEPT = 2
@@ -131,7 +132,8 @@ class BucketState:
         self._number += 1  # a name is used once, also by a try that fails
         target = self._state.root / SNAPSHOT
         try:
-            files = snapshot(self._state.root, target)
+            with named_disk(self._state.root):
+                files = snapshot(self._state.root, target)
             self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest, kept=self._unrestored)
         finally:
             shutil.rmtree(target, ignore_errors=True)
@@ -313,13 +315,14 @@ def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) 
     for stored in manifest.objects:
         if not is_published(stored.name):
             raise CorruptObject(f"{store.address}: the manifest names {stored.name}, which is not a file of a state")
-    _write_origin(state, store)
     names = {stored.name for stored in manifest.objects}
-    for name in list(state_files(state.root)):
-        if name not in names:
-            (state.root / name).unlink()
-    for name in MACHINE_FILES - _KEPT_HERE:
-        delete(state.root / name)
+    with named_disk(state.root):
+        _write_origin(state, store)
+        for name in list(state_files(state.root)):
+            if name not in names:
+                (state.root / name).unlink()
+        for name in MACHINE_FILES - _KEPT_HERE:
+            delete(state.root / name)
     fetch(store, manifest, state.root)
     os.sync()
 

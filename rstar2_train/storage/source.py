@@ -35,6 +35,7 @@ from rstar2_train.storage.store import (
     check_name,
 )
 from rstar2_train.storage.verified_read import PARALLEL_READS, READS, has_contents, in_order, path_within, write_blocks
+from rstar2_train.utils.disk import named_disk, require_space
 from rstar2_train.utils.files import write_atomically
 
 SUMS = "SHA256SUMS"
@@ -121,7 +122,8 @@ def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) 
     sums = _read_sums(store, key, objects, is_plain=is_plain)
     if sums is not None:
         objects = [item for item in objects if item.name in sums]
-    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+    require_space(folder, {item.name: item.size for item in objects})
+    with named_disk(folder), ThreadPoolExecutor(PARALLEL_READS) as pool:
         records = [_download(pool, store, item.name, folder, (sums or {}).get(item.name), is_plain) for item in objects]
     if recorded is not None and recorded != records:
         raise StorageRejected(

@@ -25,6 +25,7 @@ from rstar2_train.storage.manifest import (
 )
 from rstar2_train.storage.retries import Result
 from rstar2_train.storage.store import CorruptObject, ObjectMissing, ObjectStore
+from rstar2_train.utils.disk import named_disk, require_space
 
 READS = 6
 """Reads of a damaged body before it counts as damaged in the store."""
@@ -73,10 +74,12 @@ def fetch(store: ObjectStore, manifest: PublicationManifest, folder: Path) -> No
     """Write the objects of a publication into a folder, by parallel reads of blocks.
 
     A file with the right content is kept, so a fetch that was interrupted resumes. A file gets its name when it is
-    complete. Nothing outside `folder` is written. Raises CorruptObject, ObjectMissing, OSError.
+    complete. Nothing outside `folder` is written. Raises CorruptObject, ObjectMissing, OSError: DiskRefused before the
+    first download if the files do not fit on the disk.
     """
     root = folder.resolve()
-    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+    require_space(root, {record.name: record.size for record in manifest.objects})
+    with named_disk(root), ThreadPoolExecutor(PARALLEL_READS) as pool:
         for record in manifest.objects:
             path = path_within(root, record.name)
             if not has_content(path, record):

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.utils.files import DISK_FULL, file_sha256, sync_to_disk
+from rstar2_train.utils.disk import DISK_FULL
+from rstar2_train.utils.files import file_sha256, sync_to_disk
 from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 MANIFEST = "manifest.json"

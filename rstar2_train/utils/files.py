@@ -1,18 +1,14 @@
-"""Files: JSON objects, atomic writes, digests, versions, the errors of a full disk, and the folder of the cache."""
+"""Files: JSON objects, atomic writes, digests, versions, and the folder of the cache."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk or an exceeded quota."""
+from typing import Any, NamedTuple
 
 
 class FileVersion(NamedTuple):

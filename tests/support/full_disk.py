@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 
-@contextmanager
+@contextlib.contextmanager
 def small_disk(folder: Path, *, mebibytes: int) -> Iterator[Path]:
     """Mount a tmpfs of a size at `folder` and unmount it at the end; skip the test if mounts are not allowed."""
     if os.geteuid() != 0:
@@ -25,3 +25,18 @@ def small_disk(folder: Path, *, mebibytes: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def remount(folder: Path, options: str) -> None:
+    """Change the options of a small disk, such as its size."""
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write a file until no byte is free; return it."""
+    filler = folder / "filler"
+    with contextlib.suppress(OSError), filler.open("ab") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+    return filler

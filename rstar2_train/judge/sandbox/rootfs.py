@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import compileall
 import contextlib
-import errno
 import hashlib
 import importlib.metadata
 import os
@@ -60,17 +59,6 @@ LAYOUT = "8"
 
 class SetupError(Exception):
     """This machine lacks something; the message names what to install or change."""
-
-
-@contextlib.contextmanager
-def name_full_disk(folder: Path) -> Iterator[None]:
-    """Add the folder to the error of a full disk; an error of a write contains no path."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def requested_packages() -> tuple[list[str], list[Path]]:

@@ -39,12 +39,13 @@ from rstar2_train.judge.queue import (
     retry_until_done,
 )
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, huge_pages_active, locked_state, prepare
-from rstar2_train.judge.sandbox.rootfs import SetupError, choose_lanes, name_full_disk
+from rstar2_train.judge.sandbox.rootfs import SetupError, choose_lanes
 from rstar2_train.judge.sandbox.wire import read_private_key
 from rstar2_train.judge.types import DRAIN_SECONDS, NO_FREE_SLOT, SESSION_IDLE_SECONDS, CallResult
 from rstar2_train.judge.worker.cell_dedup import ExecutedCells
 from rstar2_train.judge.worker.pool import DEPTH, SandboxPool
 from rstar2_train.judge.worker.provider import LocalSandboxProvider, RemoteSandboxProvider, SandboxProvider
+from rstar2_train.utils.disk import named_disk
 from rstar2_train.utils.files import cache_folder
 from rstar2_train.utils.loop_watch import watch_loop
 
@@ -315,9 +316,9 @@ async def serve(settings: WorkerSettings) -> None:
         state = settings.state
         if state is None:
             state = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-judge-")))
-        cleanup.enter_context(name_full_disk(state))
+        cleanup.enter_context(named_disk(state))
         cleanup.enter_context(locked_state(state))
-        with name_full_disk(cache_folder()):
+        with named_disk(cache_folder()):
             provider = _create_provider(settings, state)
         redis = connect(settings.redis)
         worker = Worker(settings, redis, SandboxPool(provider, session_idle_seconds=settings.session_idle_seconds))

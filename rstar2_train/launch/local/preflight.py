@@ -35,6 +35,7 @@ from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.launch.source_errors import find_source_errors
 from rstar2_train.rollout.teacher_check import find_teacher_errors, remote_teachers
+from rstar2_train.utils.disk import disk_shortage
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -180,14 +181,6 @@ def missing_tools(isolation: Isolation) -> list[str]:
         except SetupError as error:
             missing.append(str(error))
     return missing
-
-
-def disk_shortage(folder: Path, *, needed: int) -> str:
-    """Return a message if fewer than `needed` bytes are free under the folder; else an empty string."""
-    free = shutil.disk_usage(folder).free
-    if free >= needed:
-        return ""
-    return f"only {free // 2**20} MiB are free under {folder}, {needed // 2**20} MiB are needed: free some space"
 
 
 def _raise_all(errors: list[str]) -> None:

@@ -39,6 +39,7 @@ from rstar2_train.launch.local.upload import check, open_upload
 from rstar2_train.launch.state_upload import StateUpload
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
+from rstar2_train.utils.disk import disk_shortage
 from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.leftovers import stop_leftovers
 from rstar2_train.utils.supervisor import Child, ChildFailed, Supervisor, gather_or_cancel
@@ -226,7 +227,7 @@ class LocalRun:
     async def _watch_disk(self) -> None:
         """Fail the run before the disk is full: Redis would reject every call, and the run would hang."""
         while True:
-            if shortage := preflight.disk_shortage(self._state.root, needed=preflight.LOW_BYTES):
+            if shortage := disk_shortage(self._state.root, needed=preflight.LOW_BYTES):
                 self._supervisor.fail(ChildFailed(f"{shortage}, then run the same command again to resume"))
                 return
             await asyncio.sleep(DISK_SECONDS)

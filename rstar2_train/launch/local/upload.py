@@ -17,6 +17,7 @@ from rstar2_train.storage.source import open_store
 from rstar2_train.storage.state_files import is_record
 from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
 from rstar2_train.storage.verified_read import read_index
+from rstar2_train.utils.disk import DiskRefused, named_disk
 from rstar2_train.utils.leftovers import stop_leftovers
 
 
@@ -29,7 +30,8 @@ def open_upload(job: AgenticRLJob, state: JobState, *, warn: Callable[[str], Non
         if job.spec.storage.url is None:
             leave_bucket(state)
             return None
-        stop_leftovers(state.children_file)  # an orchestrator of a killed run writes into the folder
+        with named_disk(state.root):
+            stop_leftovers(state.children_file)  # an orchestrator of a killed run writes into the folder
         advice = f"It is in {state.root}: run the same command again to publish it"
         return state_upload.open_upload(job, state, warn=warn, advice=advice)
     except (StorageError, OSError) as error:
@@ -119,6 +121,8 @@ def _reachable_store(job: AgenticRLJob) -> ObjectStore:
 
 
 def _preflight_error(error: Exception) -> PreflightError:
+    if isinstance(error, DiskRefused):
+        return PreflightError(f"error: {error}")
     advice = ""
     if isinstance(error, AccessDenied):
         advice = ". The variables of the environment need credentials with the right to read, write, list and delete"

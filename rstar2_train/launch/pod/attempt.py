@@ -28,7 +28,7 @@ from rstar2_train.api.loader import read_source
 from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.launch.pod import ray_cluster
 from rstar2_train.launch.pod.attempt_record import acquire_attempt, write_outcome
-from rstar2_train.launch.pod.bucket import PodBucket
+from rstar2_train.launch.pod.bucket import PodBucket, disk_remedy
 from rstar2_train.launch.pod.prepare import provide_sources
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
@@ -40,8 +40,8 @@ from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils import ports
 from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
+from rstar2_train.utils.disk import DISK_FULL
 from rstar2_train.utils.dns import resolve_addresses, split_address
-from rstar2_train.utils.files import DISK_FULL
 from rstar2_train.utils.ray_environment import store_bytes
 from rstar2_train.utils.supervisor import describe_exit, die_with_parent
 
@@ -283,8 +283,8 @@ class _TrainerPod:
 
     def _storage_full(self) -> Outcome:
         message = (
-            f"No space left on the disk of {self._state.root}. Free some space, then delete the job and apply it again:"
-            " it continues from its last checkpoint."
+            f"No space left on the disk of {self._state.root}. {disk_remedy(self._job)}, then delete the job and apply "
+            "it again: it continues from its last checkpoint."
         )
         return self._outcome("failed", "StorageFull", message, retryable=False)
 

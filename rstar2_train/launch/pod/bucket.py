@@ -25,6 +25,7 @@ from rstar2_train.storage.retries import PATIENCE_SECONDS, Retries
 from rstar2_train.storage.source import open_store
 from rstar2_train.storage.state_files import is_checkpoint, is_model
 from rstar2_train.storage.store import ObjectStore, StorageError, StorageUnavailable
+from rstar2_train.utils.disk import DISK_FULL, DiskRefused
 from rstar2_train.utils.supervisor import ChildFailed
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,21 @@ class PodBucket:
             raise StageFailed("StorageUnavailable", _message(error), retryable=True) from error
         except StorageError as error:
             raise StageFailed("BadConfiguration", _message(error), retryable=False) from error
+        except DiskRefused as error:
+            raise disk_failure(error, self._job) from error
+
+
+def disk_failure(error: DiskRefused, job: AgenticRLJob) -> StageFailed:
+    """Return the failure of a pod whose disk is full or read-only."""
+    reason = "StorageFull" if error.errno in DISK_FULL else "BadConfiguration"
+    return StageFailed(reason, f"{error}. {disk_remedy(job)}.", retryable=False)
+
+
+def disk_remedy(job: AgenticRLJob) -> str:
+    """Return what gives the pods of a job a larger disk."""
+    if job.spec.storage.url is None:
+        return "Free some space in the claim, or enlarge it"
+    return "The disk is a cache: raise spec.storage.size, or select nodes with a larger disk"
 
 
 def _message(error: StorageError) -> str:

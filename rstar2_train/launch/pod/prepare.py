@@ -23,7 +23,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import download_bucket, resolve
 from rstar2_train.inference.engine_errors import EngineUnavailable
-from rstar2_train.launch.pod.bucket import PodBucket
+from rstar2_train.launch.pod.bucket import PodBucket, disk_failure
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
 from rstar2_train.launch.source_errors import find_source_errors
@@ -32,7 +32,8 @@ from rstar2_train.storage.pod_starts import prepare_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 from rstar2_train.tracking.tracker import Tracker
-from rstar2_train.utils.files import DISK_FULL, write_atomically
+from rstar2_train.utils.disk import DISK_FULL, DiskRefused, named_disk
+from rstar2_train.utils.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +87,13 @@ def _open(bucket: PodBucket) -> None:
 def _prepare_storage(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
     """Provide the sources and start the job's run. Raises StageFailed, also for storage that cannot be written."""
     try:
-        provide_sources(source, job, state)
-        start_job(source, state)
+        with named_disk(state.root):
+            provide_sources(source, job, state)
+            start_job(source, state)
+    except DiskRefused as error:
+        raise disk_failure(error, job) from error
     except OSError as error:
-        if error.errno in DISK_FULL:
-            raise StageFailed("StorageFull", f"{error}: enlarge the claim", retryable=False) from error
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in (errno.EACCES, errno.EPERM):
             raise
         message = f"{error}: user {os.getuid()}, group {os.getgid()} must be able to write to the storage"
         raise StageFailed("BadConfiguration", f"{message} (NFS ignores fsGroup)", retryable=False) from error
@@ -195,9 +197,8 @@ def download(source: HubSource, folder: Path) -> None:
             "name the Secret with a token in spec.secretRefs.hubToken."
         ) from error
     except (httpx2.HTTPError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
-            message = f"no space left in the storage for {source.repository}: enlarge the claim"
-            raise StageFailed("StorageFull", message, retryable=False) from error
+        if isinstance(error, OSError) and error.errno in (*DISK_FULL, errno.EROFS):
+            raise
         message = f"cannot download {source.repository} from the Hub: {type(error).__name__}: {error}"
         raise StageFailed("HubUnavailable", message[:1500], retryable=True) from error
     if source.file and not wanted.exists():

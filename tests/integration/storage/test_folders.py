@@ -82,7 +82,7 @@ async def test_outage_of_the_server_loses_nothing(tmp_path: Path) -> None:
         await until("StorageUnavailable")
     assert upload.health() == {"bucket": "StorageUnavailable"}
     with s3_server(tmp_path / "s3", port=server.port):
-        await until("works again")
+        await until("has the state of the job again")
         following.cancel()
         assert await asyncio.to_thread(upload.finish) == ""
         copy = JobState(tmp_path / "copy")

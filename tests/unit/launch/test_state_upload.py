@@ -14,12 +14,13 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.launch.local import upload
 from rstar2_train.launch.local.preflight import PreflightError
-from rstar2_train.launch.local.upload import fetch_state, open_upload, publish_state
+from rstar2_train.launch.local.upload import check, fetch_state, open_upload, publish_state
 from rstar2_train.launch.state_upload import StateUpload, UploadTimes
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.retries import PATIENCE_SECONDS
 from rstar2_train.storage.store import Content, ObjectStore, StorageUnavailable
+from tests.support.full_disk import fill, remount, small_disk
 from tests.support.good_manifest import changed
 
 TIMES = UploadTimes(request=0, poll=0.01, interval=1000, longest_wait=0.02, finish=0.2)
@@ -96,7 +97,7 @@ def test_upload_follows_checkpoints_through_an_outage(state: JobState, tmp_path:
 
     asyncio.run(play())
     assert published_steps(store, tmp_path / "copy") == ["step-000001", "step-000002", "step-000003"]
-    assert "StorageUnavailable: 503 SlowDown: busy" in lines[0] and "works again" in lines[1]
+    assert "StorageUnavailable: 503 SlowDown: busy" in lines[0] and "has the state of the job again" in lines[1]
     assert upload.health() == {"bucket": "ready"}
 
 
@@ -130,6 +131,33 @@ def test_upload_outage_at_the_end_keeps_the_folder(state: JobState, tmp_path: Pa
     again = upload_to(store, state, lines)
     assert again.finish() == ""
     assert published_steps(store, tmp_path / "copy") == ["step-000001"]
+
+
+def test_upload_from_a_full_disk_loses_nothing(state: JobState, tmp_path: Path) -> None:
+    """A full or read-only disk is named, and is no outage of the bucket, which keeps the state. With space again the
+    upload continues."""
+    (state.root / "kept.bin").write_bytes(bytes(3 * 2**20))
+    job, lines = job_with(f"file://{tmp_path}/runs"), list[str]()
+    publish_state(job, state)
+    with small_disk(tmp_path / "disk", mebibytes=2) as disk:
+        other = JobState(disk / "job")
+        other.root.mkdir()
+        with pytest.raises(PreflightError, match=rf"^error: only 1 MiB are free under {disk}/job, 4 MiB are needed"):
+            open_upload(job, other, warn=lines.append)
+        remount(disk, "size=8m")
+        upload = open_upload(job, other, warn=lines.append)
+        assert upload is not None
+        checkpoint(other, 1)
+        for is_full, refusal in ((True, "No space left on the disk"), (False, "the disk of .* is read-only")):
+            if is_full:
+                fill(disk)
+            else:
+                remount(disk, "ro")
+            with pytest.raises(PreflightError, match=f"error: {refusal}"):
+                check(upload)
+            remount(disk, "rw,size=16m")
+            upload.check()
+        assert published_steps(LocalFolder(tmp_path / "runs" / job.metadata.name), tmp_path / "copy") == ["step-000001"]
 
 
 def test_upload_at_the_end_may_take_longer_than_an_outage(state: JobState, tmp_path: Path) -> None:

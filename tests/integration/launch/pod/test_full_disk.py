@@ -5,7 +5,6 @@ The orchestrator is played: it fills the disk when it has written, or not writte
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.pod.attempt import AttemptOptions, _TrainerPod
 from tests.support.fake_configmap_server import FakeConfigMapServer
-from tests.support.full_disk import small_disk
+from tests.support.full_disk import fill, small_disk
 
 JOB = {
     "metadata": {"name": "pods", "uid": "11111111-2222-3333-4444-555555555555"},
@@ -30,14 +29,6 @@ JOB = {
 }
 Write = Callable[[JobState], int]
 """Writes the files of an orchestrator, before the disk is full; returns its exit code."""
-
-
-def fill(folder: Path) -> None:
-    """Write until no byte is free."""
-    with contextlib.suppress(OSError), (folder / "filler").open("ab") as filler:
-        while True:
-            filler.write(bytes(4096))
-            filler.flush()
 
 
 def nothing(state: JobState) -> int:

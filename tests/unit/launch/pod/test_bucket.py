@@ -23,6 +23,7 @@ from rstar2_train.storage.manifest import PodStart, PublicationIndex
 from rstar2_train.storage.pod_starts import launch_start, prepare_start, report_start
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import AccessDenied, StorageUnavailable
+from tests.support.full_disk import small_disk
 from tests.support.good_manifest import changed
 from tests.support.simulated_cluster import manifest
 
@@ -269,6 +270,19 @@ def test_bucket_without_answer_is_the_outcome(
     with pytest.raises(StageFailed, match=str(error).split(":")[0]) as caught:
         bucket_of(job, disk(tmp_path, "pod"), launch_start(job, "sft", 1)).open()
     assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
+
+
+def test_bucket_state_larger_than_the_disk_is_refused(job: AgenticRLJob, tmp_path: Path) -> None:
+    """The outcome names the disk of the pod and what gives it a larger one, before the state is downloaded."""
+    first = bucket_of(job, disk(tmp_path, "prepare"), prepare_start(job))
+    first.open()
+    (tmp_path / "prepare/model.bin").write_bytes(bytes(2 * 2**20))
+    first.publish()
+    with small_disk(tmp_path / "small", mebibytes=1) as small:
+        with pytest.raises(StageFailed, match=rf"{small}/pod, 2 MiB are needed.*raise spec\.storage\.size") as caught:
+            bucket_of(job, disk(small, "pod"), launch_start(job, "sft", 1)).open()
+        assert (caught.value.reason, caught.value.retryable) == ("StorageFull", False)
+        assert not (small / "pod/model.bin").exists()
 
 
 def test_bucket_outage_is_in_the_progress(job: AgenticRLJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
