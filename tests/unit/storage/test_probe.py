@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.storage.folder import LocalFolder
-from rstar2_train.storage.probe import require_conditions
-from rstar2_train.storage.store import StorageRejected
+from rstar2_train.storage.probe import probe, require_conditions
+from rstar2_train.storage.store import ObjectExists, StorageRejected
 
 
 class UnconditionalStore(LocalFolder):
@@ -36,3 +36,25 @@ def test_server_that_ignores_conditions_is_refused(tmp_path: Path, ignored: str,
     with pytest.raises(StorageRejected, match=f"the server ignores {header}: .*: use a server with conditional"):
         require_conditions(store)
     assert list(store.list()) == []
+
+
+class MarkingStore(LocalFolder):
+    """A server that takes the marks of deleted objects for objects."""
+
+    deleted: frozenset[str] = frozenset()
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self.deleted |= {name}
+
+    def put_if_absent(self, name: str, body: bytes) -> str:
+        if name in self.deleted:
+            raise ObjectExists(name)
+        return super().put_if_absent(name, body)
+
+
+def test_probe_finds_marks_of_deleted_objects(tmp_path: Path) -> None:
+    """Such a bucket with versions takes no second job of a name: VersityGW 1.8 has them."""
+    assert all(error == "" for _, error in probe(LocalFolder(tmp_path / "good")))
+    operation, error = probe(MarkingStore(tmp_path / "bucket"))[-1]
+    assert operation == "delete" and "use a bucket without versions" in error
