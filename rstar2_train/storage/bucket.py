@@ -44,8 +44,11 @@ _VARIABLES = ("AWS_", "AZURE_")
 _PANIC = "obstore failed, probably by an address or credentials that it cannot read"
 _NUMBER = re.compile(r"[0-9.]+|.*:.*")
 """A host that is an address of IP."""
+_ACCOUNT = "set the variable AZURE_STORAGE_ACCOUNT_NAME, also with an identity"
 _ADVICE = {
-    "Account must be specified": "set the variable AZURE_STORAGE_ACCOUNT_NAME, also with an identity",
+    "SAS query pair": "write the query of a SAS URL, such as sv=...&sig=..., into the variable AZURE_STORAGE_SAS_KEY",
+    "Invalid Access Key": "write the key of the account in base64 into the variable AZURE_STORAGE_ACCOUNT_KEY",
+    "Account must be specified": _ACCOUNT,
     "RequestTimeTooSkewed": "set the clock of this machine",
     "ExpiredToken": "renew the keys, or use an identity, which renews its own",
     "AuthorizationHeaderMalformed": "set storage.region to the region of the bucket",
@@ -64,7 +67,7 @@ ENDPOINT_VARIABLES = {
 ALLOWED_ENDPOINT = "an address such as https://s3.example.org:9000, without user, path and query"
 _REJECTED = re.compile(
     r"status code: (4(?!08|09|29)\d\d|30\d|501|505)|redirect|builder error|without TLS|certificate"
-    r"|URL scheme is not allowed"
+    r"|URL scheme is not allowed|unsupported scheme"
 )
 """A server that redirects has the bucket in another region."""
 _NO_MISSING_RIGHT = re.compile("RequestTimeTooSkewed|ExpiredToken")
@@ -152,6 +155,8 @@ class Bucket:
         except ValueError as error:
             field = "endpointUrl" if endpoint.url else f"the variable {variable}"
             raise StorageRejected(f"{self.address}: {field} {error}") from error
+        if scheme == "az" and not re.fullmatch("[a-z0-9-]+", bucket):
+            raise StorageRejected(f"{self.address}: {bucket} is no container: use az://CONTAINER/PREFIX. {_ACCOUNT}")
         if endpoint.virtual_host and _NUMBER.fullmatch(urlsplit(self.server).hostname or ""):
             raise StorageRejected(
                 f"{self.address}: addressing VirtualHost puts the bucket before the host, and {self.server} has no "
@@ -386,10 +391,5 @@ def _message(error: Exception) -> str:
         causes.append("the server is one without TLS: use http://, or another port")
     text = " ".join(text.split())
     advice = [remedy for code, remedy in _ADVICE.items() if code in text]
-    return "; ".join(
-        [
-            text[:600],
-            *advice,
-            *(cause[:200] for cause in dict.fromkeys(causes) if cause not in text and "<" not in cause),
-        ]
-    )
+    causes = [cause[:200] for cause in dict.fromkeys(causes) if cause not in text and "<" not in cause]
+    return "; ".join([text[:600], *advice, *causes])

@@ -193,6 +193,32 @@ def test_bucket_before_an_address_is_rejected(host: str) -> None:
         Bucket("s3", "bucket", endpoint=Endpoint(url=f"http://{host}:9000", virtual_host=True))
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "advice"),
+    [
+        ("AZURE_STORAGE_ACCOUNT_KEY", "!secret", "key of the account in base64"),
+        ("AZURE_STORAGE_SAS_KEY", "secret", "the query of a SAS URL"),
+        ("HTTP_PROXY", "socks5://secret@127.0.0.1:1", "unsupported scheme socks5"),
+    ],
+)
+def test_bucket_wrong_variable_is_named(
+    variable: str, value: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that the client cannot use is no outage; its value is not printed."""
+    if variable != "HTTP_PROXY":
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(StorageRejected, match=advice) as caught:
+        Bucket("az", "container", endpoint=endpoint("http://azure.test", patience=3)).read("a")
+    assert "secret" not in str(caught.value)
+
+
+def test_bucket_account_in_the_address_is_rejected() -> None:
+    """The host of an account is no container, whose name has no dot."""
+    with pytest.raises(StorageRejected, match="is no container: use az://CONTAINER/PREFIX"):
+        Bucket("az", "account.blob.core.windows.net", "container")
+
+
 def test_bucket_without_account_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure has no address without the name of an account, also for a pod with an identity."""
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
