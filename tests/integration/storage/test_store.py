@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -259,8 +260,11 @@ class _Answers(BaseHTTPRequestHandler):
     status = 200
     body = b"login"
     headers_sent: ClassVar[dict[str, str]] = {}
+    received: ClassVar[list[Message]] = []
+    """Headers of the requests to all servers."""
 
     def do_GET(self) -> None:
+        self.received.append(self.headers)
         self.send_response(self.status)
         for name, value in {"Content-Length": str(len(self.body)), **self.headers_sent}.items():
             self.send_header(name, value)
@@ -297,6 +301,18 @@ def test_bucket_server_without_versions_is_rejected() -> None:
         assert store.read("a").etag == '"2"'
         with pytest.raises(ObjectChanged, match="the object was replaced"):
             store.read("a", etag='"1"')
+
+
+def test_bucket_redirect_carries_no_key(proxy: S3Proxy, bucket: str) -> None:
+    """A server that sends a read to another host gives it no signature; a write is not sent there."""
+    store = opened(proxy.url, bucket)
+    with _answering(200, ETag='"1"', **{"Last-Modified": formatdate(usegmt=True)}) as url:
+        _Answers.received.clear()
+        proxy.redirect, proxy.before = url, lambda request: "redirect"
+        assert store.read("a").body == b"login"
+        with pytest.raises(StorageRejected, match="307 Temporary Redirect"):
+            store.put_if_absent("a", b"1")
+    assert [headers["Authorization"] for headers in _Answers.received] == [None]
 
 
 @pytest.mark.parametrize(
