@@ -45,8 +45,6 @@ START, END = "<!-- measured: start -->", "<!-- measured: end -->"
 LENGTHS = (40, 1, 23, 64, 2)
 QUICK = ["Llama 3", "Qwen3-MoE", "Gemma 2", "Granite 3", "Phi", "Cohere2"]
 PARTS = ("trainer", "engines")
-UNMEASURED = {"refused": "no engine is measured"}
-"""The row of a family that `ENGINE_DIFFERS` refuses for that reason."""
 CPU = ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
 LAYOUT = Layout(ranks=1, shards=1, tokens=256, unchecked=99)
 
@@ -149,7 +147,7 @@ def table(result: dict[str, Any]) -> str:
     for row in sorted(result["families"], key=lambda row: row["family"].lower()):
         packed = "refused: set `packing: false`" if "packed_refused" in row else _bound(row["packed"])
         check = "by `config.json`" if row["model_type"] in PROVEN else "by a small model"
-        measured = engines.get(row["family"], UNMEASURED)
+        measured = engines[row["family"]]
         engine, padded, adapter = _engine(measured), _bound(row["padded"]), measured.get("adapter")
         lora = "no" if row["model_type"] not in ADAPTED else engine if adapter is None else _bound(adapter)
         lines.append(f"| {row['family']} | `{row['model_type']}` | {padded} | {packed} | {engine} | {lora} | {check} |")

@@ -17,10 +17,8 @@ from rstar2_train.capacity.rope_fields import find_length_faults, find_rope_faul
 
 ENGINE_DIFFERS: Mapping[str, str] = {
     "gpt_neox": "vLLM computes other log-probabilities than transformers (several nats): use another model",
-    "gpt_oss": "the trainer computes it, but it is not measured whether an engine has the same weights and experts "
-    "after each update: use another model, or SFT stages only",
 }
-"""Model types that vLLM computes wrongly, or whose engines are not measured, and what to do."""
+"""Model types that vLLM computes wrongly, and what to do."""
 
 
 _OFF = (False, None)
@@ -113,6 +111,8 @@ _ENGINE_FIELDS: Mapping[str, Any] = {
 effect."""
 _PARTIAL = ("glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm")
 """Measured model types whose class turns a part of each head only (`partial_rotary_factor`); vLLM does so for all."""
+_GPT_OSS_ROPE = ("beta_fast", "beta_slow", "factor", "original_max_position_embeddings")
+"""Fields of the rotary embedding of GPT-OSS that vLLM needs: it computes YaRN for any type."""
 _CAPPED = ("gemma2",)
 """Model types whose class caps the scores of attention in transformers and in vLLM."""
 _ENGINE_HEADS = ("granitemoe", "granitemoehybrid", "olmoe", "qwen2", "qwen2_moe", "stablelm")
@@ -217,6 +217,8 @@ def _sampled_windows(kind: str, layers: list[str]) -> list[bool]:
 def _rope_obstacles(config: Mapping[str, Any], kind: str) -> Iterator[str]:
     """Yield which fields of the rotary embedding only vLLM reads."""
     parts = [config, *rope_parts(config)]
+    if kind == "gpt_oss":
+        yield from _gpt_oss_rope_obstacles(parts[1:])
     for name, value in _ENGINE_FIELDS.items():
         if config.get(name) not in (None, value):
             yield f"{name}: {config[name]} is read by vLLM only: remove the field, which transformers ignores"
@@ -227,3 +229,17 @@ def _rope_obstacles(config: Mapping[str, Any], kind: str) -> Iterator[str]:
                 f"partial_rotary_factor: {factors[0]}: transformers turns whole heads of model_type {kind!r}, vLLM a "
                 "part: use another model"
             )
+
+
+def _gpt_oss_rope_obstacles(parts: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why vLLM turns the heads of a GPT-OSS otherwise. `parts`: the rotary embeddings in config.json."""
+    for part in parts:
+        kind = part.get("rope_type", part.get("type", "default"))
+        others = [name for name in ("attention_factor", "mscale", "mscale_all_dim") if part.get(name) is not None]
+        missing = [name for name in _GPT_OSS_ROPE if part.get(name) is None]
+        if kind != "yarn":
+            yield f"rope_type: {kind!r} is not supported for model_type 'gpt_oss', only 'yarn': use another model"
+        elif others:
+            yield f"{others[0]} of the rotary embedding is not read by vLLM for model_type 'gpt_oss': use another model"
+        elif missing:
+            yield f"rope_type yarn of model_type 'gpt_oss' needs {', '.join(missing)} in vLLM: add it"

@@ -15,13 +15,14 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from rstar2_train.capacity.weight_files import weight_map
-from rstar2_train.inference import adapter_buffers, packed_experts, parameter_hashes, route_capture
+from rstar2_train.inference import adapter_buffers, gpt_oss_loader, packed_experts, parameter_hashes, route_capture
 from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, read_versions, repack_tied_head
 from rstar2_train.weights.adapter_check import LayerShapes, find_difference
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 TIED_HEAD = "lm_head.weight"
+gpt_oss_loader.install()
 packed_experts.install()
 parameter_hashes.install()
 route_capture.install()

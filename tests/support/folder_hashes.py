@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from safetensors import safe_open
@@ -23,12 +24,19 @@ EXPERTS = {
 }
 """vLLM's parameters of all experts, and the layers of each expert, with fused ones."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)")
+TURNED = (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")
+"""Names of stacked experts whose rows and columns vLLM exchanges (GPT-OSS)."""
 RENAMED = {
+    ".mlp.experts.gate_up_proj": ".mlp.experts.w13_weight",
+    ".mlp.experts.gate_up_proj_bias": ".mlp.experts.w13_bias",
+    ".mlp.experts.down_proj": ".mlp.experts.w2_weight",
+    ".mlp.experts.down_proj_bias": ".mlp.experts.w2_bias",
     "block_sparse_moe.input_linear": "block_sparse_moe.experts.w13_weight",
     "block_sparse_moe.output_linear": "block_sparse_moe.experts.w2_weight",
     "block_sparse_moe.router.layer": "block_sparse_moe.gate",
 }
-"""Names of vLLM's parameters by their names in a model folder, where it has one tensor with other names (Granite)."""
+"""Names of vLLM's parameters by their names in a model folder, where it has one tensor with other names (Granite,
+GPT-OSS)."""
 
 
 def folder_hashes(folder: Path) -> dict[str, str]:
@@ -37,12 +45,23 @@ def folder_hashes(folder: Path) -> dict[str, str]:
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                parts[_vllm_name(name.removesuffix(".weight"))] = [tensors.get_tensor(name)]
+                tensor = tensors.get_tensor(name)
+                parts[_vllm_name(name.removesuffix(".weight"))] = [tensor.mT if name.endswith(TURNED) else tensor]
     for (fused, names), kind in itertools.product(FUSED.items(), ("", ".bias")):
         for first in [name for name in parts if name.endswith(f".{names[0]}{kind}")]:
             prefix = first.removesuffix(names[0] + kind)
             parts[prefix + fused + kind] = [parts.pop(prefix + name + kind)[0] for name in names]
-    return {name: tensor_hash(tensors) for name, tensors in (parts | _grouped_experts(parts)).items()}
+    hashes = {name: tensor_hash(tensors) for name, tensors in (parts | _grouped_experts(parts)).items()}
+    return {_gpt_oss_name(name): value for name, value in hashes.items()} if _has_sinks(hashes) else hashes
+
+
+def _has_sinks(names: Iterable[str]) -> bool:
+    return any(name.endswith(".sinks") for name in names)
+
+
+def _gpt_oss_name(name: str) -> str:
+    """Return vLLM's name of a parameter of GPT-OSS, which has other parts of the model."""
+    return name.replace(".self_attn.", ".attn.").replace(".embed_tokens", ".embedding")
 
 
 def _vllm_name(name: str) -> str:

@@ -141,7 +141,8 @@ UNPACKED = frozenset({"Nemotron", "StableLM"})
 
 
 def engine_fields(name: str) -> dict[str, float]:
-    """Return fields of a family with which vLLM can compute it on the CPU: heads of 32 values, and its own limit.
+    """Return fields of a family with which vLLM can compute it on the CPU: heads of 32 values, experts of GPT-OSS of a
+    multiple of 32, and its own limit.
 
     The vocabulary is a multiple of 64: vLLM pads others, and the embedding would have another hash.
     """
@@ -151,7 +152,7 @@ def engine_fields(name: str) -> dict[str, float]:
         if getattr(config, field, None):
             fields[field] = 32
     if getattr(config, "swiglu_limit", None):
-        fields["swiglu_limit"] = 7.0
+        fields |= {"swiglu_limit": 7.0, "intermediate_size": 64}
     return fields
 
 

@@ -15,6 +15,7 @@ from rstar2_train.capacity.model_support import ADAPTED, PROVEN, find_obstacles
 from tests.support.config_fields import ENGINE_FILES, engine_fields, trainer_fields
 from tests.support.model_families import FAMILIES
 from tests.support.model_families import WINDOW as FAMILY_WINDOW
+from tests.support.model_families import engine_fields as sizes_of_engines
 
 LONGEST, WINDOW = 100, 64
 SIZES = {"num_hidden_layers": 6, "num_attention_heads": 4, "hidden_size": 128, "head_dim": 32}
@@ -70,6 +71,12 @@ VALUES: dict[str, Any] = {
 """Values that no class has by default; of other fields the other truth value."""
 
 
+GPT_OSS_ROPE = {
+    **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    "original_max_position_embeddings": 4096,
+}
+
+
 def obstacles(config: dict[str, Any], longest: int = LONGEST) -> str:
     """Return why a model is refused, by the trainer or for its engines."""
     config = SIZES | config
@@ -83,7 +90,7 @@ def obstacles(config: dict[str, Any], longest: int = LONGEST) -> str:
 )
 def test_engine_compared_family_is_accepted(family: str) -> None:
     """Each family that a test compares with transformers, as the class has its fields and as a file has them."""
-    config = FAMILIES[family]()
+    config = FAMILIES[family](**sizes_of_engines(family))
     for fields in (config.to_dict(), config.to_diff_dict()):
         trainer = find_obstacles(fields, packed=True, longest=LONGEST, adapter=fields["model_type"] in ADAPTED)
         assert [*trainer, *find_engine_obstacles(fields, longest=FAMILY_WINDOW)] == []
@@ -169,7 +176,11 @@ def test_engine_window_of_an_unknown_family_is_refused() -> None:
     ("config", "message"),
     [
         ({"model_type": "gpt_neox"}, "vLLM computes other log-probabilities"),
-        ({"model_type": "gpt_oss"}, "the trainer computes it, but .* or SFT stages only"),
+        ({"model_type": "gpt_oss"}, ""),
+        ({"model_type": "gpt_oss", "rope_parameters": GPT_OSS_ROPE}, ""),
+        ({"model_type": "gpt_oss", "rope_parameters": {"rope_theta": 1e4}}, "rope_type: 'default' is not supported"),
+        ({"model_type": "gpt_oss", "rope_scaling": GPT_OSS_ROPE | {"attention_factor": 1.2}}, "attention_factor of"),
+        ({"model_type": "gpt_oss", "rope_scaling": GPT_OSS_ROPE | {"beta_slow": None}}, "needs beta_slow in vLLM"),
         ({"model_type": "cohere2"}, ""),
         ({"model_type": "cohere2", "layer_types": [FULL] * 6, "sliding_window": WINDOW}, ""),
         ({"model_type": "exaone4", "sliding_window": None, "layer_types": [FULL] * 6}, ""),

@@ -54,6 +54,20 @@ def test_folder_hashes_of_experts(block: str, tensors: dict[str, torch.Tensor], 
     }
 
 
+def test_folder_hashes_of_gpt_oss(tmp_path: Path) -> None:
+    """Its files have all experts in one tensor, with inputs first; vLLM has other names for its attention."""
+    bias, sinks = torch.randn(EXPERTS, WIDTH, generator=GENERATOR), torch.randn(2, generator=GENERATOR)
+    tensors = {"mlp.experts.gate_up_proj": GATE.mT.contiguous(), "mlp.experts.gate_up_proj_bias": bias}
+    tensors |= {"mlp.experts.down_proj": DOWN.mT.contiguous(), "self_attn.sinks": sinks}
+    save_file({f"{LAYER}.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    assert folder_hashes(tmp_path) == {
+        f"{LAYER}.mlp.experts.w13_weight": tensor_hash([GATE]),
+        f"{LAYER}.mlp.experts.w13_bias": tensor_hash([bias]),
+        f"{LAYER}.mlp.experts.w2_weight": tensor_hash([DOWN]),
+        f"{LAYER}.attn.sinks": tensor_hash([sinks]),
+    }
+
+
 def test_folder_hashes_join_the_layers_that_vllm_fuses(tmp_path: Path) -> None:
     """Queries, keys and values, their biases, and gate and up of a shared expert, are one parameter each."""
     q, k, v, o, gate, up = (torch.randn(2, HIDDEN, generator=GENERATOR) for _ in range(6))
