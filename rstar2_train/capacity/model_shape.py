@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class ModelShape:
     dense_layers: int = 0
     """Layers of a mixture without experts."""
     stored_bytes: int | None = None
-    """Bytes per weight of a final model, by `dtype` of config.json; None: it states none."""
+    """Bytes per weight of a final model; None: the source has no config.json on this machine."""
     wide_slots: int = 0
     """Matrices as large as the embedding that an engine can adapt: 0 to 2."""
     adaptable: bool = True
@@ -215,7 +215,7 @@ def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
     key = "generated" if source.startswith("generated://") else _without_variant(name)
     for known, config in models.items():
         if key == _without_variant(known):
-            return shape_of(config, name=name)
+            return replace(shape_of(config, name=name), stored_bytes=None)
     raise UnknownModel(
         f"spec.model.source: the shape of {source} is not known. Pass --model FOLDER with a folder that has its "
         f"config.json, or use one of {', '.join(models)}."
@@ -269,11 +269,19 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
         qk_norm=qk_norm,
         qkv_bias=bool(config.get("attention_bias", False) or config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))),
         max_positions=positions if isinstance(positions, int) else None,
-        stored_bytes=_BYTES.get(str(config.get("dtype") or config.get("torch_dtype"))),
+        stored_bytes=stored_bytes(config),
         adaptable=kind in ADAPTED,
         wide_slots=(kind in _HEAD_SLOTS) + (kind in _EMBEDDING_SLOTS),
         **(_mixture(config, kind, expert_width) if is_mixture else {}),
     )
+
+
+def stored_bytes(config: Mapping[str, Any]) -> int | None:
+    """Return the bytes per weight of a model by its config.json, which means float32 if it has no format.
+
+    None: a format that cannot be trained.
+    """
+    return _BYTES.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"))
 
 
 def _mixture(config: Mapping[str, Any], kind: str, expert_width: str) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +15,15 @@ from rstar2_train.api.contracts import Outcome, Reason, StageFailed, write_model
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.trainer_session import TrainerSession
+from rstar2_train.orchestrator.weight_transports import choose_transport
 from rstar2_train.trainer import checkpoint
-from rstar2_train.trainer.types import OptimizerConfig
+from rstar2_train.trainer.types import OptimizerConfig, TrainConfig
 from tests.support.stage_attempt import FakeTrainerGroup, NewAttempt
 
 FALLING = [0.5, 0.5, 0.9, 0.5, 0.8, 0.8, 0.1, 0.1]
 """Mean reward of each step. Step 3 has the highest; the checkpoint of step 4 sampled the best pair of steps."""
+
+GPU = {"vendor": "AMD", "resource": "amd.com/gpu"}
 
 
 def start(ctx: StageContext, **options: Any) -> TrainerSession:
@@ -49,6 +54,30 @@ async def test_unavailable_service_leaves_a_checkpoint(new_attempt: NewAttempt, 
             trainer.report_step(await trainer.wait_until_ready() + 3, {}, seconds=1.0, headline={})
             raise StageFailed(reason, "no answer", retryable=True)
     assert kept(ctx) == [3]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "dtype", "expected"),
+    [(GPU, "bfloat16", True), (GPU, "float32", False), (GPU, None, False), ({"vendor": "None"}, "bfloat16", False)],
+)
+async def test_ranks_leave_memory_for_the_chosen_transport(
+    new_attempt: NewAttempt, accelerator: dict[str, str], dtype: str | None, expected: bool
+) -> None:
+    """Auto publishes deltas of 16-bit versions, and whole folders of float32 ones: by the format of the model."""
+    trainer = {"gpusPerReplica": int(accelerator == GPU)}
+    ctx = new_attempt(accelerator=accelerator, trainer=trainer, rollout={"weightTransport": "Auto"})
+    (Path(ctx.job.spec.model.source) / "config.json").write_text(json.dumps({"dtype": dtype}))
+    configs = []
+
+    def start_group(*, config: TrainConfig, **_: object) -> FakeTrainerGroup:
+        configs.append(config)
+        return FakeTrainerGroup()
+
+    source = initial_policy(ctx.job, ctx.stage, ctx.state)
+    async with TrainerSession(ctx, OptimizerConfig(), source, start_group=start_group) as session:  # type: ignore[arg-type]
+        await session.wait_until_ready()
+    version = "float32" if configs[0].float32_versions else dtype or "float32"
+    assert configs[0].publishes_changes is expected is (choose_transport("Auto", dtype=version)[0] == "Delta")
 
 
 def kept(ctx: StageContext) -> list[int]:
