@@ -152,11 +152,21 @@ class ChatTemplate:
         match = _OPENED.search(self.render([{"role": "user", "content": USER_MARK}]).rpartition(USER_MARK)[2])
         return (f"<{match.group(1)}>", match.group(2)) if match else ("", "")
 
+    @cached_property
+    def _between(self) -> str:
+        """The text between the start of a generation and a content, such as a line break."""
+        return self._before_content(self.render([{"role": "user", "content": USER_MARK}]))
+
     @property
     def _header(self) -> str:
-        """The text with added tokens, except tags of reasoning, between the start of a turn and its content."""
-        header = self._before_content(self.render([{"role": "user", "content": USER_MARK}]))
-        return header if any(token in header for token in self._added_tokens() - {_THINK, _THINK_END}) else ""
+        """That text if it has added tokens other than tags of reasoning."""
+        tokens = self._added_tokens() - {_THINK, _THINK_END}
+        return self._between if any(token in self._between for token in tokens) else ""
+
+    @property
+    def _lead(self) -> str:
+        """That text if the model samples it before each content; no part of a reasoning is."""
+        return "" if self._opened[0] or _THINK_END in self._between else self._between
 
     def _added_tokens(self) -> set[str]:
         """Return the added tokens of the tokenizer, also those that its config does not list, such as `<|channel|>`."""
@@ -202,7 +212,7 @@ class ChatTemplate:
         tag, space = self._opened
         if tag and content.lstrip().startswith(tag):
             content = content.lstrip().removeprefix(tag).removeprefix(space)
-        return content
+        return content if content.startswith(self._lead) else self._lead + content
 
     def without_empty_fields(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return messages without their empty fields. Raises ChatFormatError if one has another text without them."""
@@ -332,12 +342,15 @@ class ChatTemplate:
         return str(rendered)
 
     def _missing_start(self) -> str:
-        """Return the text before an assistant's content if the template ignores add_generation_prompt; else ""."""
+        """Return the text before an assistant's content if the template ignores add_generation_prompt; else "".
+
+        Without spaces at its end, which the model samples with its first word.
+        """
         question = [{"role": "user", "content": USER_MARK}]
         prompt = self._apply(question, start=True)
         if prompt != self._apply(question, start=False):
             return ""
-        return self._before_content(prompt)
+        return self._before_content(prompt).rstrip(" ")
 
     def _before_content(self, prompt: str) -> str:
         """Return the text between a prompt with USER_MARK and an assistant's content; "" if it starts otherwise."""

@@ -71,6 +71,24 @@ GEMMA2 = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
 """Has no system role."""
+GLM4 = """\
+[gMASK]<sop>
+{%- for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+"""Ends a turn with the start of the next one, and writes a line break before each content, which the start lacks."""
+MISTRAL = """\
+{{- bos_token or '' }}
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}{{ ' ' + m.content + '<|im_end|>' }}
+{%- else %}{{ '[INST] ' + m.content + '[/INST]' }}{% endif %}
+{%- endfor %}"""
+"""Ignores add_generation_prompt: a turn starts with a space."""
+VICUNA = """\
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}{{ 'ASSISTANT: ' + m.content + '<|im_end|>' }}
+{%- else %}{{ 'USER: ' + m.content + ' ' }}{% endif %}
+{%- endfor %}"""
+"""Ignores add_generation_prompt, and has a space before a content."""
 NO_START = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
 """Ignores add_generation_prompt."""
 SPECIAL_TOKENS = (

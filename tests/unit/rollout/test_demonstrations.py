@@ -282,3 +282,26 @@ def test_chat_format_without_generation_start_adds_it(chat_format: ChatFormat) -
     assert ignores.encode_demonstration(messages) == heeds.encode_demonstration(messages)
     assert ignores.prompt_ids("x") == heeds.prompt_ids("x")
     assert tool_turn_ids(ignores, ["1"]) == tool_turn_ids(heeds, ["1"])
+
+
+@pytest.mark.parametrize(
+    ("template", "start", "lead"),
+    [
+        (chat_templates.GLM4, "<|assistant|>", "\n"),
+        (chat_templates.MISTRAL, "[/INST]", " "),
+        (chat_templates.VICUNA, "ASSISTANT:", " "),
+    ],
+    ids=["GLM-4", "Mistral", "Vicuna"],
+)
+def test_text_before_a_content_is_sampled(chat_format: ChatFormat, template: str, start: str, lead: str) -> None:
+    """A prompt ends as that of the template, and a demonstration is the template's text: the turn starts with it."""
+    own = _format(chat_format, template)
+    assert own.decode(own.prompt_ids("x")).endswith(start)
+    for content in ("b", f"{lead}b"):  # as written by hand, and as it was sampled
+        messages = [USER, _assistant(content), USER, _assistant("c")]
+        assert _trained(own, *messages) == [f"{lead}{text}{own.end_of_turn}" for text in "bc"]
+    messages = [USER, _assistant("b"), USER, _assistant("c")]
+    whole = own.tokenizer.apply_chat_template(messages, tokenize=False, chat_template=template)
+    assert own.decode(own.encode_demonstration(messages).token_ids).removesuffix(own.end_of_turn) == str(
+        whole
+    ).removesuffix(own.end_of_turn)
