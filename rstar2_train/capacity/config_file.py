@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.capacity.model_defaults import EXPERTS
 from rstar2_train.utils.json_objects import unique_object
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -101,10 +102,21 @@ def find_faulty_fields(config: Mapping[str, Any]) -> list[str]:
         values = config.get(name)
         if isinstance(values, list) and values and _whole(1)(layers) and len(values) != layers:
             faults.append(f"{name}: {len(values)} values, num_hidden_layers is {layers}: correct one of them")
+    return [*faults, *_contradictions(config)]
+
+
+def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields whose value does not fit that of another field."""
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(kv_heads, int) and kv_heads > 0 and heads % kv_heads:
-        faults.append(f"num_key_value_heads: {kv_heads} does not divide num_attention_heads, {heads}: correct it")
-    return faults
+        yield f"num_key_value_heads: {kv_heads} does not divide num_attention_heads, {heads}: correct it"
+    experts = next((config[name] for name in EXPERTS if _whole(1)(config.get(name))), None)
+    chosen = config.get("num_experts_per_tok")
+    if experts is not None and _whole(1)(chosen) and chosen > experts:
+        yield f"num_experts_per_tok: {chosen} is more than the experts of a layer, {experts}: correct it"
+    pad, vocabulary = config.get("pad_token_id"), config.get("vocab_size")
+    if _whole(0)(pad) and _whole(1)(vocabulary) and pad >= vocabulary:
+        yield f"pad_token_id: {pad} is no token of the vocabulary, vocab_size is {vocabulary}: set it to null"
 
 
 def find_faulty_dtype(config: Mapping[str, Any]) -> str | None:

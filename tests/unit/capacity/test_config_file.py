@@ -69,6 +69,8 @@ def test_any_value_of_a_field_is_read_or_refused(kind: str, tmp_path: Path) -> N
         ('{"num_attention_heads": 0}', "num_attention_heads: 0 is not a whole number above 0"),
         ('{"num_attention_heads": 4, "num_key_value_heads": 3}', "3 does not divide num_attention_heads, 4"),
         ('{"num_experts": [8]}', "num_experts: [8] is not a whole number"),
+        ('{"num_local_experts": 6, "num_experts_per_tok": 7}', "7 is more than the experts of a layer, 6: correct it"),
+        ('{"pad_token_id": 96, "vocab_size": 96}', "pad_token_id: 96 is no token of the vocabulary, vocab_size is 96"),
         ('{"logits_scaling": 0}', "logits_scaling: 0 is not a number above 0"),
         ('{"tie_word_embeddings": "yes"}', "tie_word_embeddings: 'yes' is not true or false"),
     ],
