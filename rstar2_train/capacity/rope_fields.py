@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rstar2_train.capacity.config_file import is_number
-from rstar2_train.capacity.model_defaults import with_defaults
+from rstar2_train.capacity.model_defaults import DEFAULTS, with_defaults
 
 ORIGINAL = "original_max_position_embeddings"
 _COMMON = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
@@ -40,6 +40,8 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "yarn": ("factor",),
 }
 _LISTS = ("long_factor", "short_factor")
+_BY_LAYER = ("gemma3_text", "olmo3")
+"""Model types of the table of defaults that have a rotary embedding per kind of layer."""
 _BATCH = ("dynamic", "longrope")
 """Types whose frequencies depend on the longest sequence of a batch in transformers, above the trained length, and on
 the longest one that an engine allows in vLLM."""
@@ -60,6 +62,12 @@ def find_rope_faults(config: Mapping[str, Any]) -> Iterator[str]:
     parts, rope = rope_parts(config), config.get("rope_parameters") or config.get("rope_scaling") or {}
     nested = bool(parts) and parts[0] is not rope
     flat = sorted(name for name, value in rope.items() if value is not None and not isinstance(value, Mapping))
+    kind = config.get("model_type")
+    if nested and kind in DEFAULTS and kind not in _BY_LAYER:
+        yield (
+            f"rope_parameters: the class of model_type {kind!r} has one rotary embedding for all layers: write its "
+            f"fields without {', '.join(rope)} around them"
+        )
     if nested and flat:
         yield f"{flat[0]} of the rotary embedding is next to those of the kinds of layers: remove it"
     for part in parts:

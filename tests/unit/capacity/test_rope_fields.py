@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from rstar2_train.capacity.engine_support import find_engine_obstacles
+from rstar2_train.capacity.model_support import PROVEN
 from rstar2_train.capacity.rope_fields import ROPE_FIELDS, find_length_faults, find_rope_faults, position_limit
 
 LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 128}
@@ -51,10 +54,20 @@ LLAMA3 = {
 )
 def test_find_rope_faults_allows_only_what_both_read(rope: dict[str, Any], message: str) -> None:
     """Each type has a list of fields; all others are refused, for trainer and engines."""
-    config = {"model_type": "llama", "max_position_embeddings": 4096, "rope_parameters": rope}
+    kind = "gemma3_text" if "full_attention" in rope else "llama"
+    config = {"model_type": kind, "max_position_embeddings": 4096, "rope_parameters": rope}
     actual = "; ".join(find_rope_faults(config))
     assert message in actual if message else actual == ""
     assert not message or actual in "; ".join(find_engine_obstacles(config, longest=64))
+
+
+@pytest.mark.parametrize("kind", sorted(PROVEN))
+def test_rotary_embedding_per_kind_of_layer_needs_its_class(kind: str) -> None:
+    """Other classes of transformers look for the fields themselves, and an engine stops at its start."""
+    module = kind.removesuffix("_text")
+    source = inspect.getsource(import_module(f"transformers.models.{module}.modeling_{module}"))
+    faults = list(find_rope_faults({"model_type": kind, "rope_parameters": {"full_attention": {"rope_theta": 1e4}}}))
+    assert any("has one rotary embedding" in fault for fault in faults) != ("rope_parameters[layer_type]" in source)
 
 
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
