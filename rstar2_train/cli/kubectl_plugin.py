@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rstar2_train.cli import cluster_view
+from rstar2_train.cli import cluster_verify, cluster_view
 from rstar2_train.cli.common import table_console
 from rstar2_train.cli.job_timeline import (
     ROLE_LABEL,
@@ -31,7 +31,10 @@ from rstar2_train.cli.kubectl import JOB_LABEL, KIND, Kubectl, KubectlFailed
 from rstar2_train.cli.plan import add_plan_options, print_plan
 
 PROGRAM = "kubectl rstar2"
-COMMANDS = ("status", "suspend", "resume", "logs", "checkpoints", "events", "top", "view", "plan", "completion")
+COMMANDS = (
+    *("status", "suspend", "resume", "logs", "checkpoints", "events"),
+    *("top", "view", "verify", "plan", "completion"),
+)
 ROLES = ("trainer", "rollout", "judge", "executor", "redis", "environment", "agent", "prepare", "report")
 WATCH_SECONDS = 2.0
 SAMPLE_SECONDS = 2.0
@@ -124,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     view = add("view", cluster_view.view, cluster_view.HELP)
     view.add_argument("job", help="name of the job")
     cluster_view.add_options(view)
+    verify = add("verify", cluster_verify.verify, cluster_verify.HELP)
+    verify.add_argument("job", help="name of the job")
+    cluster_verify.add_options(verify)
     plan = add("plan", _plan, "print memory, step time and GPU split of a job, as rstar2 plan does")
     plan.add_argument("job", help="name of the job")
     add_plan_options(plan)

@@ -20,8 +20,8 @@ EPILOG = """examples:
   rstar2 verify --job tiny --problem L2-17            the stored rollouts of a problem, each verdict repeated
   rstar2 verify --job tiny --problem L2-17 --sample 3
 
-The exit code is 0 if the answer is right, 1 if it is wrong, 2 if it is undecided. In a cluster, copy the stage's
-folder `trajectories` from the claim, or run the command in a pod that mounts it, with --state."""
+The exit code is 0 if the answer is right, 1 if it is wrong, 2 if it is undecided. `kubectl rstar2 verify JOB` repeats
+the verdicts of a job in a cluster."""
 
 
 def add_arguments(commands: Subparsers) -> None:
@@ -33,9 +33,14 @@ def add_arguments(commands: Subparsers) -> None:
     parser.add_argument(
         "--job", metavar="JOB", help="a job with stored rollouts, or its manifest, instead of the texts"
     )
-    parser.add_argument("--problem", metavar="ID", help="the `id` of a row")
-    parser.add_argument("--sample", type=int, metavar="N", help="only this rollout of the problem, from 0")
+    add_rollout_options(parser, required=False)
     add_state_option(parser)
+
+
+def add_rollout_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options that select stored rollouts, also for `kubectl rstar2 verify`."""
+    parser.add_argument("--problem", required=required, metavar="ID", help="the `id` of a row")
+    parser.add_argument("--sample", type=int, metavar="N", help="only this rollout of the problem, from 0")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
-"""The pod of `kubectl rstar2 view`, from the Jobs that the operator's builders make."""
+"""The pod of `kubectl rstar2 view` and `verify`, from the Jobs that the operator's builders make."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from rstar2_operator.builders.objects import build_context
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
-from rstar2_train.cli.cluster_view import claim_of, newest_template, node_of_claim, on_node, problem, view_pod
+from rstar2_train.cli import kubectl_plugin
 from rstar2_train.cli.kubectl import KubectlFailed
+from rstar2_train.cli.state_pod import claim_of, newest_template, node_of_claim, on_node, pod_of, problem
 from scripts.setup import ROOT
 
 JOB = {"apiVersion": "rstar2.dev/v1alpha1", "kind": "AgenticRLJob", "metadata": {"name": "tiny", "uid": "u-1"}}
@@ -43,10 +45,10 @@ def jobs() -> list[dict[str, Any]]:
 
 
 def pod() -> dict[str, Any]:
-    return view_pod(JOB, newest_template(jobs(), "tiny"), limit=5)
+    return pod_of(JOB, newest_template(jobs(), "tiny"), ["view", "tiny", "--limit", "5"])
 
 
-def test_view_pod_only_reads() -> None:
+def test_state_pod_only_reads() -> None:
     """The claims are mounted read-only; there is no token, no Secret, no other volume; the user is restricted."""
     spec = pod()["spec"]
     (container,) = spec["containers"]
@@ -57,13 +59,12 @@ def test_view_pod_only_reads() -> None:
     assert "secret" not in json.dumps(spec).lower().replace("imagepullsecrets", "")
     assert spec["securityContext"]["runAsNonRoot"] and container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["command"] == [
-        *("python", "-m", "rstar2_train.cli", "view", "tiny", "--state", "/state"),
-        *("--port", "8265", "--limit", "5"),
+        *("python", "-m", "rstar2_train.cli", "view", "tiny", "--limit", "5", "--state", "/state")
     ]
     assert claim_of(pod()) == "tiny-state"
 
 
-def test_view_pod_fits_the_cluster_and_is_not_selected() -> None:
+def test_state_pod_fits_the_cluster_and_is_not_selected() -> None:
     """Patches of the site are kept; no Service, policy, Job or operator selects the pod; it is deleted with the job."""
     made = pod()
     assert made["spec"]["imagePullSecrets"] == PATCH["imagePullSecrets"]
@@ -92,17 +93,17 @@ def test_newest_template_prefers_jobs_that_suit_any_node() -> None:
         newest_template([], "tiny")
 
 
-def test_view_pod_job_without_claim_is_refused() -> None:
+def test_state_pod_job_without_claim_is_refused() -> None:
     """A job whose state is in a bucket has no claim; the message names the other way."""
     template = newest_template(jobs(), "tiny")
     for volume in template["spec"]["volumes"]:
         if volume.pop("persistentVolumeClaim", None):
             volume["emptyDir"] = {"sizeLimit": "50Gi"}
     with pytest.raises(KubectlFailed, match="rstar2 fetch"):
-        view_pod(JOB, template, limit=5)
+        pod_of(JOB, template, ["view", "tiny"])
 
 
-def test_view_pod_joins_the_node_of_a_claim_for_one_node() -> None:
+def test_state_pod_joins_the_node_of_a_claim_for_one_node() -> None:
     """It is bound to the node of a pod that has the claim; a claim for one pod is refused while a pod has it."""
     user = {
         "metadata": {"name": "tiny-rl-1-0"},
@@ -127,3 +128,45 @@ def test_problem_is_the_reason_of_a_pod_that_does_not_run() -> None:
     assert problem({"status": {"conditions": [unscheduled]}}) == "not scheduled: no node fits"
     assert problem({"status": {"reason": "Evicted", "message": "disk"}}) == "Evicted: disk"
     assert problem({"status": {"containerStatuses": [{"state": {"running": {}}}]}}) == ""
+
+
+def kubectl_with_pod(folder: Path, *, terminated: str) -> None:
+    """Write a kubectl whose pod has ended, with the state of its container. It records its arguments and pods."""
+    pod = '{"metadata": {"name": "p"}, "status": {"phase": "Failed", "containerStatuses": [{"state": {%s}}]}}'
+    (folder / "pod.json").write_text(pod % terminated)
+    (folder / "jobs.json").write_text(json.dumps({"items": jobs()}))
+    (folder / "job.json").write_text(json.dumps(JOB))
+    (folder / "kubectl").write_text(
+        f"""#!/bin/sh
+echo "$@" >> {folder}/calls
+case "$1 $2" in
+"get agenticrljobs.rstar2.dev") cat {folder}/job.json ;;
+"get jobs.batch") cat {folder}/jobs.json ;;
+"get persistentvolumeclaims") echo '{{"spec": {{"accessModes": ["ReadWriteMany"]}}}}' ;;
+"create -f") cat > {folder}/created.json ;;
+"get pod") cat {folder}/pod.json ;;
+"logs tiny-verify-"*) echo "different: the values differ" ;;
+esac
+"""
+    )
+    (folder / "kubectl").chmod(0o755)
+
+
+def test_verify_prints_the_verdicts_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """The pod runs `rstar2 verify` on the claim; its output and its exit code are the command's; it is deleted."""
+    kubectl_with_pod(tmp_path, terminated='"terminated": {"exitCode": 2}')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert kubectl_plugin.main(["verify", "tiny", "--problem", "-p 1", "--sample", "3", "-n", "lab"]) == 2
+    assert capfd.readouterr().out == "different: the values differ\n"
+    (container,) = json.loads((tmp_path / "created.json").read_text())["spec"]["containers"]
+    assert container["command"][3:] == ["verify", "--job=tiny", "--problem=-p 1", "--sample=3", "--state", "/state"]
+    assert "delete pod tiny-verify-" in (tmp_path / "calls").read_text().splitlines()[-1]
+
+
+def test_verify_pod_without_an_exit_code_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """An evicted pod has no verdict: the message has the reason, and the pod is deleted."""
+    kubectl_with_pod(tmp_path, terminated='"waiting": {"reason": "Evicted"}')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert kubectl_plugin.main(["verify", "tiny", "--problem", "p-1"]) == 1
+    assert "without an exit code: Evicted" in capfd.readouterr().err
+    assert "delete pod" in (tmp_path / "calls").read_text()
