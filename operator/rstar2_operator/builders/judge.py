@@ -32,7 +32,7 @@ ALIVE = f"test ! -e {ALIVE_PATH} || test $(($(date +%s) - $(stat -c %Y {ALIVE_PA
 """Probe of a worker. An image without the file passes: images may be older than the operator."""
 ALIVE_PROBE: Manifest = {"exec": {"command": ["sh", "-c", ALIVE]}, "periodSeconds": 20, "failureThreshold": 6}
 EXECUTOR_BASE_MIB = 512
-"""Memory of an executor without a call: gVisor and three warm interpreters."""
+"""Memory of an executor without a call: gVisor and four warm interpreters."""
 PACKAGES_MIB = 256
 """Memory of the warm interpreter that has loaded the job's packages."""
 
