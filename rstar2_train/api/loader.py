@@ -155,7 +155,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
     data = parse_yaml(text, source=str(path))
     if not isinstance(data, dict):
-        raise ManifestError(f"{path}: contains a {type(data).__name__}, not an {KIND}")
+        raise ManifestError(f"{path}: contains a value of type {type(data).__name__}, not an {KIND}")
     return data
 
 

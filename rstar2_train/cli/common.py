@@ -103,6 +103,10 @@ def job_state(job: str, jobs: Path) -> JobState:
 
 def unknown_job(name: str, folder: Path) -> int:
     """Print that a job has no state folder; return exit code 1."""
+    from rstar2_train.api.loader import MANIFESTS
+
+    if folder.name.endswith(MANIFESTS):
+        return fail(name, f"{folder.name}: pass the name of the job (metadata.name) in place of its manifest.")
     return fail(name, f"{folder}: no such job. Run it first, or pass the folder of all jobs with --state.")
 
 

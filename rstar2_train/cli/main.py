@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from rstar2_train import __version__
@@ -38,6 +39,8 @@ COMMANDS = (
     *(demo, doctor, validate, plan, run, fetch, publish, report, track, view, analyse, eval, filter, verify),
     *(serve, chat, export, data, env, init, judge, simulate),
 )
+USAGE = 2
+"""Exit code of argparse for wrong arguments."""
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
@@ -84,7 +87,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if argv is None:
         ignore_closed_terminal()
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        hint = f"`rstar2 {args.command} --help` lists its options."
+        print(f"rstar2 {args.command}: unknown arguments: {shlex.join(unknown)}. {hint}", file=sys.stderr)
+        return USAGE
     raise_open_file_limit()
     try:
         code: int = args.main(args)

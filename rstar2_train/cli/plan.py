@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
+from rstar2_train.utils.options import count, positive
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,11 +53,13 @@ def add_arguments(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--gpus",
-        type=int,
+        type=count,
         metavar="N",
         help="plan for one machine with N GPUs, as `rstar2 run` divides them; trainer and engine may share one GPU",
     )
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the fitted profile, for --hardware FILE")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="with --measure: write the fitted profile, for --hardware FILE"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
 
 
@@ -70,7 +73,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="folder with the config.json of the model")
     parser.add_argument(
         "--mean-tokens",
-        type=float,
+        type=positive,
         metavar="N",
         help="mean tokens that a trajectory samples (default: half of maxResponseTokens)",
     )
@@ -81,6 +84,8 @@ def main(args: argparse.Namespace) -> int:
     """Print the plan of a file; return the exit code."""
     from rstar2_train.api.loader import ManifestError, read_manifest
 
+    if args.save is not None and args.measure is None:
+        return fail(NAME, "--save needs --measure STATE: without it no profile is fitted")
     try:
         manifest = read_manifest(args.file)
     except ManifestError as error:
@@ -113,11 +118,14 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
             return fail(NAME, f"--hardware {args.hardware} does not suit spec.accelerator.vendor {vendor}")
         source = job.spec.model.source
         local = None if folder is None or "://" in source else folder / source
+        if args.model is not None and not args.model.is_dir():
+            return fail(NAME, f"--model {args.model}: no such folder. Pass the folder that has the model's config.json")
+        origin = "spec.model.source" if args.model is None else "--model"
         model = args.model or (local if local is not None and local.is_dir() else None)
         if model is not None and (obstacles := model_obstacles(job, model)):
-            return fail(NAME, f"spec.model.source: {model}/config.json: {'; '.join(obstacles)}")
+            return fail(NAME, f"{origin}: {model}/config.json: {'; '.join(obstacles)}")
         if model is not None and (obstacles := weight_obstacles(job, model)):
-            return fail(NAME, f"spec.model.source: {'; '.join(obstacles)}")
+            return fail(NAME, f"{origin}: {'; '.join(obstacles)}")
         shape, inputs = read_shape(source, folder=model), {}
         if folder is not None and args.measure is not None:
             figures = read_figures(JobState(args.measure), job)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 
 NAME = "run"
+UNUSABLE_FOLDER = (PermissionError, NotADirectoryError, FileNotFoundError, FileExistsError)
 DESCRIPTION = """Run the curriculum of a manifest on this machine: judge, engines, trainer and tracking as child
 processes. Before anything starts, the manifest, the machine and every data row are checked."""
 EPILOG = """Ctrl-C suspends after a checkpoint; a second Ctrl-C stops without waiting for it. Run the same command again
@@ -41,4 +42,5 @@ def run_manifest(file: Path, *, state_root: Path, name: str) -> int:
     except PreflightError as error:
         return fail(name, str(error))
     except OSError as error:
-        return fail(name, f"{error.filename or state_root}: {error.strerror}")
+        advice = ". Pass a folder that you may write with --state" if isinstance(error, UNUSABLE_FOLDER) else ""
+        return fail(name, f"{error.filename or state_root}: {error.strerror or error}{advice}")

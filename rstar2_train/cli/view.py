@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, unknown_job
-from rstar2_train.utils.options import count
+from rstar2_train.utils.options import count, port
 
 NAME = "view"
 DESCRIPTION = """Serve a page on 127.0.0.1 that follows a job while it runs: curves of reward, tool errors, length,
@@ -30,9 +30,7 @@ def add_arguments(commands: Subparsers) -> None:
 
 def add_page_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the page, also for `kubectl rstar2 view`."""
-    parser.add_argument(
-        "--port", type=int, default=0, choices=range(65536), metavar="PORT", help="port (default: a free one)"
-    )
+    parser.add_argument("--port", type=port, default=0, metavar="PORT", help="port (default: a free one)")
     parser.add_argument(
         "--limit",
         type=count,

@@ -57,6 +57,12 @@ class DataError(ValueError):
     """A data file is missing or unreadable, or one of its rows is invalid. The message names file and line."""
 
 
+def require_file(path: Path) -> None:
+    """Raise DataError unless the path is a file."""
+    if not path.is_file():
+        raise DataError(f"{path}: is a folder; pass a file" if path.is_dir() else f"{path}: no such file")
+
+
 def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number, row) for each row. Numbers start at 1: lines in JSON Lines and CSV files, rows in other files.
 
@@ -64,8 +70,7 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
     Raises DataError, which names file and line, for a file that is missing, empty or of an unsupported type, and for a
     row that is not an object.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    require_file(path)
     if path.suffix not in SUFFIXES:
         raise DataError(
             f"{path}: unsupported file type {path.suffix!r}; supported: {', '.join(SUFFIXES[:-1])} and {SUFFIXES[-1]}"

@@ -25,7 +25,16 @@ def port(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Return a finite number of seconds above 0."""
+    return _above_zero(text, "a number of seconds above 0")
+
+
+def positive(text: str) -> float:
+    """Return a finite number above 0."""
+    return _above_zero(text, "a number above 0")
+
+
+def _above_zero(text: str, kind: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not {kind}")
     return number

@@ -110,7 +110,10 @@ def publish_state(job: AgenticRLJob, state: JobState) -> str:
 
 def _store_with_state(job: AgenticRLJob) -> ObjectStore:
     if job.spec.storage.url is None:
-        raise PreflightError("error: spec.storage.url is not set: the state of the job is only in its folder or claim")
+        raise PreflightError(
+            "error: spec.storage.url is not set, so no bucket has the state of the job. Pass its name, "
+            f"{job.metadata.name}, in place of the manifest, to read its folder"
+        )
     return _reachable_store(job)
 
 

@@ -66,7 +66,7 @@ def test_loader_unreadable_files_name_the_cause(tmp_path) -> None:
     with pytest.raises(ManifestError, match="not a text file"):
         read_manifest(tmp_path / "b.yaml")
     (tmp_path / "l.yaml").write_text("- a\n")
-    with pytest.raises(ManifestError, match="contains a list"):
+    with pytest.raises(ManifestError, match="contains a value of type list"):
         read_manifest(tmp_path / "l.yaml")
 
 

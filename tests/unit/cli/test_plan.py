@@ -101,7 +101,7 @@ def test_plan_command_divides_the_gpus_of_one_machine(tmp_path: Path, capsys: py
         (["missing.yaml"], "missing.yaml"),
         ([SMOKE, "--hardware", "gtx"], "neither a hardware profile"),
         ([SMOKE, "--hardware", "h100"], "does not suit spec.accelerator.vendor None"),
-        ([SMOKE, "--model", "/nowhere"], "config.json cannot be used"),
+        ([SMOKE, "--model", "/nowhere"], "--model /nowhere: no such folder"),
         ([SMOKE, "--gpus", "1"], "spec.accelerator.vendor is None, so the job uses no GPU"),
         ([LARGE, "--gpus", "8"], "this machine has 8 devices, but the job needs spec.trainer 24"),
     ],

@@ -1,0 +1,41 @@
+"""Wrong arguments of `rstar2`: the exit code is not 0, and the message has the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.cli.main import main
+from scripts.setup import ROOT
+
+TINY = str(ROOT / "examples" / "tiny.yaml")
+ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["doctor", "--wrong", "x"], "unknown arguments: --wrong x. `rstar2 doctor --help` lists its options"),
+        (["view", "tiny", "--port", "99999"], "'99999' is not a port between 0 and 65535"),
+        (["plan", TINY, "--mean-tokens", "-1"], "-1 is not a number above 0"),
+        (["plan", TINY, "--gpus", "0"], "'0' is not an integer of at least 1"),
+        (["plan", TINY, "--save", "here.json"], "--save needs --measure STATE"),
+        (["run", TINY, "--state", "/dev/null"], "/dev/null/tiny: Not a directory. Pass a folder that you may write"),
+        (["report", TINY], "Pass its name, tiny, in place of the manifest"),
+        (
+            ["data", "decontaminate", ROWS, "--against", str(ROOT / "docs"), "--out", "o"],
+            "docs: is a folder; pass a file",
+        ),
+        (["track", "tiny.yaml"], "pass the name of the job (metadata.name) in place of its manifest"),
+    ],
+)
+def test_wrong_arguments_have_a_remedy(arguments: list[str], remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse exits, and the commands return a code."""
+    try:
+        code = main(arguments)
+    except SystemExit as error:
+        assert isinstance(error.code, int)
+        code = error.code
+    assert code in (1, 2) and remedy in capsys.readouterr().err
+    assert not Path("here.json").exists()
