@@ -140,8 +140,11 @@ def main(args: argparse.Namespace) -> int:
     name = f"{NAME} {args.verb}"
     try:
         verb(args)
-    except (DataError, OSError) as error:
+    except DataError as error:
         return fail(name, str(error))
+    except OSError as error:
+        advice = "Pass files that you may read, and with --out a folder that you may write."
+        return fail(name, f"{error.filename}: {error.strerror}. {advice}" if error.filename else str(error))
     except KeyboardInterrupt:
         fail(name, "interrupted. Files that were read are cached; run the same command to resume.")
         return 130

@@ -33,8 +33,9 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "show what this machine or a cluster has and lacks, with remedies"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--cluster", action="store_true", help="the cluster of kubectl's current context instead")
-    parser.add_argument(
+    places = parser.add_mutually_exclusive_group()
+    places.add_argument("--cluster", action="store_true", help="the cluster of kubectl's current context instead")
+    places.add_argument(
         "--bucket",
         metavar="URL",
         help="a bucket instead: s3://BUCKET/PREFIX, gs:// or az://; small objects are written",
@@ -60,8 +61,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _examine(args: argparse.Namespace) -> list[Finding]:
-    if args.bucket:
+    if args.bucket is not None:
         return _bucket(args)
+    if args.endpoint_url is not None or args.region is not None or args.virtual_host:
+        raise ValueError("--endpoint-url, --region and --virtual-host need --bucket s3://BUCKET/PREFIX")
     return _cluster() if args.cluster else _machine(args.state)
 
 

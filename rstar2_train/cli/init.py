@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
     except FolderInUse as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.folder}: {error.strerror}")
+        return fail(NAME, f"{error.filename or args.folder}: {error.strerror}. Name a new or empty folder.")
     print(f"{args.folder}: {', '.join(files)}")
     start = "python server.py & " if "server.py" in files else ""
     print(f"Next: cd {args.folder}; {start}rstar2 env check job.yaml --script script.txt")

@@ -190,8 +190,11 @@ def _run(args: argparse.Namespace) -> int:
     from rstar2_train.api.judge_limits import JudgeLimits
     from rstar2_train.judge.client.client import JudgeClient
 
-    code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
-    stdin = args.stdin.read_text() if args.stdin else ""
+    try:
+        code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+        stdin = args.stdin.read_text() if args.stdin else ""
+    except OSError as error:
+        raise OSError(f"{error.filename}: {error.strerror}. Pass a file, or - for standard input.") from error
     try:
         limits = JudgeLimits(wall_seconds=args.seconds, memory_mib=args.memory_mib)
     except ValidationError as error:

@@ -86,8 +86,8 @@ class ChatClient:
     def _run(self, request: Coroutine[Any, Any, _T]) -> _T:
         try:
             return self._runner.run(request)
-        except aiohttp.InvalidURL as error:
-            raise ChatFailed(f"{self.url} is not a valid URL") from error
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+            raise ChatFailed(f"{self.url} is no URL of a server, such as http://127.0.0.1:8000") from error
         except aiohttp.ClientConnectorError as error:
             advice = "start one with `rstar2 serve MODEL`, or pass --model, or the --url of another one"
             raise ChatFailed(f"no server at {self.url}: {advice}") from error

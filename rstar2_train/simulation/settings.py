@@ -120,6 +120,8 @@ def read_settings(path: Path) -> SimulationSettings:
     """Return the settings of a YAML file. Raises SimulationError; the message names each wrong field."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise SimulationError(f"{path}: contains no settings: `rstar2 simulate --help` has an example")
         return SimulationSettings.model_validate(data)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SimulationError(f"{path}: {error}") from error

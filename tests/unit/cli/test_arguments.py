@@ -27,6 +27,16 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
             ["data", "decontaminate", ROWS, "--against", str(ROOT / "docs"), "--out", "o"],
             "docs: is a folder; pass a file",
         ),
+        (
+            ["data", "decontaminate", ROWS, "--against", ROWS, "--out", TINY],
+            "and with --out a folder that you may write",
+        ),
+        (["doctor", "--region", "eu"], "need --bucket s3://BUCKET/PREFIX"),
+        (["doctor", "--cluster", "--bucket", "s3://a/b"], "not allowed with argument --cluster"),
+        (["init", "--template", "maths", TINY], "Name a new or empty folder"),
+        (["judge", "run", "missing.py"], "missing.py: No such file or directory. Pass a file, or - for standard input"),
+        (["chat", "--url", "ftp://x", "hi"], "ftp://x is no URL of a server, such as http://127.0.0.1:8000"),
+        (["simulate", "/dev/null"], "`rstar2 simulate --help` has an example"),
         (["track", "tiny.yaml"], "pass the name of the job (metadata.name) in place of its manifest"),
     ],
 )
