@@ -29,6 +29,7 @@ from rstar2_train.cli.job_timeline import (
 )
 from rstar2_train.cli.kubectl import JOB_LABEL, KIND, Kubectl, KubectlFailed
 from rstar2_train.cli.plan import add_plan_options, print_plan
+from rstar2_train.utils.terminal import replace_closed_streams
 
 PROGRAM = "kubectl rstar2"
 COMMANDS = (
@@ -69,6 +70,7 @@ SHELLS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kubectl-rstar2`. Return the exit code."""
+    replace_closed_streams()
     parser = _parser()
     options = parser.parse_args(argv)
     if options.command == "completion":

@@ -14,6 +14,7 @@ import signal
 import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 TERMINAL_CLOSED = (errno.EIO, errno.EPIPE)
@@ -26,8 +27,21 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     return signals if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*signals, signal.SIGHUP)
 
 
+def replace_closed_streams() -> None:
+    """Replace standard streams that were closed at the start (`>&-`) by the null device.
+
+    It takes their descriptors, so that no file gets one and receives the output.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)  # keeps the descriptor open if `name` is replaced again
+
+
 def ignore_closed_terminal() -> None:
     """Discard later output if the terminal was closed. Other errors, such as a full disk, are still raised."""
+    replace_closed_streams()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         stream.flush()

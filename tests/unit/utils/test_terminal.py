@@ -53,6 +53,16 @@ def test_ignore_closed_terminal_discards_output(tmp_path: Path) -> None:
     assert result.read_text() == "finished"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_ignore_closed_terminal_accepts_closed_streams(closed: str, tmp_path: Path) -> None:
+    """A stream without a descriptor at the start is the null device: no file gets its output."""
+    program = PRINTING + "open(sys.argv[1], 'w'); print('y', flush=True); print('z', file=sys.stderr); sys.stdin.read()"
+    file = tmp_path / "file"
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", f"import sys\n{program}", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr.replace("z\n", "")) == (0, "") and file.read_text() == ""
+
+
 def test_ignore_closed_terminal_full_disk_still_fails() -> None:
     """Other errors of a write are not discarded."""
     with Path("/dev/full").open("w") as full:
