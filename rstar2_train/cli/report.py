@@ -14,11 +14,18 @@ if TYPE_CHECKING:
     from rstar2_train.api.state_dir import JobState
 
 NAME = "report"
+EPILOG = """examples:
+  rstar2 report tiny             also while the job runs
+  rstar2 report tiny --json      for scripts
+  rstar2 report my-job.yaml      of a job in a bucket
+
+pass@1 is measured on spec.validation, before and after each training stage."""
 
 
 def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
-    parser = add_command(commands, NAME, main, help="print the stages of a job and their held-out results")
+    text = "print the stages of a job and their held-out results"
+    parser = add_command(commands, NAME, main, help=text, epilog=EPILOG)
     help = "name of the job; or its manifest (.yaml, .json), whose bucket (spec.storage.url) then has the newest state"
     parser.add_argument("job", metavar="JOB", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

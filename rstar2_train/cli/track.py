@@ -8,11 +8,17 @@ from rstar2_train.cli.common import Subparsers, add_command, add_state_option, f
 from rstar2_train.utils.options import seconds
 
 NAME = "track"
+EPILOG = """example:
+  rstar2 track tiny              after a run during which MLflow was unreachable
+
+The server is spec.tracking.mlflow.uri of the job, else the file mlflow.db in its folder. The exit code is 1 if metrics
+are still unsent; run the command again."""
 
 
 def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
-    parser = add_command(commands, NAME, main, help="send unsent metrics and artifacts of a job to MLflow")
+    help = "send unsent metrics and artifacts of a job to MLflow"
+    parser = add_command(commands, NAME, main, help=help, epilog=EPILOG)
     parser.add_argument("job", metavar="JOB", help="name of the job, as in its manifest")
     parser.add_argument(
         "--timeout", type=seconds, default=120, metavar="SECONDS", help="time limit in seconds (default: %(default)s)"

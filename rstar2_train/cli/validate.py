@@ -18,13 +18,22 @@ if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
 
 NAME = "validate"
+DESCRIPTION = """Check a manifest and print all its errors. Rows and chat templates on this machine are read; objects of
+buckets are looked up if the environment has credentials. Sources of a cluster or of the Hub are not read."""
+EPILOG = """examples:
+  rstar2 validate job.yaml
+  rstar2 validate job.yaml && kubectl apply -f job.yaml
+
+Errors have the field, its value and the allowed values. The exit code is 1 if there is one, else 0: warnings and notes
+do not change it."""
 PATIENCE_SECONDS = 10.0
 """Seconds for the retries of a lookup in a bucket."""
 
 
 def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
-    parser = add_command(commands, NAME, main, help="check a manifest and print all its errors")
+    help = "check a manifest and print all its errors"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
 
 
