@@ -14,6 +14,7 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
+from rstar2_operator.cache import WORKLOADS
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import SCALED_KINDS, additions_of, as_applied, replacement
@@ -40,11 +41,13 @@ FIELDS_WITHOUT_POD_CHANGES = frozenset(
     }
 )
 """Members of the spec that change no pod."""
-WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
-"""Kinds that create pods."""
+RELEASE_ORPHANS = (
+    "To release its pods, run: kubectl delete jobs,deploy,sts,svc,cm,sa,roles,rolebindings,netpol,pdb,secrets "
+    "-l rstar2.dev/job={job} -n {namespace}"
+)
 ORPHANED = (
-    "belongs to an earlier job of this name, which was deleted without its objects (--cascade=orphan). To release its "
-    "pods, run: kubectl delete jobs,deploy,sts,svc,cm,sa,roles,rolebindings,netpol,pdb,secrets -l rstar2.dev/job={job}"
+    "belongs to an earlier job of this name, which was deleted without its objects (--cascade=orphan). "
+    + RELEASE_ORPHANS
 )
 NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
 
@@ -239,7 +242,7 @@ def _conflict(live: Object, job: Object) -> str:
     if owner is not None and (owner["kind"], owner["name"]) == (job["kind"], job["metadata"]["name"]):
         return "belongs to an earlier job of this name, and is being deleted with it; the operator retries."
     if owner is None and labels(live).get(names.MANAGED_BY) == names.FIELD_MANAGER and is_older(live, job):
-        return ORPHANED.format(job=job["metadata"]["name"])
+        return ORPHANED.format(job=job["metadata"]["name"], namespace=job["metadata"]["namespace"])
     belonging = f"belongs to {owner['kind']}/{owner['name']}" if owner is not None else "does not belong to this job"
     return f"exists and {belonging}. Delete or rename it, or give the job another name."
 

@@ -27,6 +27,7 @@ from rstar2_operator.observed import (
     belongs,
     condition,
     deletion_requested_at,
+    is_alive,
     is_true,
     labels,
     seconds,
@@ -36,6 +37,8 @@ Key = tuple[str, str]
 """(namespace, name) of a job."""
 JOB = "AgenticRLJob"
 NODE = "Node"
+WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
+"""Kinds that create pods."""
 KEPT_WARNINGS = 64
 """Warning events kept per job."""
 KEPT_DELETIONS = 4096
@@ -253,6 +256,28 @@ class WatchCache:
         else:
             self.record_child(kind, body, gone=True)
         return key, str(body["metadata"]["name"])
+
+    def orphans(self) -> dict[Key, int]:
+        """Return the number of running pods of each job that was deleted without its objects (--cascade=orphan).
+
+        The garbage collector has removed the owner of these objects. Those of other deleted jobs keep it until the end.
+        """
+        running: dict[Key, int] = {}
+        for key, pods in self._pods.items():
+            if key in self._jobs or not self.is_complete(key[0]) or not self._has_orphans(key):
+                continue
+            if count := sum(is_alive(pod) for pod in bodies(pods.values())):
+                running[key] = count
+        return running
+
+    def _has_orphans(self, key: Key) -> bool:
+        children = self._children.get(key, {}).items()
+        creators = bodies(child for (kind, _), child in children if kind in WORKLOADS)
+        return any(
+            not meta.get("deletionTimestamp")
+            and not any(owner.get("controller") for owner in meta.get("ownerReferences") or ())
+            for meta in (body["metadata"] for body in creators)
+        )
 
     def job(self, key: Key) -> Object | None:
         """Return a job; None if it is deleted."""

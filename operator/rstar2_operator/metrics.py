@@ -194,6 +194,10 @@ class Metrics:
             "rstar2_operator_namespace_unreadable", "Failing watches of a namespace, which is not served",
             ["namespace"], registry=own,
         )  # fmt: skip
+        self._orphans = Gauge(
+            "rstar2_operator_orphaned_pods", "Running pods of a job that was deleted with --cascade=orphan",
+            ["namespace", "job"], registry=own,
+        )  # fmt: skip
         self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
 
     def report_definition(self, outdated: str) -> None:
@@ -251,6 +255,12 @@ class Metrics:
         """Record the number of failing watches of a namespace."""
         self._unreadable.labels(namespace).set(failing)
         (self._not_served.add if failing else self._not_served.discard)(namespace)
+
+    def report_orphans(self, running: Mapping[Key, int]) -> None:
+        """Record the running pods of each job that was deleted without its objects."""
+        self._orphans.clear()
+        for key, pods in running.items():
+            self._orphans.labels(*key).set(pods)
 
     def readiness(self) -> str:
         """Return the role of this replica, the namespaces that it cannot serve, and those with old statuses."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
+from rstar2_operator.apply import RELEASE_ORPHANS
 from rstar2_operator.cache import JOB, NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient
 from rstar2_operator.informer import LONGEST_WAIT, Informer
@@ -45,6 +46,8 @@ class Resync:
         self._cache = cache
         self._kinds = (JOB, *kinds)
         self._namespaces = tuple(namespaces) or ("",)
+        self._orphans: dict[Key, int] = {}
+        """Running pods of each job that was deleted without its objects, at the last comparison."""
         self._undelivered: set[str] = set()
         """UIDs that the last comparison listed and no watch had delivered."""
 
@@ -85,6 +88,18 @@ class Resync:
         while True:
             await asyncio.sleep(RESYNC_SECONDS)
             metrics.stale_watch = await self.compare(queue)
+            metrics.report_orphans(self.find_orphans())
+
+    def find_orphans(self) -> dict[Key, int]:
+        """Return the running pods of each job that was deleted without its objects; log each job once."""
+        known, self._orphans = self._orphans, self._cache.orphans()
+        for namespace, job in self._orphans.keys() - known.keys():
+            log.warning(
+                "%s/%s was deleted without its objects (--cascade=orphan); pods that still run: %d. %s",
+                *(namespace, job, self._orphans[namespace, job]),
+                RELEASE_ORPHANS.format(namespace=namespace, job=job),
+            )
+        return self._orphans
 
     async def compare(self, queue: WorkQueue[Key]) -> str:
         """Remove deleted objects from the cache and queue their jobs.

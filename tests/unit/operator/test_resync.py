@@ -10,6 +10,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.cache import WatchCache
 from rstar2_operator.informer import Informer
+from rstar2_operator.metrics import Metrics
 from rstar2_operator.resync import Resync
 from rstar2_operator.workqueue import WorkQueue
 
@@ -152,6 +153,31 @@ async def test_resync_ignores_objects_of_deleted_jobs() -> None:
     cache.record_job(body("demo"), gone=True)
     api.existing["AgenticRLJob"] = []
     assert [await resync.compare(WorkQueue()) for _ in range(2)] == ["", ""]
+
+
+def test_resync_names_the_pods_of_orphaned_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    """Pods of a job that was deleted with --cascade=orphan are counted, and the log has the command, once."""
+    api, cache = full()
+    resync, owned = sync(api, cache), body("demo-prepare")
+    owned["metadata"]["ownerReferences"] = [{"controller": True, "uid": "demo"}]
+    cache.record_job(body("demo"), gone=True)
+    assert resync.find_orphans() == {}, "the job may not have been delivered"
+    cache.end_initial_sync()
+    cache.record_job(body("demo", uid="again"), gone=False)
+    assert resync.find_orphans() == {}, "the new job of the name has the condition"
+    cache.record_job(body("demo", uid="again"), gone=True)
+    cache.record_child("Job", owned, gone=False)
+    assert resync.find_orphans() == {}, "its pods are being deleted"
+    cache.record_child("Job", body("demo-prepare"), gone=False)
+    assert [resync.find_orphans() for _ in range(2)] == [{KEY: 1}, {KEY: 1}]
+    (message,) = caplog.messages
+    assert "still run: 1." in message and "-l rstar2.dev/job=demo -n team" in message
+    metrics, labels = Metrics(), {"namespace": "team", "job": "demo"}
+    for running, value in (({KEY: 1}, 1), ({}, None)):
+        metrics.report_orphans(running)
+        assert metrics.registry.get_sample_value("rstar2_operator_orphaned_pods", labels) == value
+    cache.record_child("Pod", body("demo-prepare-x") | {"status": {"phase": "Succeeded"}}, gone=False)
+    assert resync.find_orphans() == {}
 
 
 async def test_resync_ignores_claims_of_earlier_jobs() -> None:
