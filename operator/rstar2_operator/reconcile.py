@@ -39,10 +39,10 @@ from rstar2_operator.decide.decision import DELETING, FINAL, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import decision_after_rejections
-from rstar2_operator.decide.kueue import current_workload, is_evicted, placements, priority_class
-from rstar2_operator.decide.node_loss import removable_pods
+from rstar2_operator.decide.invalid_spec import remains
+from rstar2_operator.decide.kueue import current_workload, placements, priority_class
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.decide.pruning import idle_workloads, prunable, prunable_when_invalid
+from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
@@ -154,10 +154,11 @@ class Reconciler:
         stale = [] if ended else unwatched(key, self._health.lasting(key[0]))
         if context is None:
             state.missing.stop()
-            rejected, running, wake_at = await self._stop_invalid(key, observed, now=now)
+            left = remains(observed, now=now)
+            rejected, wake_at = await self._delete(key, left.objects, graceful=left.stop_pods), left.wake_at
             if is_deleted(observed.job) and not running_pods(observed):
                 return bool(await self._set_finalizer(key, observed.job, present=False))
-            status = invalid_status(observed, errors, now=now, running=running, rejected=[*rejected, *stale])
+            status = invalid_status(observed, errors, now=now, running=left.running, rejected=[*rejected, *stale])
             correct_in, resource = None, None
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
@@ -194,25 +195,6 @@ class Reconciler:
         if delays:
             self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
         return bool(rejected)
-
-    async def _stop_invalid(
-        self, key: Key, observed: ObservedJob, *, now: float
-    ) -> tuple[list[Diagnosis], bool, float | None]:
-        """Delete what a job with an invalid spec must not keep.
-
-        Returns the rejections, whether the job still runs, and when a pod of a lost node may be removed.
-        """
-        ends, evicted = bool(observed.job["spec"].get("suspend")) or is_deleted(observed.job), is_evicted(observed)
-        running, lost, lost_at = bool(running_pods(observed)), list[Object](), None
-        if ends:
-            running = bool(prunable(observed, (), now=now))
-            after = (observed.job["spec"].get("nodeLoss") or {}).get("afterSeconds")
-            lost, lost_at = removable_pods(observed, after if isinstance(after, int) else None, now=now)
-        objects = prunable_when_invalid(observed, now=now, ends=ends, evicted=evicted)
-        objects += (("Pod", pod) for pod in lost)
-        if not running:
-            objects += (workload for workload in idle_workloads(observed) if workload not in objects)
-        return await self._delete(key, objects), running, lost_at
 
     def _state(self, key: Key, job: Object) -> ReconcileState:
         """Return the state of a job; a new one if another job had the name."""

@@ -16,7 +16,7 @@
          │              ├─ pod_termination.py     pods of at most one attempt at any time
          │              ├─ finalize.py            the report Job before the end
          │              └─ attempt.py             the attempt that runs, or the next one
-         ├──> pruning.py: objects to delete
+         ├──> pruning.py: objects to delete; invalid_spec.py: those of a job with an invalid spec
          └──> status.py ──> conditions.py ──> diagnostics.py: problems; advice.py: what to do
                   └───────> events.py: Events from two statuses (called by status_writer.py)
 

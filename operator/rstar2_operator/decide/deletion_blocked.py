@@ -23,12 +23,17 @@ REPORTED_BY_OTHERS = frozenset({"Workload", "PersistentVolumeClaim"})
 
 def stop_pods(facts: Facts) -> Verdict:
     """Delete the pods of Jobs that are deleted and remain."""
-    jobs = [job for job in facts.observed.of_kind("Job") if _finalizers(job)]
-    overdue = [job for job in jobs if facts.now >= _due(job)]
-    pods = [pod for pod in facts.observed.pods if any(is_of(pod, job) for job in overdue)]
-    running = tuple(pod for pod in pods if is_alive(pod) and not pod["metadata"].get("deletionTimestamp"))
-    due = min((_due(job) for job in jobs if facts.now < _due(job)), default=None)
+    running, due = pods_of_kept_jobs(facts.observed, now=facts.now)
     return Defer(wake_at=due, stop_pods=running) if running or due is not None else None
+
+
+def pods_of_kept_jobs(observed: ObservedJob, *, now: float) -> tuple[tuple[Object, ...], float | None]:
+    """Return the running pods of deleted Jobs that a finalizer keeps, and when the pods of the next Job are due."""
+    jobs = [job for job in observed.of_kind("Job") if _finalizers(job)]
+    overdue = [job for job in jobs if now >= _due(job)]
+    pods = [pod for pod in observed.pods if any(is_of(pod, job) for job in overdue)]
+    running = tuple(pod for pod in pods if is_alive(pod) and not pod["metadata"].get("deletionTimestamp"))
+    return running, min((_due(job) for job in jobs if now < _due(job)), default=None)
 
 
 def problems(observed: ObservedJob, *, now: float) -> Iterator[Diagnosis]:

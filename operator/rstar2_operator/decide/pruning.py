@@ -47,27 +47,6 @@ def prunable(
     ]
 
 
-def prunable_when_invalid(observed: ObservedJob, *, now: float, ends: bool, evicted: bool) -> list[tuple[str, Object]]:
-    """Return (kind, object) to delete of a job with an invalid spec: Jobs first, then the objects without an attempt.
-
-    `ends`: the job is suspended or deleted, so that no Job stays; `evicted`: by Kueue, so that no attempt stays.
-    """
-    objects = prunable(observed, (), now=now)
-    jobs = [(kind, child) for kind, child in objects if kind == "Job"]
-    attempts = [(kind, child) for kind, child in jobs if names.STAGE_LABEL in labels(child)]
-    stopped = jobs if ends else attempts if evicted else []
-    running = any(job_finished_at(child) is None for _, child in attempts)
-    if stopped or running or stage_progress.running_attempts(observed):
-        return stopped
-    return [(kind, child) for kind, child in objects if kind != "Job"]
-
-
-def idle_workloads(observed: ObservedJob) -> list[tuple[str, Object]]:
-    """Return (kind, object) of the Workloads of a job without pods and with an invalid spec: they hold its quota."""
-    workloads = observed.of_kind("Workload")
-    return [("Workload", body) for body in workloads if not body["metadata"].get("deletionTimestamp")]
-
-
 def _is_superseded(job: Object, observed: ObservedJob, now: float, ending: Ending | None) -> bool:
     """Return whether a Job that is not in the decision should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)

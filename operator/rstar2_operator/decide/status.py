@@ -162,7 +162,7 @@ def invalid_status(
         note = "Running pods are left unchanged. To stop them, set spec.suspend to true." if running else ""
     message = f"{errors}\n{note}" if note else errors
     decision = Decision(None, NO_RESTARTS, phase=phase, reason=INVALID_SPEC, message=message)
-    problems = [*rejected, *diagnoses(observed, now=now)]
+    problems = [*rejected, *diagnoses(observed, now=now), *deletion_blocked.problems(observed, now=now)]
     described = conditions(decision, observed, problems)
     rows = [
         {**row, "attempts": max([row.get("attempts", 0), *observed.attempts(row["name"])])}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rstar2_operator import names
 from rstar2_train.api.contracts import Outcome
-from tests.support.simulated_cluster import SECRET, SimulatedCluster, at_first_stage, kinds, manifest
+from tests.support.simulated_cluster import SECRET, SimulatedCluster, at_first_stage, kinds, manifest, role_pod
 
 
 @pytest.mark.parametrize("lost", ["status", "progress"])
@@ -91,6 +91,22 @@ def test_invalid_spec_holds_no_engines_without_attempt() -> None:
     cluster.run_operator()
     cluster.run_operator()
     assert kinds(cluster, "Deployment") == [] and cluster.job["status"]["phase"] == "Pending"
+
+
+def test_invalid_spec_is_suspended_after_the_last_engine() -> None:
+    """A terminating engine holds its accelerators: the job is not Suspended yet."""
+    cluster = at_first_stage("g")
+    cluster.pods["demo-rollout-x"] = role_pod(cluster, "rollout", {})
+    with_invalid_spec(cluster)
+    cluster.job["spec"]["suspend"] = True
+    cluster.run_operator()
+    cluster.terminate()
+    for _ in range(3):
+        cluster.run_operator()
+    assert kinds(cluster, "Deployment") == [] and cluster.job["status"]["phase"] == "Suspending"
+    del cluster.pods["demo-rollout-x"]
+    cluster.run_operator()
+    assert cluster.job["status"]["phase"] == "Suspended"
 
 
 def degraded(cluster: SimulatedCluster) -> str:

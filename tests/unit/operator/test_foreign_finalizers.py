@@ -7,6 +7,8 @@ import pytest
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, role_pod
 
 FINALIZER = "example.org/audit"
+HOME = {"name": "HOME", "value": "x"}
+"""A variable that a patch may not set."""
 
 
 def hold(cluster: SimulatedCluster, *of_kinds: str) -> None:
@@ -22,27 +24,38 @@ def degraded(cluster: SimulatedCluster) -> str:
     return str(conditions["Degraded"]["message"])
 
 
+@pytest.mark.parametrize("valid", [True, False])
 @pytest.mark.parametrize("ending", ["suspend", "delete"])
-def test_finalizer_of_a_job_keeps_no_pods(ending: str) -> None:
-    """Kubernetes deletes the pods only after the Job: they are stopped with their grace, and the problem is named."""
+def test_finalizer_of_a_job_keeps_no_pods(ending: str, *, valid: bool) -> None:
+    """Kubernetes deletes the pods only after the Job: they are stopped with their grace, and the problem is named.
+
+    An edit of a running job can make its spec invalid, so that no policy reads it.
+    """
     cluster = at_first_stage("g")
     hold(cluster, "Job")
+    if not valid:
+        cluster.job["spec"]["runtimePatches"] = [{"manager": "a", "roles": ["trainer"], "env": [HOME]}]
     if ending == "suspend":
         cluster.job["spec"]["suspend"] = True
     else:
         cluster.delete_job()
-    cluster.round()
+    cluster.run_operator()
     assert "deletionTimestamp" in cluster.children["Job", "demo-g0-1"]["metadata"]
-    assert cluster.running() == ["demo-g0-1"] and degraded(cluster) == ""
+    assert cluster.running() == ["demo-g0-1"] and "DeletionBlocked" not in degraded(cluster)
     cluster.now += 30
-    cluster.reconcile()
+    cluster.run_operator()
     assert (
         f"Job/demo-g0-1: DeletionBlocked: is deleted since 1970-01-12T13:46:40Z, but kept by {FINALIZER}."
         in degraded(cluster)
     )
     assert cluster.running() == [] == cluster.forced
+    phase = "Suspending" if ending == "suspend" else "Deleting"
+    assert cluster.job["status"]["phase"] == phase, "the pods terminate"
     if ending == "suspend":
-        assert cluster.round().phase == "Suspended"
+        cluster.terminate()
+        for _ in range(2):
+            cluster.run_operator()
+        assert cluster.job["status"]["phase"] == "Suspended"
 
 
 def test_finalizers_of_engines_and_judge_keep_no_pods() -> None:
