@@ -218,22 +218,22 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
     kind, meta = body["kind"], body["metadata"]
     if kind == "Secret":
         return await _create(client, body)
-    live = observed.child(kind, meta["name"])
-    if live is None:  # the watches deliver only objects with the operator's labels
-        live = await client.find(kind, meta["namespace"], meta["name"])
+    cached = observed.child(kind, meta["name"])
+    # The watches deliver only objects with the operator's labels.
+    live = cached or await client.find(kind, meta["namespace"], meta["name"])
     if live is None:
         created = await (_create(client, body) if kind in CREATE_ONLY else client.apply(body))
-        return await _accepted(client, body, created)
+        return _accepted(body, created, is_new=True)
     if not belongs(kind, live, observed.job):
         raise NameConflict(_conflict(live, observed.job))
     if live["metadata"].get("deletionTimestamp"):
         return None
     if kind in CREATE_ONLY:
-        return live
+        return live if cached else _accepted(body, live, is_new=True)  # its deletion may have failed
     if added := additions_of(live):  # a server-side apply keeps the fields of other clients
         log.info("removing from %s/%s what other clients added: %s", kind, meta["name"], ", ".join(added))
         await client.patch(kind, meta["namespace"], meta["name"], replacement(live, body))
-    return await client.apply(body)
+    return _accepted(body, await client.apply(body), is_new=False)
 
 
 def _conflict(live: Object, job: Object) -> str:
@@ -247,16 +247,15 @@ def _conflict(live: Object, job: Object) -> str:
     return f"exists and {belonging}. Delete or rename it, or give the job another name."
 
 
-async def _accepted(client: KubeClient, body: dict[str, Any], created: Object | None) -> Object | None:
-    """Return a new object. Raises Mutated if the operator could not read it or its pods; it is deleted before."""
-    if created is None or not (changes := identity_changes(body, created)):
-        return created
-    if body["kind"] in WORKLOADS:
-        await delete(client, body["kind"], created)
-    raise Mutated(
+def _accepted(body: dict[str, Any], live: Object | None, *, is_new: bool) -> Object | None:
+    """Return an object as the API server stored it. Raises Mutated if the operator could not read it or its pods."""
+    if live is None or not (changes := identity_changes(body, live)):
+        return live
+    message = (
         f"an admission webhook or policy has changed {', '.join(changes)}. Exempt objects with the label "
         f"{names.SELECTOR} from it"
     )
+    raise Mutated(message, live if is_new and body["kind"] in WORKLOADS else None)
 
 
 async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Object | None:

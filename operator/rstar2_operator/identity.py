@@ -26,7 +26,12 @@ class Refused(Exception):
 
 
 class Mutated(Refused):
-    """An admission webhook has changed the identity of a new object, which is deleted."""
+    """An admission webhook has changed the identity of an object."""
+
+    def __init__(self, message: str, unusable: Object | None) -> None:
+        """`unusable`: the object, if it creates pods and is new; it must be deleted."""
+        super().__init__(message)
+        self.unusable = unusable
 
 
 class MutatedObjects:

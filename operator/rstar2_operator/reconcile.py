@@ -48,7 +48,7 @@ from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import drifted
 from rstar2_operator.failed_rounds import failure, log_failure, report_problems, unwatched
-from rstar2_operator.identity import Refused
+from rstar2_operator.identity import Mutated, Refused
 from rstar2_operator.metrics import JobFigures, Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_managed
 from rstar2_operator.quota import QuotaReader
@@ -342,7 +342,14 @@ class Reconciler:
                 if is_transient(error) or stage_progress.preparation(observed) != "complete":
                     raise  # later it exists: a full quota rejects also the creation of an existing object
             state.secret.record()
-        elif (live := await apply(self._client, body, observed)) is not None:
+            return
+        try:
+            live = await apply(self._client, body, observed)
+        except Mutated as error:
+            if error.unusable is not None:  # the cache must not have it: it would seem to be an attempt that ran
+                await self._delete_one(body["kind"], error.unusable, force=False)
+            raise
+        if live is not None:
             # The next round must see the object even if its watch event comes later.
             self._cache.record_write(body["kind"], live)
             state.corrections.record(body, live)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rstar2_operator import status_writer
+from rstar2_operator import identity, status_writer
 from tests.support.fake_kube_api import Operator
-from tests.support.memory_api import Body, copied
+from tests.support.memory_api import Body, api_error, copied
 from tests.support.simulated_cluster import at_first_stage, manifest
 
 Change = Callable[[Body], Any]
@@ -80,6 +80,38 @@ async def test_webhook_that_changes_what_the_operator_reads_is_named(kind: str, 
     message = operator.condition("Degraded")["message"]
     assert f"ApplyRejected: an admission webhook or policy has changed {part}" in message
     assert operator.condition("Stalled")["status"] == "True" and operator.status["restarts"] == 0
+
+
+async def test_webhook_changed_attempt_has_not_run() -> None:
+    """The watch delivers the new Job, and its deletion later: the attempt must not count as one that ran."""
+    operator = Operator(manifest("s"))
+    webhook(operator, "Job", lambda body: body["spec"]["template"]["metadata"]["labels"].pop("rstar2.dev/job"))
+    await operator.run()
+    operator.api.deleted = lambda body: None  # type: ignore[method-assign]
+    await operator.finish_preparation()
+    assert (operator.status["phase"], operator.status["reason"]) == ("Pending", "ApplyRejected")
+    assert operator.status["stages"][0]["attempts"] == 0 and operator.names("Job") == ["demo-prepare"]
+
+
+@pytest.mark.parametrize(("kind", "problem"), [("ConfigMap", "has changed label"), ("Job", "cannot delete jobs")])
+async def test_webhook_object_is_refused_again(kind: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object without labels, which no watch delivers, is not used in a later round either."""
+    monkeypatch.setattr(identity, "REPEAT_SECONDS", 0.0)
+    operator = Operator(manifest("s"))
+    webhook(operator, kind, lambda body: body["metadata"].pop("labels"))
+
+    async def forbidden(*_: Any, **__: Any) -> Body:
+        raise api_error(403, "Forbidden", "cannot delete jobs")
+
+    operator.api.delete = forbidden  # type: ignore[method-assign]
+    await operator.run()
+    if kind == "Job":
+        await operator.finish_preparation()
+    for factor in (11, 12):
+        operator.change(stuck={"action": "Restart", "factor": factor})
+        await operator.run()
+        assert problem in operator.condition("Degraded")["message"]
+        assert operator.status["phase"] != "Running"
 
 
 async def test_webhook_that_adds_and_rewrites_is_accepted() -> None:
