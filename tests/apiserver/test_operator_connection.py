@@ -9,15 +9,18 @@ import sys
 import pytest
 
 from rstar2_operator.settings import LEASE_SECONDS
+from rstar2_train.api.crd import build_crd
 from tests.support.api_proxy import ApiProxy
 from tests.support.job_controller import BATCH, JOBS, PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.operator_process import OperatorProcess
+from tests.support.simulated_cluster import manifest
 
 EVENTS = "/apis/events.k8s.io/v1/namespaces/lab/events"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies"
 APPS = "/apis/apps/v1/namespaces/lab"
 CONFIGS = "/api/v1/namespaces/lab/configmaps"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/agenticrljobs.rstar2.dev"
 FIRST = "demo-s0-1"
 
 
@@ -96,15 +99,20 @@ def test_recreated_job_does_not_inherit_success(jobs: JobController) -> None:
 
 
 def test_upgrade_touches_no_object_of_a_running_job(jobs: JobController) -> None:
-    """Operators of other versions, newer and older, leave all objects as they are; the next attempt is of the last."""
+    """Operators of other versions, newer and older, leave all objects as they are; the next attempt is of the last.
+
+    The newer definition has a new default, which changes the spec of the stored job.
+    """
     newer = {f"RSTAR2_{role}_IMAGE": f"registry/{role.lower()}:2" for role in ("TRAINER", "ROLLOUT", "JUDGE", "REDIS")}
     newer |= {"RSTAR2_POD_USER": "1000", "RSTAR2_IMAGE_PULL_POLICY": "Always"}
+    define(jobs, has_default=False)
     with OperatorProcess(jobs.api.kubeconfig) as operator:
         jobs.submit("demo", "g")
         jobs.wait(lambda: jobs.pods() == ["demo-g0-1-0"], "the job does not run")
         jobs.wait(lambda: is_stable(jobs), "the operator writes without end")
         before = versions(jobs)
         operator.terminate()
+    define(jobs, has_default=True)
     for settings in (newer, {}):
         with OperatorProcess(jobs.api.kubeconfig, **settings) as operator:
             jobs.wait(lambda: "rstar2_operator_jobs{" in operator.page("/metrics"), "no operator leads")
@@ -116,6 +124,20 @@ def test_upgrade_touches_no_object_of_a_running_job(jobs: JobController) -> None
         jobs.wait(lambda: jobs.pods() == ["demo-g0-2-0"], "no second attempt")
         engines = jobs.api.request("GET", f"{APPS}/deployments/demo-rollout")["spec"]["template"]["spec"]
         assert engines["containers"][0]["image"] == "registry/rollout:2"
+
+
+def define(jobs: JobController, *, has_default: bool) -> None:
+    """Install the definition, with or without a default of spec.tracking, and wait until it is served."""
+    definition, job = build_crd(), {**manifest("g"), "metadata": {"name": "probe"}}
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    if not has_default:
+        del schema["properties"]["tracking"]["default"]
+    jobs.api.request("PATCH", DEFINITION, {"spec": definition["spec"]}, media="application/merge-patch+json")
+
+    def served() -> bool:
+        return ("tracking" in jobs.api.request("POST", f"{JOBS}?dryRun=All", job)["spec"]) is has_default
+
+    jobs.wait(served, "the definition is not served")
 
 
 def is_stable(jobs: JobController) -> bool:
