@@ -72,7 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobController]
 
 def degraded(cluster: JobController, name: str) -> str:
     conditions = cluster.status(name).get("conditions", ())
-    return next((str(each["message"]) for each in conditions if each["type"] == "Degraded"), "")
+    return next((str(item["message"]) for item in conditions if item["type"] == "Degraded"), "")
 
 
 @pytest.mark.parametrize("name", REFUSED)
