@@ -114,7 +114,7 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     chosen = config.get("num_experts_per_tok")
     if experts is not None and _whole(1)(chosen) and chosen > experts:
         yield f"num_experts_per_tok: {chosen} is more than the experts of a layer, {experts}: correct it"
-    pad, vocabulary = config.get("pad_token_id"), config.get("vocab_size")
+    pad, vocabulary = (config.get(name, -1) for name in ("pad_token_id", "vocab_size"))
     if _whole(0)(pad) and _whole(1)(vocabulary) and pad >= vocabulary:
         yield f"pad_token_id: {pad} is no token of the vocabulary, vocab_size is {vocabulary}: set it to null"
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rstar2_train.api.contracts import MESSAGE_LENGTH, StageFailed
+from rstar2_train.api.contracts import MESSAGE_LENGTH, Reason, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.state_upload import DEFAULT_TIMES, StateUpload, UploadTimes, open_upload
@@ -166,7 +166,7 @@ class PodBucket:
 
 def disk_failure(error: DiskRefused, job: AgenticRLJob) -> StageFailed:
     """Return the failure of a pod whose disk is full or read-only."""
-    reason = "StorageFull" if error.errno in DISK_FULL else "BadConfiguration"
+    reason: Reason = "StorageFull" if error.errno in DISK_FULL else "BadConfiguration"
     return StageFailed(reason, f"{error}. {disk_remedy(job)}.", retryable=False)
 
 
