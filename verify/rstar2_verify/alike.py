@@ -5,6 +5,8 @@ Pure functions of typed values; standard library only.
 
 from __future__ import annotations
 
+import re
+
 from .tree import Node, integer, mapped, names, nodes, substituted
 
 
@@ -19,6 +21,7 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
     directions = [any(map(_is_direction, nodes(side))) for side in (known, answer)]
     if directions[0] != directions[1]:
         known, answer = (mapped(side, _without_direction) for side in (known, answer))
+    known, answer = _identities(known, answer)
     known, answer = _without_functions(known, answer)
     answer = _engineering(answer, known)
     known = _engineering(known, answer)
@@ -54,6 +57,15 @@ def _without_functions(*sides: Node) -> list[Node]:
         return Node("mul", (Node("name", text=node.text), mapped(node.parts[0], product)))
 
     return [mapped(side, product) for side in sides] if letters else list(sides)
+
+
+def _identities(*sides: Node) -> list[Node]:
+    """Return both values with `I` for the `I_3` of one, if these are their only names and neither is an equation."""
+    letters = set().union(*map(names, sides))
+    sized = re.fullmatch(r"I I_[2-9]", " ".join(sorted(letters)))
+    if not sized or any(len(names(side)) != 1 or side.kind == "relation" for side in sides):
+        return list(sides)
+    return [substituted(side, dict.fromkeys(letters, Node("name", text="I"))) for side in sides]
 
 
 def _engineering(node: Node, other: Node) -> Node:

@@ -15,7 +15,7 @@ _ELEMENTS = (
     "|Ru|Rh|Pd|Ag|Cd|In|Sn|Sb|Te|I|Xe|Cs|Ba|La|Ce|W|Pt|Au|Hg|Tl|Pb|Bi|U|Th|Pu|Ra|Rn"
 )
 _PART = rf"(?:(?:{_ELEMENTS})\d*|\((?:(?:{_ELEMENTS})\d*)+\)\d*)"
-_SPECIES = re.compile(rf"\d*(?P<body>{_PART}+(?:·\d*{_PART}+)?)(?:\^?\d*[+-])?(?:\((?:s|l|g|aq)\))?")
+_SPECIES = re.compile(rf"\d*(?P<body>{_PART}+(?:·\d*{_PART}+)?)(?:\^?\d*[+-])?(?:\((?:s|l|g|aq)\))?|\d*e\^?-")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _ARROWS = re.compile(
     r"\\xrightarrow\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|\\(?:long)?rightarrow(?![a-zA-Z])|\\to(?![a-zA-Z])|->|→|⟶|<=>|⇌|\\rightleftharpoons"
@@ -24,7 +24,7 @@ _DOTS = re.compile(r"\s*(?:\\cdot(?![a-zA-Z])|[·⋅•*]|\.(?=\d*[A-Z]))\s*")
 """The mark of a hydrate."""
 _FONTS = re.compile(r"\\(?:text|mathrm|ce|mbox|rm)(?![a-zA-Z])\s*|\\[,;:! ]|[\s${}_]")
 _SYMBOL = re.compile(r"(?<![A-Za-z])[A-Z][a-z](?![a-z])|(?<=[A-Z])[A-Z][a-z](?![a-z])")
-_PLUS = re.compile(r"(?<![\^\d])\+(?!$)|(?<=\d)\+(?=\d*[A-Z])")
+_PLUS = re.compile(r"(?<![\^\d])\+(?!$)|(?<=\d)\+(?=\d*[A-Ze])")
 _CORES = {"[He]": "1s2", "[Ne]": "1s22s22p6", "[Ar]": "1s22s22p63s23p6", "[Kr]": "1s22s22p63s23p63d104s24p6"}
 _CHARGED = re.compile(r"\^(?=[+-](?!\d))|(?<!\d)\^(?=\d+[+-])|\^(?P<sign>[+-])(?P<size>\d+)")
 """The mark of a charge: `Al3+` is `Al^{3+}` and `Al^{+3}`, but `SO42-` may be two ions."""

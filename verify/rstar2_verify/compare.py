@@ -46,7 +46,7 @@ from .shapes import (
     with_names,
     with_systems,
 )
-from .texts import compatible_notes, opposed, unnoted, with_common_note, words_around
+from .texts import compatible_notes, opposed, same_directions, unnoted, with_common_note, words_around
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
@@ -65,7 +65,8 @@ def same_answer(given: Node, known: Node) -> bool:
     if not same_declarations(ours, theirs):
         return False
     given, known = _one_parameter(ours, theirs)
-    if opposed(*map(words_around, (given, known))):
+    around = [words_around(side) for side in (given, known)]
+    if opposed(*around) or not same_directions(*around):
         return False
     if same(given, known):
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from .shapes import vector_components
 from .tree import Node, names, substituted
 
 _SETS = {"\\mathbbZ": "Z", "\\mathbbN": "N", "\\mathbbR": "R", "\\mathbbZ^+": "N", "\\mathbbZ_+": "N",
@@ -31,11 +32,7 @@ class Declared(NamedTuple):
 def declared(node: Node, other: Node) -> Declared:
     """Return an answer's value and the sets of its parameters. A domain of a function is left out."""
     sets: dict[str, str] = {}
-    if node.kind == "builder" and node.parts[1].kind == "relation":
-        body, condition = node.parts
-        letter, kind = _membership(condition)
-        if letter and kind in ("Z", "N") and letter in names(body) and body.kind != "relation" and body.kind != "name":
-            return Declared(body, {letter: kind})
+    node = _declaring(node)
     if node.kind != "list":
         return Declared(node, sets)
     first, last = node.parts[0], node.parts[-1]
@@ -68,6 +65,24 @@ def declared(node: Node, other: Node) -> Declared:
         separators.pop()
     value = parts[0] if len(parts) == 1 else Node("list", tuple(parts), " ".join(separators[1:]))
     return Declared(value, sets, frozenset(free))
+
+
+def _declaring(node: Node) -> Node:
+    r"""Return a value and its declarations for `\{s(1,2)+t(3,4) : s,t\in\mathbb{R}\}`, with or without braces."""
+    body, *conditions = node.parts or (node,)
+    if node.kind == "builder" and conditions[0].kind == "list":
+        conditions = [*conditions[0].parts]
+    if node.kind not in ("builder", "list") or not _membership(conditions[-1])[1]:
+        return node
+    target = conditions[-1].parts[1]
+    members = [Node("relation", (part, target), "\\in") if part.kind == "name" else part for part in conditions]
+    vector = vector_components(body)
+    body = body if vector is None else Node("tuple", tuple(vector))
+    letters = [_membership(member) for member in members]
+    plain = body.kind in ("relation", "name") or (node.kind == "list" and vector is None)
+    if plain or not all(kind and letter in names(body) for letter, kind in letters):
+        return node
+    return Node("list", (body, *members), " ".join("where" for _ in members))
 
 
 def _without_domains(node: Node) -> Node:
@@ -142,5 +157,5 @@ def _is_term(node: Node, condition: Node) -> bool:
 
 def same_declarations(ours: Declared, theirs: Declared) -> bool:
     """Return whether the parameters of both answers are from the same set, where both declare one."""
-    first, second = set(ours.sets.values()), set(theirs.sets.values())
+    first, second = ({*side.sets.values()} | ({"R"} if side.free else set()) for side in (ours, theirs))
     return not (first and second) or first == second

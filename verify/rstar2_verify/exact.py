@@ -12,7 +12,7 @@ from fractions import Fraction
 from .tree import Node, NotExact, Undefined
 
 _MAX_BITS = 200_000
-_MAX_TOTIENT = 10**5
+_MAX_TOTIENT = 10**10
 
 
 def exact(node: Node) -> Fraction:
@@ -116,9 +116,16 @@ def _chosen(upper: Fraction, lower: Fraction, count: Callable[[int, int], int]) 
 
 def _totient(value: Fraction) -> Fraction:
     (number,) = _whole(value)
-    if number > _MAX_TOTIENT:
+    if not 0 < number <= _MAX_TOTIENT:
         raise NotExact
-    return Fraction(sum(math.gcd(number, at) == 1 for at in range(number)))
+    count, rest, prime = number, number, 2
+    while rest > 1:
+        if rest % prime == 0:
+            count -= count // prime
+            while rest % prime == 0:
+                rest //= prime
+        prime = prime + 1 if prime * prime < rest else max(rest, prime + 1)
+    return Fraction(count)
 
 
 _EXACT: Mapping[str, Callable[..., Fraction]] = {

@@ -113,6 +113,8 @@ class ExpressionParser(CommandParser):
             if len(written) == 2 and len(written[1]) == 2 and parts[1].kind == "quantity" and parts[1].unit == HOURS:
                 minutes = Node("quantity", parts[1].parts, unit=(("min", 1),))
                 return Node("list", (Node("quantity", (parts[0],), unit=HOURS), minutes), "and")  # `1:45 hours`
+            if parts[1].kind in ("interval", "tuple", "set", "union") and not self.is_sign("\\to"):
+                return Node("relation", (Node("text", text="label"), parts[1]), "=")  # `95% CI: [1, 2]`
             return Node("ratio", tuple(parts))
         return node
 
@@ -156,10 +158,14 @@ class ExpressionParser(CommandParser):
             plain = plain and not multiplied
             unit = self.unit_suffix(node) if prefix is None else None
             if unit is not None:
+                while self.skip("/"):
+                    node = Node("div", (node, self._signed()))
                 return self.compound(Node("quantity", (node,), unit=unit))
             if self.is_sign("*", "\\times"):
                 times = self.take().text == "\\times"
                 node, plain = _multiplied(node, self._signed(), times=times), False
+            elif prefix is not None and (price := self.price(prefix)) != prefix:
+                return Node("quantity", (node,), unit=price)
             elif self.skip("/"):
                 divisor = self._signed()
                 if divisor.kind == "percent" and node.kind == "number":

@@ -55,6 +55,8 @@ class Parser(ExpressionParser):
             while self.is_sign(*_SEPARATORS) and not (self.token.text == "\\\\" and self.rows):
                 following = self.take().text
                 separator = following if following in ("and", "or") or separator in ("", "\\quad") else separator
+            if separator == "and" and self.is_word("for"):
+                separator = self.take() and "or"  # `for x < 1 and for x > 3`
             joined = separator in ("and", "or") and self.is_sign("(")
             declared = [] if joined else self._declarations()
             if declared:

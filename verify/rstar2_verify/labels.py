@@ -83,7 +83,8 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
         first, *middle, last = node.parts  # `x = 2+3 = 5`
         node = Node("relation", (first, last), "=") if all(_equal_or_unknown(part, last) for part in middle) else node
     if node.kind != "relation" or is_equation(other) or not set(operators) <= EQUALITIES:
-        if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
+        distributed = operators == ["\\sim"] and other.kind != "relation"  # `X \\sim N(0,1)`
+        if (distributed or operators == ["\\in"]) and node.kind == "relation" and _is_label(node.parts[0]):
             return node.parts[1]
         return node
     *labels, value = node.parts
@@ -134,6 +135,10 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
         if _is_term(given, known) or _is_term(known, given) or worded:
             return value, known_value
     functions = [defined_function(side) for side in (given, known)]
+    if functions[0] and known.kind != "relation" and len(names(known)) == 1:
+        (letter,), argument, value = names(known), functions[0][1], given.parts[1]
+        if names(value) == {argument} != {letter} and value.kind != "name":
+            return substituted(value, {argument: Node("name", text=letter)}), known
     if functions[0] is None or functions[1] is None or given.parts[0] == known.parts[0]:
         return None
     (name, argument), (other, theirs) = functions[0], functions[1]

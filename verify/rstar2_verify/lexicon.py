@@ -155,7 +155,7 @@ PHRASES = {
     "<": rf"{_BE}?(?:strictly )?(?:less|smaller) than", ">": rf"{_BE}?(?:strictly )?(?:greater|larger) than|{_BE}more than",
     "\\between": rf"(?:{_BE}|lies )?(?:strictly )?between|(?:the )?interval from", "!=": "(?:is |are )?not equal to",
     "\\sim": "is similar to", "\\cong": "is congruent to", "\\parallel": "is parallel to",
-    "\\perp": "is perpendicular to", "=": "is equal to", "\\pm": "plus or minus", "/": "out of|in every|divided by", "^": "to the power of",
+    "\\perp": "is perpendicular to", "=": "is equal to", "\\pm": "plus or minus", "/": "out of|in every|divided by", "^": "to the power of", "*": "times the(?= identity)",
     "undefined": "(?:the )?(?:limit )?does not exist|(?:is )?(?:not defined|undefined)",
     "emptyset": rf"{_NO}(?:solutions?|roots?|values?|numbers?|integers?|(?<=such )[nx])(?: exists?)?(?:(?: of [nxyt])?(?: that)? satisf(?:y|ies|ying)\b[a-z ]*)?|(?:there are )?none|(?:the )?empty set)",
     "nonnegative": rf"{_ALL}non ?-? ?negative (?:real numbers|reals|real x)",
@@ -163,7 +163,7 @@ PHRASES = {
     "nonzero": rf"{_ALL}non ?-? ?zero (?:real numbers|reals|real x)",
     "R": rf"(?:{_ALL}(?:real numbers|reals|real values(?: of [xyt])?)(?: [xyt])?|(?:all|every|any) real (?:number|[xyt]))"
          "(?: such that| for which)?",
-    "Z": "(?:the )?(?:set of (?:all )?|all )integers|(?:the )?integers(?= from)", "H_0": "(?:the )?null hypothesis",
+    "Z": "(?:the )?(?:set of (?:all )?|all )integers|(?:the )?integers(?= from)", "H_0": "(?:the )?null hypothesis|the null(?! )",
     "I": "(?:the )?identity matrix(?: i)?", "base": "(?:in )?base", "bmod": "mod(?:ulo)?",
     "sqrt": "(?:the )?square root of", "\\setminus": "except(?: for)?|other than",
     "infinitely many": "infinitely many(?: solutions| values)?|infinite (?:number of )?solutions",
@@ -183,7 +183,7 @@ _KNOWN = word_set(
     "volts amps ohms tesla pascals hertz moles coulombs farads square cubic squared cubed only about around cube",
     "he she it they has have left more less than out max min if with and or on as but usd eur hr hrs sec secs min mins",
     "tues thurs weds dogs cats dog cat cow cows pen pens cup cups way ways old new one two both day yr yrs tons ton each",
-    "off",
+    "off reject",
 )
 KNOWN_WORDS = (
     _KNOWN

@@ -101,7 +101,7 @@ class NameParser(UnitParser):
             return None
         if name in ("\\Gamma", "\\gamma") or (name == "\\zeta" and not names(argument)):
             return Node("call", (argument,), name[1:].capitalize() if name[1:] != "zeta" else "zeta")
-        if name == "\\phi" and argument.kind == "number" and argument.decimals is None:
+        if name == "\\phi" and argument.kind in ("number", "pow", "mul") and argument.decimals is None:
             return Node("call", (argument,), "totient")
         return None
 
@@ -169,8 +169,8 @@ class NameParser(UnitParser):
             return inner
         if name == "bar" and re.fullmatch("[A-Z]{2}", flat):
             return inner
-        if name == "mathcal" and flat == "O":
-            return self.name("O")
+        if name == "mathcal" and flat in ("O", "N"):
+            return self.name(flat)
         return self.name(f"{name} {flat}")
 
     def _derivative(self) -> Node | None:

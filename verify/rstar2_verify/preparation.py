@@ -105,7 +105,7 @@ def _part_mark(tokens: list[Token], at: int) -> tuple[int, str]:
 
 
 def after_label(tokens: list[Token]) -> list[Token] | None:
-    """Return the tokens after the last `=` outside of brackets, if everything before it is a label."""
+    """Return the tokens after the last `=` (else after `~`) outside of brackets, if a label is before it."""
     depth, at = 0, -1
     for index, token in enumerate(tokens):
         if token.kind != "sign":
@@ -113,7 +113,7 @@ def after_label(tokens: list[Token]) -> list[Token] | None:
                 return None
             continue
         depth += (token.text in ("(", "[", "{", "\\{")) - (token.text in (")", "]", "}", "\\}"))
-        if depth == 0 and token.text in ("=", "~"):
+        if depth == 0 and (token.text == "=" or (token.text == "~" and at < 0)):
             at = index
         elif depth == 0 and token.text in (",", ";", "<", ">", "<=", ">=", "!=", "\\in", "\\notin", "and", "or"):
             return None

@@ -22,6 +22,9 @@ _REASON = re.compile(
     r"|by (?:the )?[\w' -]*\b(?:test|comparison|theorem|criterion|rule|law|symmetry|induction|definition)\b).*\Z",
     re.DOTALL,
 )
+_PREMISE = re.compile(r"\A(?:since|because|as)\b[^,]{1,80},\s+", re.IGNORECASE)
+_SET = re.compile(r"\bbetween\s.+\Z|(?<=\bis )[a-z]+(?: up| down)? (?:on|for) (?!\$?-?\d).+\Z")
+"""A set of numbers at the end: `between 2 and 5`, `increasing for x < 1 or x > 3`."""
 _COPULA = re.compile(
     r"(?:'s|\s(?:is|are|was|were|be|equals|has|have|becomes|gives|yields|choose|select))(?:\s+(?:equal\s+to|an?|exactly|about|approximately))?\s+"
 )
@@ -51,6 +54,7 @@ _LIMITS = word_set(
 """Words of a sentence that states no answer."""
 _COMPARED = word_set(
     "least most than over under half twice times double triple above below fewer less percent up almost beyond within",
+    "divisible",
 )
 """Words next to the only number of a sentence that make it another number."""
 _AFTER = word_set("than times more fewer less")
@@ -69,7 +73,7 @@ def statements(text: str, known: str) -> Iterator[str]:
     sentences = [part.strip() for part in _SPLIT.split(text) if part.strip(" \n*$")]
     if not sentences:
         return
-    sentence = _REASON.sub("", sentences[-1]).rstrip(" .!")
+    sentence = _PREMISE.sub("", _REASON.sub("", sentences[-1])).rstrip(" .!")
     prose = len(re.findall(r"[A-Za-z]{2,}", text)) > 3
     if sentence != text.rstrip(" .!") and (prose or len(sentences) == 1):
         yield sentence
@@ -83,6 +87,9 @@ def _stated(sentence: str) -> Iterator[str]:
     outside = _BOLD.sub(" ", _MATH.sub(" ", sentence))
     terms = re.findall(r"[A-Za-z']+", outside)
     bold, math = _BOLD.findall(sentence), _MATH.findall(sentence)
+    members = _SET.search(sentence)
+    if members and (_LIMITS - {"between", "or"}).isdisjoint(word.lower() for word in terms):
+        yield members[0]
     if _LIMITS.isdisjoint(word.lower() for word in terms):
         if len(bold) == 1:
             yield bold[0]

@@ -50,7 +50,7 @@ def defined_function(node: Node) -> tuple[str, str] | None:
         return left.text, left.parts[0].text
     if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"]:
         function, argument = left.parts[0].text, left.parts[1].text
-        if function == "y" or (left.text == "()" and argument in names(node.parts[1]) and argument in ("x", "t")):
+        if function == "y" or (left.text == "()" and argument in names(node.parts[1]) & {"x", "t", "\\lambda"}):
             return function, argument
         indices = {"n", "k"} & names(node.parts[1])
         if re.fullmatch("[a-uA-U]", function) and argument in indices:  # `a(n)`: a term of a sequence

@@ -27,7 +27,9 @@ for _group, _alternatives in enumerate(GROUPS):
             _PLACES.setdefault(_word, []).append((_group, _member))
 _WITHOUT_CONTENT = NEUTRAL | DIRECTIONS | _PLACES.keys()
 _DROPPED = (NEUTRAL | _SENTENCE | {"th", "st", "nd", "rd"}) - DIRECTIONS
-_IGNORED_SIGNS = frozenset(":;()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
+_IGNORED_SIGNS = frozenset(":()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
+_SUBJECTS = word_set("net force field current velocity acceleration friction magnetic electric particle object")
+"""Words for what has a direction."""
 _ANNOUNCING = word_set("statement statements option options choice choices only are correct true the answer answers is")
 _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 
@@ -102,6 +104,7 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
     for at, token in enumerate(tokens):
         text = token.text
         number_follows = at + 1 < len(tokens) and tokens[at + 1].kind == "number"
+        text = "," if text == ";" else text
         if token.kind == "sign" and (text in _IGNORED_SIGNS or (text == "-" and not number_follows)):
             continue
         if token.kind == "letter" and text in ("a", "A") and at + 1 < len(tokens) and tokens[at + 1].kind == "word":
@@ -138,6 +141,8 @@ def same_sentences(given: Sequence[str], known: Sequence[str]) -> bool:
         return sorted(runs[0]) == sorted(runs[1]) if circled else runs[0] == runs[1]
     if not same_meaning(given, known):
         return False
+    if known and DIRECTIONS.issuperset(known):
+        return [word for word in given if word not in _SUBJECTS] == list(known)  # `The force points upward`
     if len(known) == 2 and all(len(word) > 2 for word in known) and not DIRECTIONS.issuperset(known):
         return sorted(given) == sorted(known)
     joined = "nor" if "neither" in known else "and"
@@ -247,7 +252,7 @@ def words_around(node: Node) -> list[str]:
 def with_common_note(node: Node) -> Node:
     """Return `increasing on` around the list `(0,1) and (2,3)`, whose first member has the words; else the node."""
     noted = [part.kind == "noted" for part in node.parts]
-    if node.kind != "list" or noted != [True, False] or node.parts[1].kind not in ("tuple", "interval"):
+    if node.kind != "list" or noted != [True, False] or node.parts[1].kind not in ("tuple", "interval", "relation"):
         return node
     first, second = node.parts
     return first._replace(parts=(node._replace(parts=(*first.parts, second)),))

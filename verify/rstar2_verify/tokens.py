@@ -44,6 +44,8 @@ _MEANINGS = {
     "**": "^", "+/-": "\\pm", "+-": "\\pm", "-+": "\\mp", "<=>": "\\rightleftharpoons", "-->": "\\to", "->": "\\to",
     "=>": "\\to", "==": "=",
 }  # fmt: skip
+_DISTRIBUTED = re.compile(r"~\s*[A-Z][a-z]*\(")
+"""A name of a distribution: `X ~ N(0, 1)`."""
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _SI_GROUP = re.compile(r"\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}")
 _SI_PART = re.compile(r"\\[a-zA-Z]+|[^\\\s]+")
@@ -82,6 +84,8 @@ class Lexer(Scanner):
             self._sign(_MEANINGS.get(compound[0], compound[0]))
             return compound.end()
         if character.isspace() or character == "~":
+            if _DISTRIBUTED.match(self.text, at):
+                self._sign("\\sim")
             self.gap = max(self.gap, 1)
             return at + 1
         for table, sign in ((SUPERSCRIPTS, "^"), (SUBSCRIPTS, "_")):

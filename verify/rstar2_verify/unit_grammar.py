@@ -16,6 +16,8 @@ _SUFFIXES = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "m": 10**6, "bn": 1
 _MONEY = {"dollar": "dollar", "euro": "euro", "pound_sterling": "pound_sterling", "yen": "yen", "rupee": "rupee",
           "cent": "cent", "textdollar": "dollar", "pounds": "pound_sterling", "euros": "euro"}  # fmt: skip
 
+_WEIGHTS: dict[Unit, Unit] = {(("pound", 1),): (("lb", 1),)}
+
 
 class UnitParser(Cursor):
     """A position in a list of tokens, and the units that can be at it."""
@@ -31,6 +33,17 @@ class UnitParser(Cursor):
             self.take()
             return ((_MONEY[token.text], 1),)
         return unit_of(self.take().text.lower()) if numeric and self.is_word("usd", "eur") else None
+
+    def price(self, money: Unit) -> Unit:
+        """Read `per hour` or `/hr` after an amount of money; return its unit."""
+        start = self.at
+        if self.is_word("per", "an") or self.token.text in ("a", "/"):
+            self.take()
+            unit = self._unit(bare=self.units)
+            if unit and self._ends_unit():
+                return product(money, _WEIGHTS.get(unit, unit), -1)
+        self.at = start
+        return money
 
     def multiplier(self, node: Node, *, money: bool) -> tuple[Node, bool]:
         """Read `million`, `dozen`, and after a sign of money `k`; return whether it was there."""

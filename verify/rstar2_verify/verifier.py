@@ -289,7 +289,7 @@ def is_text(tokens: list[Token]) -> bool:
         token.kind in ("word", "end")
         or (token.kind == "letter" and (token.roman or len(texts) > 0))
         or (token.kind == "sign" and token.text in (",", "and", "or", "-", "'", ":", "(", ")"))
-        or (token.kind == "number" and len(texts) > 1)
+        or (token.kind == "number" and (len(texts) > 1 or tokens[1].text == "-"))  # `2-methylpropane`
         or token.text == "emptyset"
         for token in tokens
     )

@@ -25,6 +25,7 @@ _LONGEST = 9
 """Words of the longest phrase."""
 _HAN = {"或": "or", "或者": "or", "和": "and", "且": "and"}
 _COMMANDS = word_set("emptyset R Z positive negative nonnegative nonzero base bmod sqrt H_0 I")
+_IDENTITY = ["identity", "matrix"]
 _NOTES = frozenset(["undefined", "infinitely many", "otherwise"])
 
 
@@ -54,6 +55,8 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
     if token.kind == "word" and token.text in _HAN:
         return [Token("sign", _HAN[token.text], 1)], 1
     if token.kind == "letter" and following.text == "-" and third.text.lower() in _COUNTED:
+        if tokens[min(at + 3, len(tokens) - 1)].text in ("<", ">", "<=", ">="):
+            return [token], 3  # `p-value < 0.01`
         return [Token("word", f"{token.text}-{third.text.lower()}", token.gap, None, True)], 3
     if token.kind == "letter" and following.text == "-" and third.text in ("hat", "bar"):
         return [Token("command", third.text, token.gap), token._replace(gap=0)], 3
@@ -63,8 +66,12 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
         return [], 1
     if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
         return [Token("command", token.text.lower(), token.gap)], 1
-    if following.text in ("\\times", "x") and tokens[min(at + 3, len(tokens) - 1)].text.lower() == "identity":
-        return [], 3  # `the 2x2 identity matrix`
+    if following.text in ("\\times", "x") and [other.text.lower() for other in tokens[at + 3 : at + 5]] == _IDENTITY:
+        named = tokens[min(at + 5, len(tokens) - 1)].text == "I"
+        return [Token("letter", "I", 1), Token("sign", "_"), third], 5 + named
+    if following.text == "of" and {token.text.lower(), third.text.lower()} <= _COMPASS.keys():
+        compass = (_COMPASS[token.text.lower()], "of", _COMPASS[third.text.lower()])
+        return [Token("word", word, 1, None, True) for word in compass], 3  # `30° N of E`
     bearing = _bearing(tokens, at)
     if bearing:
         return bearing
