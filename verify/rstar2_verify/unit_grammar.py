@@ -22,6 +22,8 @@ _WEIGHTS: dict[Unit, Unit] = {(("pound", 1),): (("lb", 1),)}
 class UnitParser(Cursor):
     """A position in a list of tokens, and the units that can be at it."""
 
+    _is_part = False
+    """Whether an amount of `5 lb 2 oz` after the first one is read."""
     _last_name_check: tuple[Node | None, bool] = (None, False)
     """The last node of `_has_name`, and the answer."""
 
@@ -227,11 +229,15 @@ class UnitParser(Cursor):
         return None
 
     def compound(self, node: Node) -> Node:
-        """Read further amounts of one quantity: `5 lb 2 oz`."""
+        """Read further amounts of one quantity: `5 lb 2 oz`. These have no further amounts of their own."""
         parts = [node]
-        while self.token.kind == "number" and len(parts) < 4:
+        while self.token.kind == "number" and len(parts) < 4 and not self._is_part:
             start = self.at
-            following = self.product()
+            self._is_part = True
+            try:
+                following = self.product()
+            finally:
+                self._is_part = False
             if following.kind == "number" and node.unit == (("h", 1),) and not self.tokens[start].gap:
                 following = Node("quantity", (following,), unit=(("min", 1),))  # `1h30`
             if following.kind == "quantity":
