@@ -7,6 +7,7 @@ public rules; faults with an error of their own, such as a field of another type
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
@@ -137,11 +138,15 @@ UNUSED = (
 
 def unused_settings(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the settings without effect: of a stage, or of spec.grpo in all stages that have its value."""
-    stages = [(index, stage) for index, stage in enumerate(job.spec.stages) if stage.type == "GRPO" and stage.grpo]
+    stages = [
+        (index, stage, job.grpo_settings(stage))
+        for index, stage in enumerate(job.spec.stages)
+        if stage.type == "GRPO" and stage.grpo
+    ]
     for path in dict.fromkeys(path for entry in UNUSED for path in entry.fields):
         inherited = []
-        for index, stage in stages:
-            unused = _unused(job, stage, path)
+        for index, stage, settings in stages:
+            unused = _unused(job, stage, settings, path)
             if _has(stage.grpo, path):
                 yield from _issues(f"spec.stages[{index}].grpo", path, [unused])
             elif _has(job.spec.grpo, path):
@@ -182,15 +187,22 @@ def _has(fields: ApiModel | None, path: str) -> bool:
     return getattr(fields, path.partition(".")[0], None) is not None
 
 
-def _unused(job: AgenticRLJob, stage: Stage, path: str) -> tuple[object, str]:
-    """Return the value of a field in a stage, and why it has no effect; empty: it has, or it is the default."""
-    settings = job.grpo_settings(stage)
-    default = GRPOSettings(objective=ObjectiveSpec(type=settings.objective.type).settings())
+def _unused(job: AgenticRLJob, stage: Stage, settings: GRPOSettings, path: str) -> tuple[object, str]:
+    """Return the value of a field in a stage, and why it has no effect; empty: it has, or it is the default.
+
+    `settings`: the effective ones of the stage.
+    """
     value = _value(settings, path)
-    if value == _value(default, path):
+    if value == _value(_defaults(settings.objective.type), path):
         return value, ""
     reasons = (entry.reason for entry in UNUSED if path in entry.fields and entry.applies(job, stage, settings))
     return value, next(reasons, "")
+
+
+@cache
+def _defaults(objective: str) -> GRPOSettings:
+    """Return the settings of a stage that sets only the type of its objective."""
+    return GRPOSettings(objective=ObjectiveSpec(type=objective).settings())
 
 
 def _value(settings: Any, path: str) -> Any:
