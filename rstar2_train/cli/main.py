@@ -1,44 +1,26 @@
-"""Entry point of the `rstar2` command: assembles the subcommands, calls one, returns its exit code."""
+"""Entry point of the `rstar2` command: assembles the subcommands, calls one, returns its exit code.
+
+A subcommand is the module of its name, which is imported only if the command line names it or asks for all of them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
 from rstar2_train import __version__
-from rstar2_train.cli import (
-    analyse,
-    chat,
-    data,
-    demo,
-    doctor,
-    env,
-    eval,
-    export,
-    fetch,
-    filter,
-    init,
-    judge,
-    plan,
-    publish,
-    report,
-    run,
-    serve,
-    simulate,
-    track,
-    validate,
-    verify,
-    view,
-)
 from rstar2_train.cli.common import HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
 COMMANDS = (
-    *(demo, doctor, validate, plan, run, fetch, publish, report, track, view, analyse, eval, filter, verify),
-    *(serve, chat, export, data, env, init, judge, simulate),
+    *("demo", "doctor", "validate", "plan", "run", "fetch", "publish", "report", "track", "view", "analyse", "eval"),
+    *("filter", "verify", "serve", "chat", "export", "data", "env", "init", "judge", "simulate"),
 )
+"""Names of the subcommands and of their modules."""
 USAGE = 2
 """Exit code of argparse for wrong arguments."""
 INTERRUPTED = 130
@@ -68,8 +50,8 @@ EPILOG = """examples:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the command line, with the subcommands of some names."""
     top = argparse.ArgumentParser(
         prog="rstar2",
         description="Train tool-using language models with GRPO-RoC, from one AgenticRLJob manifest.",
@@ -78,8 +60,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rstar2 {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_arguments(commands)
+    for name in names:
+        import_module(f"rstar2_train.cli.{name}").add_arguments(commands)
     return top
 
 
@@ -87,7 +69,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if argv is None:
         ignore_closed_terminal()
-    args, unknown = parser().parse_known_args(argv)
+        argv = sys.argv[1:]
+    named = argv[:1] if argv and argv[0] in COMMANDS else COMMANDS
+    args, unknown = parser(named).parse_known_args(argv)
     if unknown:
         hint = f"`rstar2 {args.command} --help` lists its options."
         print(f"rstar2 {args.command}: unknown arguments: {shlex.join(unknown)}. {hint}", file=sys.stderr)

@@ -40,7 +40,8 @@ def test_imports_endpoint_needs_only_the_engine_image() -> None:
     """`rstar2 serve --endpoint --judge` runs in the engine's image, which lacks these libraries."""
     missing = ("redis", "ray", "mlflow", "cryptography", "math_verify", "pyarrow", "matplotlib")
     modules = (
-        "rstar2_train.cli.main, rstar2_train.launch.local.run, rstar2_train.serving.stack, rstar2_train.serving.model"
+        "rstar2_train.cli.main, rstar2_train.cli.serve, "
+        "rstar2_train.launch.local.run, rstar2_train.serving.stack, rstar2_train.serving.model"
     )
     assert loaded(modules, missing) == []
 

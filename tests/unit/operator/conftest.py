@@ -1,4 +1,4 @@
-"""Time for the tests of an operator on the API server in memory: it passes at once, and only while nothing works.
+"""Time for the tests of an operator on the API server in memory: waits end immediately, and work takes no time.
 
 So a delay of minutes costs nothing, and a slow machine changes no result.
 """
@@ -22,7 +22,7 @@ def time_of_operators(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clocks stand still while an event loop works, and jump to its next timer when it would wait.
+    """Stop the clocks while an event loop works; when it would wait, set them to its next timer.
 
     Not for tests with sockets or threads: the loop would not wait for them while a timer runs.
     """
