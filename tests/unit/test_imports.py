@@ -3,10 +3,10 @@
 import-linter reads the source; these tests look at the modules that a new interpreter has loaded.
 """
 
+import json
 import subprocess
 import sys
-
-import pytest
+from collections.abc import Sequence
 
 HEAVY = ("torch", "transformers", "vllm", "ray", "mlflow")
 LIGHT = (
@@ -30,10 +30,27 @@ def loaded(modules: str, libraries: tuple[str, ...]) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("module", LIGHT)
-def test_imports_light_module_loads_no_heavy_library(module: str) -> None:
-    """A small image must not need torch, vLLM, Ray or MLflow."""
-    assert loaded(module, HEAVY) == []
+def test_imports_light_modules_load_no_heavy_library() -> None:
+    """A small image must not need torch, vLLM, Ray or MLflow. One interpreter imports the modules one after another."""
+    assert heavy_of(LIGHT) == {}
+
+
+def heavy_of(modules: Sequence[str]) -> dict[str, list[str]]:
+    """Return the heavy libraries that each of the modules loads, if the modules before it did not."""
+    program = (
+        "import importlib, json, sys\n"
+        "heavy, result = set(json.loads(sys.argv[1])), {}\n"
+        "for module in sys.argv[2:]:\n"
+        "    before = set(sys.modules)\n"
+        "    importlib.import_module(module)\n"
+        "    result[module] = sorted(heavy & set(sys.modules) - before)\n"
+        "print(json.dumps({module: names for module, names in result.items() if names}))"
+    )
+    command = [sys.executable, "-c", program, json.dumps(HEAVY), *modules]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    libraries: dict[str, list[str]] = json.loads(done.stdout)
+    return libraries
 
 
 def test_imports_endpoint_needs_only_the_engine_image() -> None:
@@ -48,4 +65,4 @@ def test_imports_endpoint_needs_only_the_engine_image() -> None:
 
 def test_imports_heavy_library_is_detected() -> None:
     """The check itself can fail: an imported library is reported."""
-    assert loaded("ray", HEAVY) == ["ray"]
+    assert heavy_of(("json", "ray")) == {"ray": ["ray"]}

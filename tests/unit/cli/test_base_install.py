@@ -31,8 +31,9 @@ for name in {OTHERS}:
     sys.modules[name] = None
 from rstar2_train.cli.kubectl_plugin import completion
 from rstar2_train.cli.main import main, parser
-parser()
 assert main(["validate", "examples/tiny.yaml"]) == 0
+assert "rstar2_train.cli.data" not in sys.modules, "a command imports the module of another"
+parser()
 assert main(["plan", "examples/tiny.yaml"]) == 0
 assert main(["verify", "--known", "1", "--answer", "1.0"]) == 0
 assert main(["doctor"]) in (0, 1)
