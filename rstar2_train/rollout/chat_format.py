@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -290,11 +291,11 @@ class ChatFormat:
             opening = [{"role": "system", "content": content}, *opening[has_system:]]
         ids = self.encode(self.template.write(self.template.render, opening))
         mask = [0] * len(ids)
-        for message, reply in turns:
+        places = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+        for at, (message, reply) in zip(places, turns, strict=True):
             try:
-                written = self._turn_ids(message, is_demonstration=is_demonstration)
+                written = self._turn_ids(message, messages[at + 1 :] if is_demonstration else None)
             except ChatFormatError as error:
-                at = next(at for at, candidate in enumerate(messages) if candidate is message)
                 raise ChatFormatError(f"messages[{at}]: {error}") from error
             ids += written
             mask += [int(message.get("weight", 1))] * len(written)
@@ -303,13 +304,18 @@ class ChatFormat:
             mask += [0] * len(between)
         return EncodedConversation(ids, mask)
 
-    def _turn_ids(self, message: Mapping[str, Any], *, is_demonstration: bool) -> list[int]:
-        """Return the token ids of an assistant turn with its end."""
+    def _turn_ids(self, message: Mapping[str, Any], demonstrated: Sequence[Mapping[str, Any]] | None) -> list[int]:
+        """Return the token ids of an assistant turn with its end.
+
+        `demonstrated`: the messages after the turn of a demonstration, which is checked; None: it is none.
+        """
         text = self.template.model_turn(message)
         ids = self.encode_turn(text)
-        if is_demonstration:
+        if demonstrated is not None:
             self.template.check_reasoning(text)
-            self.template.check_form(text, is_trained=bool(message.get("weight", 1)))
+            results = takewhile(lambda reply: reply["role"] == "tool", demonstrated)
+            texts = [str(result["content"]) for result in results]
+            self.template.check_form(text, texts, is_trained=bool(message.get("weight", 1)))
             stop = next((token for token in ids if token in self.stop_ids), None)
             if stop is not None:
                 raise ChatFormatError(f"the text contains {self.decode([stop])!r}, which ends a turn: remove it")
@@ -325,7 +331,7 @@ class ChatFormat:
         _, ((_, reply), *turns) = self._split_turns([*before, *messages])
         ids = self._reply_ids(reply)
         for message, later_reply in turns:
-            ids += [*self._turn_ids(message, is_demonstration=False), *self._reply_ids(later_reply)]
+            ids += [*self._turn_ids(message, None), *self._reply_ids(later_reply)]
         return ids
 
     def _reply_ids(self, reply: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.demonstrations import empty_fields
 from rstar2_train.tools.call_form import FORMS, parser_of_template
-from rstar2_train.tools.parser import first_fault, write_calls, written_calls
+from rstar2_train.tools.parser import INVALID_CALL, first_fault, write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
 
 if TYPE_CHECKING:
@@ -288,15 +288,16 @@ class ChatTemplate:
         except ValueError as error:
             raise ChatFormatError(f"tool_calls cannot be written in the form {self.parser}: {error}") from error
 
-    def check_form(self, turn: str, *, is_trained: bool) -> None:
+    def check_form(self, turn: str, results: Sequence[str], *, is_trained: bool) -> None:
         """Raise ChatFormatError for a turn with a call in another form than rollouts read.
 
-        `is_trained`: also for a malformed call, which rollouts answer with an error.
+        `is_trained`: also for a malformed call whose result is not the error that rollouts have for it.
         """
-        if is_trained and (fault := first_fault(turn, self.parser)):
+        if is_trained and (fault := first_fault(turn, self.parser, results)):
             raise ChatFormatError(
                 f"the content has a call of the form {self.parser} that rollouts cannot read: {fault}; correct it, "
-                "set spec.model.toolParser to another form if it is no call, or write weight: 0 for the message"
+                "set spec.model.toolParser to another form if it is no call, or write weight: 0 for the message. "
+                f"To show the model its error, let the result start with {INVALID_CALL!r}, as in rollouts"
             )
         for parser, mark in _MARKS.items():
             marks = mark.findall(turn)

@@ -15,7 +15,7 @@ from rstar2_train.api.sources import sources
 from rstar2_train.data.demonstrations import empty_fields, read_demonstrations
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
-from rstar2_train.tools.parser import first_fault
+from rstar2_train.tools.parser import INVALID_CALL, first_fault
 from rstar2_train.tools.toolset import offline_toolset
 
 MOST_FORMS = 256
@@ -78,5 +78,6 @@ def _form(message: Mapping[str, Any], chat_format: ChatFormat) -> tuple[Any, ...
         *(call["function"]["name"].isidentifier() for call in calls[:1]),
         *(min(2, text.count(tag)) for tag in _TAGS),
         message["role"] == "assistant" and first_fault(text, chat_format.tools.parser) != "",
+        text.startswith(INVALID_CALL),
         message["role"] != "tool" and chat_format.escape_markers(text) != text,
     )

@@ -29,6 +29,8 @@ _PYTHON = builtin_toolset()
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
+INVALID_CALL = "error: invalid tool call"
+"""Start of what a model receives for a malformed call."""
 MOST_CALLS = 64
 """Largest `spec.rollout.maxCallsPerTurn`. The position of a JSON error costs a scan of the text, so calls are counted
 before they are parsed."""
@@ -107,10 +109,17 @@ def written_calls(text: str, parser: ToolParser = "hermes") -> list[tuple[str, A
     return _pairs(calls)
 
 
-def first_fault(text: str, parser: ToolParser = "hermes") -> str:
-    """Return the fault of the first malformed call of a turn, of any tool, in words; empty: no call is malformed."""
+def first_fault(text: str, parser: ToolParser = "hermes", results: Sequence[str] = ()) -> str:
+    """Return the fault of the first malformed call of a turn, of any tool, in words; empty: there is none.
+
+    `results`: what the model receives for the calls, in order. A malformed call whose result is the error of a rollout
+    does not count.
+    """
     calls = parse_calls(text, max_calls=MOST_CALLS, tools=Toolset((), parser=parser))
-    return next((call.detail for call in calls if call.fault == "malformed"), "")
+    for call, result in zip(calls, itertools.chain(results, itertools.repeat("")), strict=False):
+        if call.fault == "malformed" and not result.startswith(INVALID_CALL):
+            return call.detail
+    return ""
 
 
 def _pairs(calls: Iterable[Any]) -> list[tuple[str, Any]] | None:
@@ -182,7 +191,7 @@ def render_result(
         case "session_lost":
             return "error: the session was lost, and all that it had defined"
         case "malformed" | "invalid":
-            return f"error: invalid tool call: {detail or stderr.strip() or 'it cannot be run'}"
+            return f"{INVALID_CALL}: {detail or stderr.strip() or 'it cannot be run'}"
         case "unknown_tool":
             return f"error: unknown tool {name!r}"
     raise ValueError(f"status {status!r} is an infrastructure failure: repeat the call, do not show it to the model")

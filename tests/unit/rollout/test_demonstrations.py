@@ -243,6 +243,16 @@ def test_encode_demonstration_describes_tools_as_a_prompt_does(
         assert own.encode_demonstration(row.messages, row.tools) == written
 
 
+def test_encode_demonstration_malformed_call_with_its_error(chat_format: ChatFormat) -> None:
+    """A malformed call with the error of a rollout teaches the correction; each one needs its own."""
+    own, broken = _format(chat_format, CHATML), WRITTEN.replace('"run"', "run")
+    error = {"role": "tool", "content": "error: invalid tool call: not valid JSON"}
+    assert len(_trained(own, USER, _assistant(broken), error, _assistant(WRITTEN), RESULT, _assistant("b"))) == 3
+    for turn, results in ((broken, [RESULT]), (f"{broken}\n{broken}", [error, RESULT])):
+        with pytest.raises(ChatFormatError, match=r"messages\[1\]: the content has a call of the form hermes"):
+            own.encode_demonstration([USER, _assistant(turn), *results, _assistant("b")])
+
+
 def test_encode_demonstration_weight_zero_is_context(chat_format: ChatFormat) -> None:
     """A message of weight 0 has the same tokens, and none of them is trained."""
     own = _format(chat_format, CHATML)

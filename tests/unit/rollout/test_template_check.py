@@ -21,6 +21,8 @@ CALLED, BROKEN = (
     {"messages": [USER, {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"}]}
     for call in ('{"name": "f", "arguments": {}}', '{"name": "f", "arguments": }')
 )
+ERROR = {"role": "tool", "content": "error: invalid tool call: not valid JSON"}
+CORRECTED = {"messages": [*BROKEN["messages"], ERROR, PLAIN["messages"][1]]}
 OPEN = {"messages": [USER, {"role": "assistant", "content": "<think> no end", "tool_calls": [CALL]}]}
 CUTS = (
     "{% for m in messages %}{% set c = m.content %}{% if m.role == 'assistant' and '<think>' in c %}"
@@ -61,7 +63,7 @@ def _validate(folder: Path, model: Path | str, rows: list[dict[str, Any]], templ
         ([THINKING, REASONING, CALLING], QWEN35, ""),
         ([THINKING, PLAIN], QWEN35, "sft.jsonl:2: messages[1]: the chat template opens <think>"),
         ([PLAIN, {"messages": []}], "", "sft.jsonl:2: messages must be a non-empty list"),
-        ([PLAIN, CALLING, CALLED, BROKEN], "", "sft.jsonl:4: messages[1]: the content has a call of the form hermes"),
+        ([PLAIN, CALLING, CALLED, CORRECTED, BROKEN], "", "sft.jsonl:5: messages[1]: the content has a call of the"),
         ([PLAIN], "{{ messages }}", "not a special token"),
         ([PLAIN, OPEN], CUTS, "sft.jsonl:2: messages[1]: the chat template cannot render"),
         ([PLAIN], CHANNEL, "writes '<|endoftext|>' between the start of a turn and its content, so a turn has parts"),
