@@ -26,6 +26,7 @@ import yaml
 
 from rstar2_operator.status_writer import HOLD_SECONDS
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.rollout import trajectory_store
 from scripts.setup import VENV
 from tests.cluster import jobs, mlflow_server, operator_release
 from tests.cluster.flows import allowed
@@ -241,6 +242,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
     assert "rl-1" not in {stage for stage, _ in twice_done}, "an eviction of an engine repeated a step"
     assert_mlflow(operated, namespace, list(stages))
     assert_view(operated, namespace)
+    assert_verify(operated, namespace, state)
 
 
 def is_true(status: dict[str, Any], kind: str) -> bool:
@@ -288,9 +290,7 @@ def assert_no_pod_twice(run: JobRun, pods: dict[str, list[str]]) -> None:
 def assert_view(cluster: Cluster, namespace: str) -> None:
     """Check that `kubectl rstar2 view` shows the job's trajectories, and that its pod is deleted with it."""
     command = ["kubectl", "rstar2", "view", "smoke", "-n", namespace]
-    environment = cluster.environment()
-    environment["PATH"] = os.pathsep.join([str(VENV / "bin"), environment["PATH"]])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as command_process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=with_plugin(cluster)) as command_process:
         assert command_process.stdout is not None
         try:
             line = command_process.stdout.readline()
@@ -303,6 +303,29 @@ def assert_view(cluster: Cluster, namespace: str) -> None:
     assert news["status"]["stored"] > 0 and news["points"]
     assert {stage["phase"] for stage in news["status"]["stages"]} == {"done"}
     cluster.kubectl("wait", "pod", "-l", "rstar2.dev/view=smoke", "-n", namespace, "--for=delete", "--timeout=60s")
+
+
+def assert_verify(cluster: Cluster, namespace: str, state: JobState) -> None:
+    """Check that `kubectl rstar2 verify` repeats the verdicts on a problem as `rstar2 verify` does on the state."""
+    rows = trajectory_store.read(min(state.stage("rl-1").trajectories.glob("step-*.parquet")))
+    problem = ["--problem", rows[0].prompt_id]
+    commands = (
+        [str(VENV / "bin" / "rstar2"), "verify", "--job", "smoke", "--state", str(state.root.parent), *problem],
+        ["kubectl", "rstar2", "verify", "smoke", "-n", namespace, *problem],
+    )
+    local, remote = (
+        subprocess.run(command, capture_output=True, text=True, env=with_plugin(cluster), check=False)
+        for command in commands
+    )
+    assert "recorded verdict" in local.stdout
+    assert (remote.stdout, remote.returncode) == (local.stdout, local.returncode), remote.stderr
+    cluster.kubectl("wait", "pod", "-l", "rstar2.dev/verify=smoke", "-n", namespace, "--for=delete", "--timeout=60s")
+
+
+def with_plugin(cluster: Cluster) -> dict[str, str]:
+    """Return an environment in which kubectl uses the cluster and finds its plug-in `rstar2`."""
+    environment = cluster.environment()
+    return {**environment, "PATH": os.pathsep.join([str(VENV / "bin"), environment["PATH"]])}
 
 
 def assert_mlflow(cluster: Cluster, namespace: str, stages: list[str]) -> None:
