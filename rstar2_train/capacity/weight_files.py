@@ -16,12 +16,14 @@ from rstar2_train.utils.json_objects import unique_object
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MISTRAL = "consolidated"
+_NAMED_TEMPLATES = "additional_chat_templates/*.jinja"
+"""Chat templates besides the default one, as transformers stores them: it takes `tool_use` if a prompt has tools."""
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
 
 
 def companions(folder: Path) -> list[Path]:
     """Return the files of a model folder that hold no weights, such as config, tokenizer and chat template, sorted."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    files = sorted(path for path in (*folder.iterdir(), *folder.glob(_NAMED_TEMPLATES)) if path.is_file())
     return [path for path in files if not any(path.match(pattern) for pattern in _WEIGHTS)]
 
 

@@ -36,7 +36,9 @@ def copy_companions(source: Path, target: Path, stop_ids: Sequence[int] = (), *,
         dtype: number format of the weights in the target, for config.json; None leaves it unchanged.
     """
     for path in companions(source):
-        shutil.copyfile(path, target / path.name)
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
     if stop_ids:
         file = target / GENERATION_CONFIG
         config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

@@ -87,6 +87,16 @@ def test_copy_companions_lists_the_ends_of_turns(tmp_path: Path, config: dict[st
     assert {path.name for path in target.iterdir()} == {"config.json", GENERATION_CONFIG}
 
 
+def test_copy_companions_keeps_named_templates(tmp_path: Path) -> None:
+    """Transformers takes the template `tool_use`, if there is one, for prompts with tools."""
+    source, target = tmp_path / "base", tmp_path / "model"
+    (source / "additional_chat_templates").mkdir(parents=True)
+    target.mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("x")
+    copy_companions(source, target)
+    assert (target / "additional_chat_templates" / "tool_use.jinja").read_text() == "x"
+
+
 def test_copy_companions_writes_the_dtype_of_the_weights(tmp_path: Path) -> None:
     """A version for the engines may have another number format than its source: its config.json names it."""
     source, target = tmp_path / "base", tmp_path / "version"
