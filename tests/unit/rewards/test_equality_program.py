@@ -14,7 +14,7 @@ from rstar2_train.rewards.equality_program import MODULE, NO_PACKAGE, SOURCES, W
 def run(code: str, packages: Path | None = None) -> str:
     """Return the output of a program in a new interpreter, which may have the package."""
     prefix = f"import sys\nsys.path.insert(0, {str(packages)!r})\n" if packages else ""
-    done = subprocess.run([sys.executable, "-c", prefix + code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable], input=prefix + code, capture_output=True, text=True, check=True)
     return done.stdout
 
 
