@@ -36,10 +36,11 @@ class Remains:
 def remains(observed: ObservedJob, *, now: float) -> Remains:
     """Return the remains of a job with an invalid spec at `now` (seconds since the epoch)."""
     ends = bool(observed.job["spec"].get("suspend")) or is_deleted(observed.job)
-    running = bool(running_pods(observed)) or (ends and bool(prunable(observed, (), now=now)))
+    candidates = prunable(observed, (), now=now)
+    running = bool(running_pods(observed)) or (ends and bool(candidates))
     lost, lost_at = _lost_pods(observed, now=now) if ends else ([], None)
     stopped, stopped_at = pods_of_kept_jobs(observed, now=now)
-    objects = [*_prunable(observed, now=now, ends=ends), *(("Pod", pod) for pod in (*lost, *stopped))]
+    objects = [*_prunable(observed, candidates, ends=ends), *(("Pod", pod) for pod in (*lost, *stopped))]
     if not running:
         objects += (workload for workload in _workloads(observed) if workload not in objects)
     times = [when for when in (lost_at, stopped_at) if when is not None]
@@ -51,12 +52,11 @@ def _lost_pods(observed: ObservedJob, *, now: float) -> tuple[list[Object], floa
     return removable_pods(observed, after if isinstance(after, int) else None, now=now)
 
 
-def _prunable(observed: ObservedJob, *, now: float, ends: bool) -> list[tuple[str, Object]]:
-    """Return (kind, object) to delete: Jobs first, then the objects without an attempt.
+def _prunable(observed: ObservedJob, objects: list[tuple[str, Object]], *, ends: bool) -> list[tuple[str, Object]]:
+    """Return those of the prunable objects to delete: Jobs first, then the objects without an attempt.
 
     `ends`: the job is suspended or deleted, so that no Job stays; an eviction by Kueue leaves no attempt.
     """
-    objects = prunable(observed, (), now=now)
     jobs = [(kind, child) for kind, child in objects if kind == "Job"]
     attempts = [(kind, child) for kind, child in jobs if names.STAGE_LABEL in labels(child)]
     stopped = jobs if ends else attempts if is_evicted(observed) else []
