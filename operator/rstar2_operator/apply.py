@@ -19,7 +19,17 @@ from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import SCALED_KINDS, additions_of, as_applied, replacement
 from rstar2_operator.identity import Mutated, Refused, identity_changes
-from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, is_alive, is_older, labels
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    annotations_of,
+    as_json,
+    belongs,
+    controller_of,
+    is_alive,
+    is_older,
+    labels,
+)
 from rstar2_operator.watch_health import cause_of
 from rstar2_train.api.base import API_VERSION, KIND
 
@@ -237,8 +247,7 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
 
 
 def _conflict(live: Object, job: Object) -> str:
-    owners = live["metadata"].get("ownerReferences") or ()
-    owner = next((reference for reference in owners if reference.get("controller")), None)
+    owner = controller_of(live)
     if owner is not None and (owner["kind"], owner["name"]) == (job["kind"], job["metadata"]["name"]):
         return "belongs to an earlier job of this name, and is being deleted with it; the operator retries."
     if owner is None and labels(live).get(names.MANAGED_BY) == names.FIELD_MANAGER and is_older(live, job):

@@ -26,6 +26,7 @@ from rstar2_operator.observed import (
     ObservedJob,
     belongs,
     condition,
+    controller_of,
     deletion_requested_at,
     is_alive,
     is_true,
@@ -273,11 +274,7 @@ class WatchCache:
     def _has_orphans(self, key: Key) -> bool:
         children = self._children.get(key, {}).items()
         creators = bodies(child for (kind, _), child in children if kind in WORKLOADS)
-        return any(
-            not meta.get("deletionTimestamp")
-            and not any(owner.get("controller") for owner in meta.get("ownerReferences") or ())
-            for meta in (body["metadata"] for body in creators)
-        )
+        return any(not body["metadata"].get("deletionTimestamp") and controller_of(body) is None for body in creators)
 
     def job(self, key: Key) -> Object | None:
         """Return a job; None if it is deleted."""

@@ -165,6 +165,12 @@ def labels(obj: Object) -> Mapping[str, str]:
     return obj["metadata"].get("labels") or {}
 
 
+def controller_of(obj: Object) -> Object | None:
+    """Return the reference to the controller of an object; None if it has none."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
 def belongs(kind: str, obj: Object, job: Object) -> bool:
     """Return whether an object is the job's own: by its controller; without one by its labels.
 
@@ -172,9 +178,8 @@ def belongs(kind: str, obj: Object, job: Object) -> bool:
     another client; one that is older than the job was orphaned by the deletion of the earlier job.
     """
     meta = job["metadata"]
-    for owner in obj["metadata"].get("ownerReferences") or ():
-        if owner.get("controller"):
-            return bool(owner["uid"] == meta["uid"])
+    if (owner := controller_of(obj)) is not None:
+        return bool(owner["uid"] == meta["uid"])
     if kind != CLAIM and is_older(obj, job):
         return False
     obj_labels = labels(obj)
@@ -335,8 +340,8 @@ def is_of(pod: Object, job: Object) -> bool:
     """Return whether a pod was created by a batch Job, and not by a deleted Job of the same name."""
     if labels(pod).get(names.BATCH_JOB_LABEL) != job["metadata"]["name"]:
         return False
-    owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")]
-    return not owners or bool(owners[0]["uid"] == job["metadata"]["uid"])
+    owner = controller_of(pod)
+    return owner is None or bool(owner["uid"] == job["metadata"]["uid"])
 
 
 def own_statuses(pod: Object) -> list[Object]:

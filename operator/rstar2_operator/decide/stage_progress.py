@@ -8,6 +8,7 @@ from rstar2_operator import names
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
+    controller_of,
     exit_code,
     held_exit_code,
     is_alive,
@@ -53,9 +54,9 @@ def last_attempt(stage: Stage, observed: ObservedJob) -> int:
 
 def attempt_of(pod: Object) -> tuple[str, int] | None:
     """Return stage and attempt of a pod; None for a pod that no Job controls, such as a copy for debugging."""
-    own, owners = labels(pod), pod["metadata"].get("ownerReferences") or ()
+    own = labels(pod)
     stage, number = own.get(names.STAGE_LABEL), own.get(names.ATTEMPT_LABEL, "")
-    if stage is None or not number.isdecimal() or not any(owner.get("controller") for owner in owners):
+    if stage is None or not number.isdecimal() or controller_of(pod) is None:
         return None
     return stage, int(number)
 
