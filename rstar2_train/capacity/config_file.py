@@ -119,6 +119,11 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"pad_token_id: {pad} is no token of the vocabulary, vocab_size is {vocabulary}: set it to null"
 
 
+def stored_dtype_name(config: Mapping[str, Any]) -> str:
+    """Return the name of the dtype of a model's weights, from its config.json; float32 if it has none."""
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
 def find_faulty_dtype(config: Mapping[str, Any]) -> str | None:
     """Return why the number format of the weights cannot be used; None: it can, or has the default."""
     for name in ("dtype", "torch_dtype"):

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
+from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config, stored_dtype_name
 from rstar2_train.capacity.model_defaults import with_defaults
 from rstar2_train.capacity.model_support import ADAPTED, MIXTURES, expert_count
 
@@ -277,11 +277,13 @@ def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
 
 
 def stored_bytes(config: Mapping[str, Any]) -> int | None:
-    """Return the bytes per weight of a model by its config.json, which means float32 if it has no format.
+    """Return the bytes per weight of a model by its config.json; None: a format that cannot be trained."""
+    return _BYTES.get(stored_dtype_name(config))
 
-    None: a format that cannot be trained.
-    """
-    return _BYTES.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"))
+
+def folder_bytes(folder: Path) -> int | None:
+    """Return the bytes per weight of a model folder; None: it has no config.json. Raises InvalidConfig."""
+    return stored_bytes(read_config(folder)) if (folder / CONFIG).is_file() else None
 
 
 def _mixture(config: Mapping[str, Any], kind: str, expert_width: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rstar2_train.capacity.config_file import stored_dtype_name
 from rstar2_train.capacity.model_defaults import with_defaults
 from rstar2_train.capacity.model_support import MIXTURES, unsupported_mixture
 from rstar2_train.capacity.weight_headers import StoredTensor
@@ -69,7 +70,7 @@ def _format_faults(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor
         for name, tensor in reversed(list(tensors.items()))
         if not any(re.search(pattern, name) for pattern in BUFFERS)
     }
-    target = config.get("dtype") or config.get("torch_dtype") or "float32"
+    target = stored_dtype_name(config)
     for dtype, name in sorted(stored.items()):
         if dtype not in FORMATS:
             yield (

@@ -15,13 +15,13 @@ from typing import Any, Self
 
 from rstar2_train.api.contracts import CheckpointRef, Outcome, Reason, StageFailed
 from rstar2_train.capacity.fit import publishes_changes, sequence_tokens
+from rstar2_train.capacity.model_shape import folder_bytes
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.initial_policy import InitialPolicy, reference_model
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
-from rstar2_train.weights.model_config import folder_value_bytes
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class TrainerSession:
             config=TrainConfig.from_spec(
                 spec,
                 longest_sequence=sequence_tokens(ctx.job, ctx.stage),
-                publishes_changes=publishes_changes(ctx.job, ctx.stage, stored=folder_value_bytes(self._source.base)),
+                publishes_changes=publishes_changes(ctx.job, ctx.stage, stored=folder_bytes(self._source.base)),
                 reference=reference_model(ctx.job, ctx.stage, self._source),
                 lora=ctx.job.lora(ctx.stage),
             ),

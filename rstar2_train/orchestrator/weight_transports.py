@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rstar2_train.api.roles import RolloutSpec, WeightTransportName
+from rstar2_train.capacity.config_file import read_config
 from rstar2_train.inference.weight_update import (
     AdapterUpdate,
     CollectiveUpdate,
@@ -26,7 +27,6 @@ from rstar2_train.inference.weight_update import (
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_check import AdapterOrder, is_zero
-from rstar2_train.weights.model_config import model_config
 from rstar2_train.weights.probe import Probe, probe_rows
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ProbeWriter:
 
     async def probe(self, group: TrainerGroup) -> Probe:
         """Return the probe of the trainer's current weights."""
-        rows = probe_rows(model_config(group.model_dir)["vocab_size"])
+        rows = probe_rows(read_config(group.model_dir)["vocab_size"])
         expected, fingerprint = await asyncio.to_thread(group.score, rows)
         changed = self._fingerprint is not None and fingerprint != self._fingerprint
         self._fingerprint = fingerprint

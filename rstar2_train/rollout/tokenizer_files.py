@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rstar2_train.capacity.config_file import CONFIG, GENERATION_CONFIG
 from rstar2_train.rollout.chat_template import ChatFormatError
 from rstar2_train.utils.files import read_object
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "config.json", "generation_config.json"
+TOKENIZER = "tokenizer.json"
 MISTRAL = "tekken.json"
 """Mistral's own form of a tokenizer, which transformers reads with mistral-common."""
 DEFAULTS = frozenset(
@@ -99,9 +100,9 @@ def listed_stop_ids(folder: Path, *, vocabulary: int) -> set[int]:
 
     Raises ChatFormatError for one outside the vocabulary, and for a generation config that restricts the tokens.
     """
-    _check_generation(folder / GENERATION)
+    _check_generation(folder / GENERATION_CONFIG)
     listed: set[int] = set()
-    for file in (folder / CONFIG, folder / GENERATION):
+    for file in (folder / CONFIG, folder / GENERATION_CONFIG):
         ids = _read_object(file).get("eos_token_id")
         for token in ids if isinstance(ids, list) else [] if ids is None else [ids]:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from rstar2_train.capacity.config_file import read_config
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
 from rstar2_train.capacity.model_shape import shape_of
 from rstar2_train.capacity.number_format import is_bfloat16
 from rstar2_train.trainer.types import TrainConfig
-from rstar2_train.weights.model_config import model_config
 
 if TYPE_CHECKING:
     from rstar2_train.api.roles import NumberFormat, Vendor
@@ -83,8 +83,8 @@ def layout_of(
         accelerated=compute.device.type != "cpu",
     )
     try:
-        shape = shape_of(model_config(model_dir), name=model_dir.name)
-        reference = None if folder is None else shape_of(model_config(folder), name=folder.name)
+        shape = shape_of(read_config(model_dir), name=model_dir.name)
+        reference = None if folder is None else shape_of(read_config(folder), name=folder.name)
     except ValueError:
         return Layout(
             ranks=ranks,

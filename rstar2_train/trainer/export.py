@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from rstar2_train.capacity.config_file import GENERATION_CONFIG
+from rstar2_train.capacity.config_file import GENERATION_CONFIG, read_config, stored_dtype_name
 from rstar2_train.capacity.weight_files import INDEX, SINGLE
 from rstar2_train.capacity.weight_headers import read_tensors
 from rstar2_train.trainer import lora
@@ -27,7 +27,6 @@ from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
 from rstar2_train.trainer.sharding import tensor_shape
 from rstar2_train.weights import adapter_folder
 from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity
-from rstar2_train.weights.model_config import model_config, stored_dtype_name
 from rstar2_train.weights.shard_file import FileSummary
 
 FILE_BYTES = 4 * 2**30
@@ -131,7 +130,7 @@ class _Merged:
 
 def stored_dtype(source: Path) -> torch.dtype:
     """Return the dtype of a model folder's weights, from its config.json. Raises ValueError for another kind."""
-    name = stored_dtype_name(model_config(source))
+    name = stored_dtype_name(read_config(source))
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"{source / 'config.json'}: dtype {name!r} is not a floating-point type of torch")

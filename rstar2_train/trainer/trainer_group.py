@@ -17,6 +17,7 @@ import numpy as np
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.capacity.config_file import read_config, stored_dtype_name
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
@@ -37,7 +38,6 @@ from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.experimental import offer_channel
 from rstar2_train.weights.experimental.offer_channel import ChannelAddress
 from rstar2_train.weights.experimental.transfer import Offer
-from rstar2_train.weights.model_config import model_config, stored_dtype_name
 from rstar2_train.weights.route_format import RouteFormat
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -329,7 +329,7 @@ class TrainerGroup:
     @property
     def version_dtype(self) -> str:
         """Number format of weight versions: float32 if ranks and engines compute in it, else that of config.json."""
-        return "float32" if self._config.float32_versions else stored_dtype_name(model_config(self.model_dir))
+        return "float32" if self._config.float32_versions else stored_dtype_name(read_config(self.model_dir))
 
     @property
     def probe_tolerance(self) -> float:

@@ -11,7 +11,6 @@
 
     experimental: transfers from rank 0 to the engines, without the files
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
-    model_config: the stored dtype of a model folder
     adapter_folder: the adapter of a LoRA stage, in the form of peft; published as a version of its own
     adapter_check: verifies such a version before an engine loads it
 

@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rstar2_train.capacity.config_file import CONFIG, read_config
 from rstar2_train.capacity.model_defaults import with_defaults
 from rstar2_train.capacity.model_support import expert_count
-from rstar2_train.weights.model_config import model_config
 
 _BYTE = 256
 """Most experts whose numbers fit into one byte."""
@@ -44,7 +44,7 @@ class RouteFormat:
     @classmethod
     def of_folder(cls, folder: Path) -> Self | None:
         """Return the format of a model folder; None if it has no mixture, or no config.json."""
-        return cls.of(model_config(folder)) if (folder / "config.json").is_file() else None
+        return cls.of(read_config(folder)) if (folder / CONFIG).is_file() else None
 
     def missing(self, routes: bytes | None, tokens: int) -> int:
         """Return how many of the first `tokens` tokens of a sequence have no experts."""

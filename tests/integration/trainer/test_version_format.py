@@ -9,9 +9,9 @@ import torch
 from models import conversations, rank_here, write_model
 from safetensors.torch import load_file
 
+from rstar2_train.capacity.config_file import read_config
 from rstar2_train.trainer.batching import distribute_rows, sft_rows
 from rstar2_train.trainer.model import named_shards
-from rstar2_train.weights.model_config import model_config
 from rstar2_train.weights.shard_file import ShardFile
 
 
@@ -37,4 +37,4 @@ def test_rank_versions_are_float32_as_its_weights(tmp_path: Path) -> None:
         assert torch.equal(model[name], value.bfloat16())
         assert np.array_equal(stored[name].values.view(np.float32), value.flatten().numpy())
     assert sorted(sums) == sorted(shard.checksum for shard in stored.values())
-    assert [model_config(folder)["dtype"] for folder in folders[:2]] == ["float32", "bfloat16"]
+    assert [read_config(folder)["dtype"] for folder in folders[:2]] == ["float32", "bfloat16"]

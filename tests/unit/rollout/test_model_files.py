@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.capacity.config_file import GENERATION_CONFIG
 from rstar2_train.orchestrator.sessions import chat_date
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
-from rstar2_train.trainer.model_files import GENERATION_CONFIG, copy_companions
+from rstar2_train.trainer.model_files import copy_companions
 from tests.support.chat_templates import CHATML, LLAMA32, SPECIAL_TOKENS
 
 LLAMA31_ENDS = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
