@@ -10,6 +10,7 @@ import itertools
 import re
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class Answer(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012
 
 
-class CloudHandler(BaseHTTPRequestHandler):
+class CloudHandler(BaseHTTPRequestHandler, ABC):
     """The requests that the vendors share. All buckets are the same."""
 
     protocol_version = "HTTP/1.1"
@@ -63,9 +64,9 @@ class CloudHandler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request
 
+    @abstractmethod
     def answer(self, key: str, query: Query, body: bytes) -> Answer:
         """Return the answer to a request. `key`: name of the object; empty: the bucket."""
-        raise NotImplementedError
 
     def headers_of(self, stored: CloudObject) -> dict[str, str]:
         """Return the headers of an object's version."""
