@@ -21,7 +21,7 @@ from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile
 from rstar2_train.analysis.viewer import ViewerData
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.rollout.chat_template import tool_parser
+from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.tracking.traces import Decode
 from rstar2_train.utils.numbers import mean
 

@@ -26,6 +26,7 @@ Modules:
 - `environment_episode` the episode of an environment, one per trajectory
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
 - `chat_template`     conversations as text, by the model's chat template
+- `template_file`     the chat template of a model folder
 - `chat_format`       conversations as tokens: prompts, turns, tool responses
 - `default_prompts`   the system prompt and the prefix of a job that sets none
 - `template_check`    renders the demonstrations of a job before it starts

@@ -14,15 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource, ToolParser
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.byte_decoder import ByteDecoder
-from rstar2_train.rollout.chat_template import ChatFormatError, ChatTemplate, own_template
+from rstar2_train.rollout.chat_template import ChatTemplate
 from rstar2_train.rollout.default_prompts import DEFAULT_PROMPT_PREFIX, TOOLS_MARK, default_system_prompt
+from rstar2_train.rollout.template_file import ChatFormatError, own_template
 from rstar2_train.rollout.tokenizer_files import embedded_tokens, listed_stop_ids, load_tokenizer, whole_text
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
@@ -312,10 +312,7 @@ class ChatFormat:
         text = self.template.model_turn(message)
         ids = self.encode_turn(text)
         if demonstrated is not None:
-            self.template.check_reasoning(text)
-            results = takewhile(lambda reply: reply["role"] == "tool", demonstrated)
-            texts = [str(result["content"]) for result in results]
-            self.template.check_form(text, texts, is_trained=bool(message.get("weight", 1)))
+            self.template.check_turn(text, demonstrated, is_trained=bool(message.get("weight", 1)))
             stop = next((token for token in ids if token in self.stop_ids), None)
             if stop is not None:
                 raise ChatFormatError(f"the text contains {self.decode([stop])!r}, which ends a turn: remove it")

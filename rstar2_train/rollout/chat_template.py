@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from rstar2_train.api.roles import ModelSource, ToolParser
+from rstar2_train.api.roles import ToolParser
 from rstar2_train.data.demonstrations import empty_fields
+from rstar2_train.rollout.template_file import ChatFormatError, default_template
 from rstar2_train.tools.call_form import FORMS, parser_of_template
 from rstar2_train.tools.parser import INVALID_CALL, first_fault, write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
@@ -39,58 +39,6 @@ _MARKS: Mapping[ToolParser, re.Pattern[str]] = {
 """Form of calls -> text that no other form has, also where it is no call that rollouts read."""
 _DATE = "strftime_now"
 """Function of chat templates that returns the current date."""
-DEFAULT = "default"
-"""Name of the template, among several of a tokenizer, that renders a conversation without tools."""
-
-
-class ChatFormatError(ValueError):
-    """The tokenizer or its chat template cannot be used, or cannot render a conversation."""
-
-
-def tool_parser(folder: Path, source: ModelSource) -> ToolParser:
-    """Return the form of calls of a job's model. Reads no tokenizer. `folder`: a folder with the model's template."""
-    return source.tool_parser or parser_of_template(_template_text(folder, source))
-
-
-def _template_text(folder: Path, source: ModelSource) -> str:
-    """Return the chat template that a job's model is rendered with; empty if it has none."""
-    file = Path(source.chat_template) if source.chat_template else folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    config = folder / "tokenizer_config.json"
-    content = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else None
-    return _default_template(content.get("chat_template") if isinstance(content, dict) else None) or ""
-
-
-def own_template(folder: Path, templates: Any) -> str:
-    """Return the chat template of a model folder that renders conversations.
-
-    `templates`: that of its tokenizer, one or several with names. Raises ChatFormatError if none can be chosen.
-    """
-    if template := _default_template(templates):
-        return template
-    if templates:
-        names = ", ".join(sorted(map(str, templates)))
-        raise ChatFormatError(f"there is no chat template {DEFAULT!r} among {names}: set spec.model.chatTemplate")
-    if (folder / "chat_template.json").is_file():
-        raise ChatFormatError(
-            "chat_template.json is an old form that tokenizers do not read: write its chat_template to "
-            "chat_template.jinja, or to a file that spec.model.chatTemplate names"
-        )
-    raise ChatFormatError("no chat template: add chat_template.jinja or set spec.model.chatTemplate")
-
-
-def _default_template(templates: Any) -> str | None:
-    """Return the template for conversations without signatures: the only one, or that with the name of the default.
-
-    Signatures of tools are in the system prompt, so a template for tools is never rendered. `templates`: as in
-    tokenizer_config.json (a list of names and templates), or as transformers has them.
-    """
-    if isinstance(templates, list):
-        entries = [entry for entry in templates if isinstance(entry, dict)]
-        templates = {entry.get("name"): entry.get("template") for entry in entries}
-    template = templates.get(DEFAULT) if isinstance(templates, dict) else templates
-    return template if isinstance(template, str) else None
 
 
 class ChatTemplate:
@@ -134,7 +82,7 @@ class ChatTemplate:
     @property
     def text(self) -> str:
         """The template itself."""
-        return str(self._template or _default_template(self._tokenizer.chat_template))
+        return str(self._template or default_template(self._tokenizer.chat_template))
 
     @property
     def uses_date(self) -> bool:
@@ -238,7 +186,13 @@ class ChatTemplate:
         before, after = (question if message["role"] == role else [] for role in ("assistant", "system"))
         return self._apply([*before, message, *after], start=False)
 
-    def check_reasoning(self, turn: str) -> None:
+    def check_turn(self, turn: str, later: Sequence[Mapping[str, Any]], *, is_trained: bool) -> None:
+        """Raise ChatFormatError for a turn of a demonstration that no rollout has. `later`: the messages after it."""
+        self._check_reasoning(turn)
+        results = takewhile(lambda message: message["role"] == "tool", later)
+        self._check_form(turn, [str(result["content"]) for result in results], is_trained=is_trained)
+
+    def _check_reasoning(self, turn: str) -> None:
         """Raise ChatFormatError for a turn whose reasoning does not fit the start of a generation."""
         opened = self._opened[0]
         closed = opened.replace("<", "</")
@@ -288,7 +242,7 @@ class ChatTemplate:
         except ValueError as error:
             raise ChatFormatError(f"tool_calls cannot be written in the form {self.parser}: {error}") from error
 
-    def check_form(self, turn: str, results: Sequence[str], *, is_trained: bool) -> None:
+    def _check_form(self, turn: str, results: Sequence[str], *, is_trained: bool) -> None:
         """Raise ChatFormatError for a turn with a call in another form than rollouts read.
 
         `is_trained`: also for a malformed call whose result is not the error that rollouts have for it.

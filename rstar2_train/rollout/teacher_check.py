@@ -20,7 +20,7 @@ from rstar2_train.capacity.reference_model import longest_sequence
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
-from rstar2_train.rollout.chat_template import ChatFormatError
+from rstar2_train.rollout.template_file import ChatFormatError
 from rstar2_train.rollout.tokenizer_files import embedded_tokens, load_tokenizer
 from rstar2_train.utils.auth import TEACHER_TOKEN, read_secret
 

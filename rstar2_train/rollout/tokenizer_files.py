@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.capacity.config_file import CONFIG, GENERATION_CONFIG
-from rstar2_train.rollout.chat_template import ChatFormatError
+from rstar2_train.rollout.template_file import ChatFormatError
 from rstar2_train.utils.files import read_object
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rstar2_train.inference.tool_call_args import tool_call_arguments
 from rstar2_train.launch.adapter_model import is_adapter, whole_model
 from rstar2_train.launch.model_folder import ModelNotFound, context_length, fetched_model, model_of_job, read_config
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.chat_template import tool_parser
+from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.tools.toolset import load_toolset
 from rstar2_train.weights.adapter_folder import ADAPTER
 

@@ -24,7 +24,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import ToolParser
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
-from rstar2_train.rollout.chat_template import tool_parser
+from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 from rstar2_train.tracking.traces import Decode
 from rstar2_train.tracking.tracker import journal_file

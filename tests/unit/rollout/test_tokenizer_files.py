@@ -13,8 +13,8 @@ from tokenizers import AddedToken, pre_tokenizers
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import ModelSource
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
-from rstar2_train.rollout.chat_template import tool_parser
 from rstar2_train.rollout.template_check import find_template_errors
+from rstar2_train.rollout.template_file import tool_parser
 from tests.support.chat_templates import CHATML
 from tests.support.model_turns import tool_turn_ids
 from tests.support.tokenizer_folder import TOKENS, write_tokenizer
