@@ -39,11 +39,6 @@ def allow(lab: Kubelets, gpus: int) -> None:
     lab.wait(enforced, "the quota is not enforced")
 
 
-def degraded(lab: Kubelets) -> str:
-    conditions = lab.status("demo").get("conditions", ())
-    return next((str(item["message"]) for item in conditions if item["type"] == "Degraded"), "")
-
-
 def test_restricted_level_and_quota_admit_a_job_or_are_named(api: KubeApiserver, tmp_path: Path) -> None:
     """The job names the quota that rejects its trainer and the remedy; with a larger one the pods of all roles run."""
     lab, log = Kubelets(api), tmp_path / "operator.log"
@@ -53,12 +48,14 @@ def test_restricted_level_and_quota_admit_a_job_or_are_named(api: KubeApiserver,
         allow(lab, 4)
         lab.submit("demo", "g", **GPUS)
         problem = "FailedCreate: Error creating: pods"
-        lab.wait(lambda: f"Job/demo-g0-1: {problem}" in degraded(lab), "the quota is not reported")
-        message = degraded(lab)
+        lab.wait(lambda: f"Job/demo-g0-1: {problem}" in lab.degraded("demo"), "the quota is not reported")
+        message = lab.degraded("demo")
         assert "exceeded quota: gpus, requested: requests.amd.com/gpu=8" in message
         assert "limited: requests.amd.com/gpu=4" in message and "Check the ResourceQuota" in message
         allow(lab, 16)
-        lab.wait(lambda: degraded(lab) == "" and lab.status("demo").get("phase") == "Running", "the job does not run")
+        lab.wait(
+            lambda: lab.degraded("demo") == "" and lab.status("demo").get("phase") == "Running", "the job does not run"
+        )
         pods = api.request("GET", PODS)["items"]
         assert {pod["metadata"]["labels"][names.ROLE_LABEL] for pod in pods} == ROLES
         assert lab.status("demo")["restarts"] == 0

@@ -70,18 +70,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobController]
             assert operator.process.poll() is None, (folder / "operator.log").read_text()[-2000:]
 
 
-def degraded(cluster: JobController, name: str) -> str:
-    conditions = cluster.status(name).get("conditions", ())
-    return next((str(item["message"]) for item in conditions if item["type"] == "Degraded"), "")
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_webhook_change_is_refused_by_name(cluster: JobController, name: str) -> None:
     """The job names the changed part; the object is deleted, and its attempt has not run."""
     mutation, part = REFUSED[name]
     cluster.submit(name, "g" if mutation.resource == "deployments" else "s")
     problem = f"ApplyRejected: an admission webhook or policy has changed {part}"
-    cluster.wait(lambda: problem in degraded(cluster, name), "the change is not reported")
+    cluster.wait(lambda: problem in cluster.degraded(name), "the change is not reported")
     path = DEPLOYMENTS if mutation.resource == "deployments" else BATCH
     left = [item["metadata"]["name"] for item in cluster.api.request("GET", path)["items"]]
     assert not {f"{name}-s0-1", f"{name}-s0-2", f"{name}-rollout"} & {*left}
@@ -96,4 +91,4 @@ def test_webhook_additions_are_accepted(cluster: JobController) -> None:
     containers = cluster.api.request("GET", f"{PODS}/accepted-s0-1-0")["spec"]["containers"]
     assert [item["image"] for item in containers] == ["proxy", "mirror/trainer"]
     cluster.wait(lambda: cluster.status("accepted").get("phase") == "Running", "the job does not run")
-    assert degraded(cluster, "accepted") == ""
+    assert cluster.degraded("accepted") == ""

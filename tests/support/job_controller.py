@@ -51,6 +51,11 @@ class JobController:
         status: Body = self.api.request("GET", f"{self._jobs}/{name}").get("status") or {}
         return status
 
+    def degraded(self, name: str) -> str:
+        """Return the message of the condition Degraded of a job; empty if it has no problem."""
+        conditions = self.status(name).get("conditions", ())
+        return next((str(item["message"]) for item in conditions if item["type"] == "Degraded"), "")
+
     def play(self) -> None:
         """Act once: complete preparations, start the pods of Jobs, delete the pods of deleted Jobs."""
         jobs = {each["metadata"]["uid"]: each for each in self.api.request("GET", self._batch)["items"]}
