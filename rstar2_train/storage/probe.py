@@ -15,13 +15,17 @@ LARGE_BYTES = 17 * 2**20
 
 
 def require_conditions(store: ObjectStore) -> None:
-    """Raise StorageRejected for a server that ignores conditions: there a fenced process could publish."""
+    """Raise StorageRejected for a server whose conditions are not those of publications.
+
+    On one that ignores them a fenced process could publish. One that counts deleted objects takes no job again.
+    """
     name = f"{_new_prefix()}/small"
     etag, error = _create(store, name)
     error = error or _replace(store, name, etag)
     store.delete(name)
+    error = f"{error}: use a server with conditional writes" if error else _recreate(store, name)
     if error:
-        raise StorageRejected(f"{store.address}: {error}: use a server with conditional writes")
+        raise StorageRejected(f"{store.address}: {error}")
 
 
 def _new_prefix() -> str:
@@ -46,6 +50,16 @@ def _replace(store: ObjectStore, name: str, etag: str) -> str:
     except ObjectChanged:
         return ""
     return "the server ignores If-Match: two writers would replace each other's objects"
+
+
+def _recreate(store: ObjectStore, name: str) -> str:
+    """Create a deleted object again and delete it; return the fault, an empty text if there is none."""
+    try:
+        store.put_if_absent(name, b"5")
+    except ObjectExists:
+        return "a deleted object counts as existing: use a bucket without versions, or its job cannot start again"
+    store.delete(name)
+    return ""
 
 
 def probe(store: ObjectStore) -> list[tuple[str, str]]:
@@ -81,12 +95,7 @@ def probe(store: ObjectStore) -> list[tuple[str, str]]:
     def delete() -> str:
         store.delete(large)
         store.delete(small)
-        try:
-            store.put_if_absent(small, b"5")
-        except ObjectExists:
-            return "a deleted object counts as existing: use a bucket without versions, or its job cannot start again"
-        store.delete(small)
-        return ""
+        return _recreate(store, small)
 
     operations: list[tuple[str, Callable[[], str]]] = [
         ("put if absent", create),

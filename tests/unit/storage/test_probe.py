@@ -53,8 +53,10 @@ class MarkingStore(LocalFolder):
         return super().put_if_absent(name, body)
 
 
-def test_probe_finds_marks_of_deleted_objects(tmp_path: Path) -> None:
+def test_marks_of_deleted_objects_are_refused(tmp_path: Path) -> None:
     """Such a bucket with versions takes no second job of a name: VersityGW 1.8 has them."""
+    with pytest.raises(StorageRejected, match="a deleted object counts as existing: use a bucket without versions"):
+        require_conditions(MarkingStore(tmp_path / "start"))
     assert all(error == "" for _, error in probe(LocalFolder(tmp_path / "good")))
     operation, error = probe(MarkingStore(tmp_path / "bucket"))[-1]
     assert operation == "delete" and "use a bucket without versions" in error
