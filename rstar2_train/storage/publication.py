@@ -64,8 +64,11 @@ class PublicationWriter:
         self._home = home(attempt, self.writer)
         self._store = store
         self._manifests: dict[IndexEntry, PublicationManifest] = {}
-        self._uploaded: dict[Content, str] = {}
-        """Home of the objects that this process has uploaded."""
+        self._uploaded: dict[Content, PublishedObject] = {}
+        """Objects that this process has uploaded."""
+        self._written: set[str] = set()
+        """Objects and manifests in the store that no visible publication may name: of a publication that failed or was
+        withdrawn. Names of visible ones are removed by `retain`."""
         self.lost: frozenset[str] = frozenset()
         """Objects that visible publications name and the store does not have any more, as of the last sweep."""
         self._has_claimed = False
@@ -104,15 +107,18 @@ class PublicationWriter:
         for key, path in files.items():
             stored = (digest or record)(check_name(key), path)
             content: Content = stored.size, tuple(stored.sha256)
-            published = PublishedObject(**stored.model_dump(), home=known.get(content, self._home))
+            home = known[content].home if content in known else self._home
+            published = PublishedObject(**stored.model_dump(), home=home)
             if content not in known:
+                self._written.add(published.key)
                 self._store.upload(published.key, path)
-                known[content] = self._uploaded[content] = self._home
+                known[content] = self._uploaded[content] = published
                 uploaded()
             objects.append(published)
         manifest = PublicationManifest(publication=name, attempt=self.attempt, writer=self.writer, objects=objects)
         body = seal(manifest)
         entry = IndexEntry(name=name, attempt=self.attempt, writer=self.writer, sha256=hashlib.sha256(body).hexdigest())
+        self._written.add(entry.manifest)
         self._store.put_if_absent(entry.manifest, body)
 
         def add(index: PublicationIndex) -> PublicationIndex:
@@ -134,7 +140,8 @@ class PublicationWriter:
     def retain(self, names: Collection[str]) -> None:
         """Withdraw all publications except `names`, then delete the objects that only they have. Raises Fenced.
 
-        A process that stops in between leaves objects that nothing names.
+        Objects of this process's failed publications are deleted too: the next try uploads their content again. A
+        process that stops in between leaves objects that nothing names.
         """
 
         def select(index: PublicationIndex) -> PublicationIndex:
@@ -142,18 +149,19 @@ class PublicationWriter:
             return index.model_copy(update={"publications": kept})
 
         before, _ = self._index()
-        if all(entry.name in names for entry in before.publications):
-            return
         withdrawn = [entry for entry in before.publications if entry.name not in names]
-        unused = self._names(withdrawn)
-        self._move(select)
-        unused -= self._names([entry for entry in before.publications if entry.name in names])
+        kept = [entry for entry in before.publications if entry.name in names]
+        unused = (self._written | self._names(withdrawn)) - self._names(kept)
+        if withdrawn:
+            self._move(select)
+        # Before the deletion, which may fail halfway: the next one continues it.
+        self._written = unused
+        self._uploaded = {content: stored for content, stored in self._uploaded.items() if stored.key not in unused}
         for entry in withdrawn:
-            for stored in self._manifests.pop(entry).objects:
-                if stored.key in unused:  # before the deletion, which may fail halfway
-                    self._uploaded.pop((stored.size, tuple(stored.sha256)), None)
+            self._manifests.pop(entry, None)
         for key in sorted(unused):
             self._store.delete(key)
+            self._written.discard(key)
 
     def sweep(self) -> int:
         """Delete what fenced processes have left and no publication names; return the number of objects.
@@ -181,13 +189,13 @@ class PublicationWriter:
             self._known = read_index(self._store)
         return self._known
 
-    def _visible_objects(self) -> dict[Content, str]:
-        """Return the objects of the visible publications, with their homes; none if this process has no claim."""
+    def _visible_objects(self) -> dict[Content, PublishedObject]:
+        """Return the objects of the visible publications; none if this process has no claim."""
         index, _ = self._index()
         if (index.attempt, index.writer) != (self.attempt, self.writer):
             return {}
         return {
-            (stored.size, tuple(stored.sha256)): stored.home
+            (stored.size, tuple(stored.sha256)): stored
             for entry in index.publications
             for stored in self._manifest(entry).objects
             if stored.key not in self.lost

@@ -153,6 +153,27 @@ def test_publication_sweep_deletes_torn_uploads(store: ObjectStore, files: Files
     assert published(store, tmp_path / "cache") == {"step-1": contents(files(1, a=10))}
 
 
+def test_publication_retain_deletes_failed_tries(store: ObjectStore, files: Files, tmp_path: Path) -> None:
+    """The next try of a failed publication uses its uploads; the retention of later ones deletes the rest."""
+    writer = PublicationWriter(store, 1)
+    writer.claim()
+    old, torn = files(1, a=10), files(2, b=20, c=30)
+
+    def stop() -> None:
+        raise ConnectionError
+
+    for _ in range(2):  # each try uploads one more object
+        with pytest.raises(ConnectionError):
+            writer.publish("step-1", torn, uploaded=stop)
+    writer.publish("step-2", old | {"shards/b.bin": torn["shards/b.bin"]})
+    writer.retain({"step-2"})
+    assert len([item for item in store.list() if "/objects/" in item.name]) == 2
+    writer.publish("step-3", torn)  # its objects were deleted
+    writer.retain({"step-3"})
+    assert published(store, tmp_path / "cache") == {"step-3": contents(torn)}
+    assert len([item for item in store.list() if "/objects/" in item.name]) == 2
+
+
 def test_publication_race_has_one_winner(store: ObjectStore, files: Files, request: pytest.FixtureRequest) -> None:
     """Two attempts publish under the same name at the same time, many times: exactly one wins, and is visible."""
     races = RACES if "bucket" in request.node.name else 50
