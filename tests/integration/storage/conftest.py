@@ -43,13 +43,13 @@ def bucket(server: S3Server) -> str:
     return server.bucket(f"bucket-{next(_numbers)}")
 
 
-def endpoint(url: str, *, patience: float = 20) -> Endpoint:
+def endpoint(url: str, *, patience: float = 120) -> Endpoint:
     """Return an endpoint with short delays."""
     retries = Retries(patience=patience, first_delay=0.01, max_delay=0.1)
     return Endpoint(url=url, silent_seconds=1, part_bytes=PART_BYTES, retries=retries)
 
 
-def opened(url: str, bucket: str, *, prefix: str = "team/job", patience: float = 20) -> Bucket:
+def opened(url: str, bucket: str, *, prefix: str = "team/job", patience: float = 120) -> Bucket:
     """Return the objects of a bucket below a prefix."""
     return Bucket("s3", bucket, prefix, endpoint=endpoint(url, patience=patience), environ={})
 
