@@ -5,6 +5,7 @@ those that start after other text (a sentence, list markers, quotation marks), t
 the fence, and those whose end is on the line of the code, before other text, or of other marks or indentation. Without
 a fence, blocks of other markup count (`markup_blocks`, `document_blocks`). An answer that is one code span, of Markdown
 or LaTeX, or one text in triple quotation marks after which the word Python follows, is the program of the span or text.
+Line numbers before each line of a block or answer, and the plus signs of a diff that only adds, are no code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from typing import NamedTuple
 
 from rstar2_train.rewards.document_blocks import document_blocks
+from rstar2_train.rewards.line_prefixes import added_lines, without_numbers
 from rstar2_train.rewards.markup_blocks import markup_blocks
 
 _OPEN = re.compile(r"(?P<before>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<label>[^`]*+)")
@@ -25,6 +27,7 @@ _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
 _NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
 """The label after the marks of a fence that starts a block, inside a block without an end."""
 _PROSE = ("markdown", "md", "text", "txt")
+_DIFF = ("diff", "patch", "udiff")
 _MARKUP = ("html", "xml", "latex", "tex", "rst", "rest", "org", "asciidoc", "adoc")
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
@@ -67,12 +70,25 @@ def answer_program(answer: str) -> str | None:
     if not blocks and (quoted := _QUOTED_PROGRAM.fullmatch("\n".join(lines))):
         return f"{quoted['code'].rstrip()}\n"
     if not blocks:
-        return _span_program(answer.strip())
+        return _span_program(answer.strip()) or _listed_program(lines)
     blocks = [inner for block in blocks for inner in _inner_blocks(block)]
     blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
-    return (python or unlabelled or blocks)[-1].code
+    return _without_prefixes((python or unlabelled or blocks)[-1])
+
+
+def _without_prefixes(block: _Block) -> str:
+    """Return the code of a block without line numbers, and of a diff the added lines."""
+    lines = block.code.split("\n")
+    added = added_lines(lines) if block.language in _DIFF else None
+    return "\n".join([*added, ""]) if added else _listed_program(lines) or block.code
+
+
+def _listed_program(lines: list[str]) -> str | None:
+    """Return the program of numbered lines; None if they are not numbered, or all empty."""
+    code = without_numbers("\n".join(lines).rstrip().split("\n")) or []
+    return _dedented(code, 0) if any(line.strip() for line in code) else None
 
 
 def _span_program(answer: str) -> str | None:

@@ -11,7 +11,7 @@ import html
 import re
 
 _TAG = re.compile(
-    r"<(?P<html_end>/?)(?P<html>pre|code|python|syntaxhighlight|source)(?P<html_options>\s[^<>]*+)?>"
+    r"<(?P<html_end>/?)(?P<html>pre|code|program|python|syntaxhighlight|source)(?P<html_options>\s[^<>]*+)?>"
     r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
     r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted|python|pycode|code)\*?\}"
     r"(?P<latex_options>(?:[\[{](?:[^\[\]{}\\\n]|\\.|\{(?:[^{}\\\n]|\\.)*+\})*+[\]}])*+)",

@@ -165,6 +165,32 @@ def test_answer_program_without_fence_is_none() -> None:
         assert answer_program(text) is None
 
 
+@pytest.mark.parametrize("mark", [" | ", "| ", "|", ": ", ":", "\t", " \u2502 "])
+def test_answer_program_removes_line_numbers(mark: str) -> None:
+    """Numbers that count the lines from 1 are no code, with a fence or without, also before empty lines."""
+    code = "if 1:\n    a = 1\n\n    print(a)\n"
+    listing = "".join(f"{number}{mark}{line}\n" for number, line in enumerate(code.splitlines(), 1))
+    assert answer_program(f"```python\n{listing}```") == code
+    assert answer_program(listing) == code
+
+
+def test_answer_program_keeps_numbers_of_a_program() -> None:
+    """Numbers that do not count the lines from 1 are code."""
+    code = "2 | print(1)\n1 | print(2)\n"
+    assert answer_program(f"```python\n{code}```") == code
+    assert answer_program("x = {\n1: 2,\n2: 3,\n}\nprint(x)\n") is None
+
+
+def test_answer_program_reads_a_diff_that_only_adds() -> None:
+    """A diff that removes or keeps lines is left as it is: the rest of its program is missing."""
+    added = "".join(f"+{line}\n" for line in PROGRAM.splitlines())
+    head = "--- /dev/null\n+++ b/a.py\n@@ -0,0 +1,2 @@\n"
+    assert answer_program(f"```diff\n{head}{added}```") == PROGRAM
+    assert answer_program(f"```diff\n{added}```") == PROGRAM
+    assert answer_program(f"```diff\n-x\n{added}```") == f"-x\n{added}"
+    assert answer_program(f"<program>\n{PROGRAM}</program>") == PROGRAM
+
+
 def test_answer_program_keeps_other_fences_in_the_code() -> None:
     """A fence of another kind, or a shorter one, is part of the program."""
     code = "print('''\n~~~\n```\n''')\n"
