@@ -153,6 +153,8 @@ def read_message(message: Any, field: str) -> Message:
             raise DataError(f"{field}.{key} is not trained on: {_REMEDIES.get(key, _OTHER)}")
     read: Message = {"role": role, "content": _content(message, field, needed=role != "assistant")}
     if reasoning := _text(given.get("reasoning_content", ""), f"{field}.reasoning_content"):
+        if not reasoning.strip():
+            raise DataError(f"{field}.reasoning_content is only white space: write the reasoning, or remove the field")
         for name, text in (("reasoning_content", reasoning), ("content", read["content"])):
             if tag := next((tag for tag in _REASONING_TAGS if tag in text), ""):
                 raise DataError(
