@@ -26,7 +26,10 @@ from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_jso
 log = logging.getLogger(__name__)
 
 KINDS = frozenset(
-    {"ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"}
+    {
+        *("ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet"),
+        *("NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
+    }
 )
 """Kinds that are corrected: not claims, which a person may enlarge, and not Jobs, which are immutable."""
 EXACT = frozenset({"NetworkPolicy", "Role"})

@@ -16,7 +16,12 @@ from rstar2_operator import names
 
 Fields = Mapping[str, Any]
 """Fields as in managedFields: `f:NAME`, `k:{...}` (entry of a list), `v:...` (entry of a set), `.` (itself)."""
-KINDS = frozenset({"ConfigMap", "Service", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"})
+KINDS = frozenset(
+    {
+        *("ConfigMap", "Service", "Deployment", "StatefulSet"),
+        *("NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
+    }
+)
 """Kinds with parts that only the operator manages: not ServiceAccounts, to which platforms add pull secrets."""
 PARTS = {"Role": frozenset({"f:rules"}), "RoleBinding": frozenset({"f:subjects"})}
 """Kind -> parts that only the operator manages; those of other kinds have a field of the operator."""

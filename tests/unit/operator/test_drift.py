@@ -25,7 +25,7 @@ Body = dict[str, Any]
 
 
 def everything() -> dict[tuple[str, str], Body]:
-    data = manifest("g")
+    data = manifest("g", trainer={"replicas": 2, "gpusPerReplica": 0, "disruptionPolicy": "Refuse"})
     job, problems = check(data)
     assert job is not None, problems
     decision = Decision("g0", NO_RESTARTS, phase="Running", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
@@ -89,6 +89,10 @@ def no_selector(body: Body) -> None:
     body["spec"]["selector"] = {"app": "mine"}
 
 
+def evictable(body: Body) -> None:
+    body["spec"]["minAvailable"] = 0
+
+
 def added_container(body: Body) -> None:
     """As records.py keeps it."""
     body["metadata"]["additions"] = ["kubectl-edit: spec.template.spec.containers[name=spy]"]
@@ -104,6 +108,7 @@ def added_container(body: Body) -> None:
         ("ServiceAccount", "demo-pods", token),
         ("Role", "demo-trainer", more_rights),
         ("Service", "demo-redis", no_selector),
+        ("PodDisruptionBudget", "demo-trainer", evictable),
         ("Deployment", "demo-executor", added_container),
     ],
 )
