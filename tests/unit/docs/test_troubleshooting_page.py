@@ -10,7 +10,7 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
 OF_OTHERS = {
     *("operation not permitted, from runsc", "The engine does not start", "No new step for a long time"),
     *("CUDA out of memory", "Killed, without a message", "Connections to 127.0.0.1 fail behind a proxy"),
-    *("No matching distribution found", "MLflow on another machine", "Start over"),
+    *("Stacks of a process", "No matching distribution found", "MLflow on another machine", "Start over"),
 }
 """Symptoms, tasks, and messages of other programs."""
 
