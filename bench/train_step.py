@@ -1,6 +1,8 @@
 """One GRPO update of `bench.train_compare`, in a process of its own: ours, TRL's, or naive full logits.
 
-    python -m bench.train_step ours|trl|naive --model DIR --batch FILE --updates N
+    python -m bench.train_step ours|trl|naive --model DIR --batch FILE --updates N [--settings JSON]
+
+`--settings`: objective and referenceKl of a manifest's `grpo`, for `ours` only; its reference or teacher is the model.
 
 Prints JSON: the seconds of the fastest update after the first, its loss, and the peak of the resident memory during the
 updates above that before the model was loaded (MALLOC_MMAP_THRESHOLD_ returns freed memory to the system).
@@ -9,6 +11,7 @@ updates above that before the model was loaded (MALLOC_MMAP_THRESHOLD_ returns f
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -21,11 +24,13 @@ import torch.distributed as dist
 import transformers.models.qwen3.modeling_qwen3 as qwen3
 
 from bench.process_memory import status_kibibytes
-from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.api.objectives import ObjectiveSpec
+from rstar2_train.api.stages import GRPODefaults, GRPOSettings
 from rstar2_train.grpo_roc.loss import policy_loss
 from rstar2_train.grpo_roc.tokens import Counts, Tokens
 
 SETTINGS = GRPOSettings()
+"""Loss settings of all three steps; `--settings` replaces those of ours."""
 LEARNING_RATE = 1e-6
 BUDGET = 2048
 """Tokens of a micro-batch of this project's step."""
@@ -41,10 +46,19 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--batch", type=Path, required=True)
     parser.add_argument("--updates", type=int, required=True)
+    parser.add_argument("--settings", type=json.loads, default={})
     options = parser.parse_args()
+    if options.settings and options.step != "ours":
+        parser.error("--settings is for the step 'ours' only")
+    spec = GRPODefaults.model_validate(options.settings)
+    settings = GRPOSettings(objective=(spec.objective or ObjectiveSpec()).settings(), reference_kl=spec.reference_kl)
     batch = json.loads(options.batch.read_text(encoding="utf-8"))
     torch.manual_seed(0)
-    prepare: dict[str, Callable[[Path, list[dict[str, Any]]], Update]] = {"ours": _ours, "trl": _trl, "naive": _naive}
+    prepare: dict[str, Callable[[Path, list[dict[str, Any]]], Update]] = {
+        "ours": functools.partial(_ours, settings=settings),
+        "trl": _trl,
+        "naive": _naive,
+    }
     if options.step == "trl":
         import trl  # noqa: F401  (its import is not part of the step)
     before = status_kibibytes("VmRSS")
@@ -59,7 +73,7 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
+def _ours(model: Path, batch: list[dict[str, Any]], *, settings: GRPOSettings) -> Update:
     from rstar2_train.capacity.layout import Machine, choose_layout
     from rstar2_train.capacity.model_shape import read_shape
     from rstar2_train.trainer.batching import distribute_rows, grpo_updates
@@ -82,6 +96,9 @@ def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
     )
     compute = select_device("None", dtype="Float32")
     policy = load_policy(model, compute=compute, chunk=CHUNK, layout=layout, packed=True)
+    reference = None
+    if settings.has_reference:
+        reference = load_policy(model, compute=compute, chunk=CHUNK, layout=layout, packed=True, trained=False)
     optimizer = make_optimizer(policy, OptimizerConfig())
     group = [
         TokenSequence(
@@ -96,7 +113,7 @@ def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
     def step() -> float:
         ((rows,),) = grpo_updates([group], updates=1, seed=0)
         batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=BUDGET, packed=True)[0]
-        tally = grpo_backward(policy, batches, compute.device, settings=SETTINGS, start=None)
+        tally = grpo_backward(policy, batches, compute.device, settings=settings, start=None, reference=reference)
         update(policy, optimizer, lr=LEARNING_RATE, grad_clip=1.0)
         return tally.sums["loss"]
 

@@ -1,0 +1,103 @@
+"""Measures the peak memory of an update of each objective at a vocabulary of 152,000, on the CPU, as ratios to GRPO.
+
+    python -m bench.objective_memory [--before CHECKOUT]
+
+Each update is `bench/train_step.py` in a process of its own: one layer,
+float32. `--before` adds GRPO's update by another checkout of this repository, with the packages of this one. Writes
+bench/results/objective_memory.json: NAME: {peak_mib, to_grpo}. The peak has the reference or teacher of the objectives
+that have one, a second copy of the model of `copy_mib`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.provenance import ROOT, describe_command, describe_machine
+from bench.train_step import random_batch
+from rstar2_train.api.objectives import OBJECTIVES
+
+RESULTS = ROOT / "bench" / "results" / "objective_memory.json"
+VOCABULARY = 152_000
+SIZES = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+SEQUENCES = 12
+CUSTOM = """from rstar2_train.grpo_roc.tokens import Terms
+
+def advantages(group, settings):
+    return [reward - 0.5 for reward in group.rewards]
+
+def loss(tokens, settings):
+    return Terms(tokens.ratio.detach() * tokens.advantages * tokens.logprobs, tokens.weights("TokenMean"))
+"""
+
+
+def main() -> None:
+    """Measure each objective once."""
+    parser = argparse.ArgumentParser(prog="python -m bench.objective_memory", description=__doc__)
+    parser.add_argument("--before", type=Path, help="another checkout of this repository")
+    before = parser.parse_args().before
+    batch = random_batch(SEQUENCES, VOCABULARY)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        size = _write_model(folder / "model")
+        (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
+        peaks = {case: _peak(ROOT, folder, settings) for case, settings in _cases(folder).items()}
+        if before is not None:
+            peaks["before"] = _peak(before.resolve(), folder, {})
+    result = {
+        "objectives": {case: {"peak_mib": peak, "to_grpo": peak / peaks["GRPO"]} for case, peak in peaks.items()},
+        "copy_mib": size / 2**20,
+        "vocabulary": VOCABULARY,
+        "tokens": sum(len(row["prompt"]) + len(row["completion"]) for row in batch),
+        "run": describe_command("bench.objective_memory"),
+        **describe_machine(),
+    }
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _cases(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return name -> objective and KL term of a manifest's `grpo`."""
+    (folder / "objective.py").write_text(CUSTOM, encoding="utf-8")
+    own = {"Distillation": {"teacher": {"source": "model"}}, "Custom": {"source": str(folder / "objective.py")}}
+    cases: dict[str, dict[str, Any]] = {kind: {"objective": {"type": kind} | own.get(kind, {})} for kind in OBJECTIVES}
+    return cases | {"GRPO with referenceKl": {"referenceKl": {}}}
+
+
+def _peak(checkout: Path, folder: Path, settings: dict[str, Any]) -> float:
+    """Return the peak memory of an update of a checkout above that before the model was loaded, in MiB."""
+    argv = [sys.executable, "-m", "bench.train_step", "ours", "--model", str(folder / "model")]
+    argv += ["--batch", str(folder / "batch.json"), "--updates", "1"]
+    argv += ["--settings", json.dumps(settings)] if settings else []
+    limits = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "HF_HUB_OFFLINE": "1"}
+    env = os.environ | limits | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run(argv, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)} failed with {done.returncode}: {done.stderr[-2000:]}")
+    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    print(f"{settings}: {figures}", file=sys.stderr, flush=True)
+    return float(figures["peak_mib"])
+
+
+def _write_model(folder: Path) -> int:
+    """Write a Qwen3 with a large vocabulary, and return its bytes."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "qwen3", **SIZES, **HEADS, vocab_size=VOCABULARY, tie_word_embeddings=True, max_position_embeddings=4096
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return 4 * int(model.num_parameters())
+
+
+if __name__ == "__main__":
+    main()
