@@ -2,10 +2,10 @@
 
     python -m bench.objective_memory [--before CHECKOUT]
 
-Each update is `bench/train_step.py` in a process of its own: one layer,
-float32. `--before` adds GRPO's update by another checkout of this repository, with the packages of this one. Writes
-bench/results/objective_memory.json: NAME: {peak_mib, to_grpo}. The peak has the reference or teacher of the objectives
-that have one, a second copy of the model of `copy_mib`.
+Each update is `bench/train_step.py` in a process of its own: one layer, float32. `--before` adds GRPO's update by
+another checkout of this repository, with the packages of this one. `make bench-objectives` writes
+bench/results/objective_memory.json: {objectives: {NAME: {peak_mib, to_grpo}}, ..}. Objectives with a reference or a
+teacher hold a second copy of the model, `copy_mib`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.provenance import ROOT, describe_command, describe_machine
-from bench.train_step import random_batch
+from bench.train_step import random_batch, write_model
 from rstar2_train.api.objectives import OBJECTIVES
 
 RESULTS = ROOT / "bench" / "results" / "objective_memory.json"
 VOCABULARY = 152_000
-SIZES = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128}
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+SIZES = {
+    **{"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32},
+}
 SEQUENCES = 12
 CUSTOM = """from rstar2_train.grpo_roc.tokens import Terms
 
@@ -46,14 +48,14 @@ def main() -> None:
     batch = random_batch(SEQUENCES, VOCABULARY)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        size = _write_model(folder / "model")
+        parameters = write_model(folder / "model", SIZES, vocabulary=VOCABULARY)
         (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
         peaks = {case: _peak(ROOT, folder, settings) for case, settings in _cases(folder).items()}
         if before is not None:
             peaks["before"] = _peak(before.resolve(), folder, {})
     result = {
         "objectives": {case: {"peak_mib": peak, "to_grpo": peak / peaks["GRPO"]} for case, peak in peaks.items()},
-        "copy_mib": size / 2**20,
+        "copy_mib": parameters * 4 / 2**20,
         "vocabulary": VOCABULARY,
         "tokens": sum(len(row["prompt"]) + len(row["completion"]) for row in batch),
         "run": describe_command("bench.objective_memory"),
@@ -83,20 +85,6 @@ def _peak(checkout: Path, folder: Path, settings: dict[str, Any]) -> float:
     figures = json.loads(done.stdout.strip().splitlines()[-1])
     print(f"{settings}: {figures}", file=sys.stderr, flush=True)
     return float(figures["peak_mib"])
-
-
-def _write_model(folder: Path) -> int:
-    """Write a Qwen3 with a large vocabulary, and return its bytes."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        "qwen3", **SIZES, **HEADS, vocab_size=VOCABULARY, tie_word_embeddings=True, max_position_embeddings=4096
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.save_pretrained(folder)
-    return 4 * int(model.num_parameters())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+_PATHS = {"--state", "--before"}
 
 
 def describe_commit() -> str:
@@ -21,11 +22,11 @@ def describe_commit() -> str:
 
 
 def describe_command(module: str) -> str:
-    """Return the command of this process; the folder of its jobs, `--state`, is a path of one machine."""
+    """Return the command of this process, without options that are paths of one machine."""
     arguments = [
         argument
         for before, argument in itertools.pairwise(sys.argv)
-        if "--state" not in (before, argument) and not argument.startswith("--state=")
+        if not {before, argument.partition("=")[0]} & _PATHS
     ]
     return " ".join([*(["QUICK=1"] if os.environ.get("QUICK") else []), f"python -m {module}", *arguments])
 

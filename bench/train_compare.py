@@ -24,8 +24,10 @@ TRL = ("trl==1.16.0", "accelerate==1.15.0", "datasets==5.2.0", "dill", "multipro
 """Packages of TRL that this project does not have."""
 PACKAGES = Path.home() / ".cache" / "rstar2" / "bench-trl-1.16.0"
 VOCABULARY = 32_768
-SIZES = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1536}
-HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
+SIZES = {
+    **{"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1536},
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64},
+}
 """A Qwen3 of 42 million parameters."""
 PAPER_BUDGET, PAPER_RESPONSE, PAPER_RANKS = 20_480, 12_288, 24
 SEQUENCES = 16
@@ -36,13 +38,13 @@ STEPS = ("ours", "naive", "trl")
 def main() -> None:
     """Measure the three steps in turn, twice each, and keep the faster run of each."""
     quick = bool(os.environ.get("QUICK"))
-    from bench.train_step import BUDGET, random_batch
+    from bench.train_step import BUDGET, random_batch, write_model
 
     batch = random_batch(8 if quick else SEQUENCES, VOCABULARY)
     tokens = sum(len(row["prompt"]) + len(row["completion"]) for row in batch)
     with tempfile.TemporaryDirectory() as folder:
         model, file = Path(folder) / "model", Path(folder) / "batch.json"
-        parameters = _write_model(model)
+        parameters = write_model(model, SIZES, vocabulary=VOCABULARY)
         file.write_text(json.dumps(batch), encoding="utf-8")
         runs: dict[str, list[dict[str, Any]]] = {step: [] for step in STEPS}
         for _ in range(1 if quick else 2):
@@ -98,19 +100,6 @@ def _trl_packages() -> Path:
         subprocess.run([*install, "--python", sys.executable], check=True)
         aside.rename(PACKAGES)
     return PACKAGES
-
-
-def _write_model(folder: Path) -> int:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        "qwen3", **SIZES, **HEADS, vocab_size=VOCABULARY, tie_word_embeddings=True, max_position_embeddings=4096
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.save_pretrained(folder)
-    return int(model.num_parameters())
 
 
 def _paper_fill() -> float:

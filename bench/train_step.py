@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import transformers
 import transformers.models.qwen3.modeling_qwen3 as qwen3
 
 from bench.process_memory import status_kibibytes
@@ -226,6 +227,17 @@ def _trl(model: Path, batch: list[dict[str, Any]]) -> Update:
         return float(loss.detach())
 
     return step
+
+
+def write_model(folder: Path, sizes: dict[str, int], *, vocabulary: int) -> int:
+    """Write a Qwen3 with random weights, and return the number of its parameters."""
+    config = transformers.AutoConfig.for_model(
+        "qwen3", **sizes, vocab_size=vocabulary, tie_word_embeddings=True, max_position_embeddings=4096
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return int(model.num_parameters())
 
 
 def random_batch(sequences: int, vocabulary: int) -> list[dict[str, Any]]:
