@@ -15,6 +15,7 @@ from mpmath import mp
 from .amounts import same_amounts, without_units
 from .constants import same_spans, with_constants, with_spans
 from .declarations import ANY_PARAMETERS, Declared, declared, same_declarations
+from .descriptions import described
 from .exact import exact
 from .expression_grammar import UNNAMED
 from .expressions import constant_factor, same_derivatives, same_expressions, without_denominators
@@ -22,6 +23,7 @@ from .families import PARAMETERS, has_modulus, has_parity, is_periodic, paramete
 from .labels import evaluated, function_values, is_alternative, without_labels
 from .numerals import same_numerals
 from .pieces import same_pieces
+from .propositions import same_propositions
 from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set, limited_letters, same_integers
 from .shapes import (
     EQUALITIES,
@@ -56,6 +58,10 @@ MAX_PAIRED = 40
 
 def same_answer(given: Node, known: Node) -> bool:
     """Return whether two answers are equal, with their declarations. Raises Undecided."""
+    propositions = same_propositions(given, known)
+    if propositions is not None:
+        return propositions
+    given, known = described(given, known), described(known, given)
     given, known = (as_cases(with_systems(with_first_index(side))) for side in (given, known))
     given, known = with_names(given, known), with_names(known, given)
     given, known = as_bound(given, known), as_bound(known, given)
@@ -218,7 +224,7 @@ def _same_collections(given: Node, known: Node) -> bool:
     alternatives = [set(side.text.split()) == {"or"} for side in (given, known)]
     propositions = all(part.kind in ("name", "text") or part.text == "not" for part in (*given.parts, *known.parts))
     if alternatives[0] != alternatives[1] and propositions:
-        return False  # `p \\land q`, and the choices `B or D`
+        return False  # the choices `B or D`
     ours, theirs = list(members(given)), list(members(known))
     if "set" in (given.kind, known.kind) or has_signs(given) or has_signs(known):
         ours, theirs = _distinct(ours), _distinct(theirs)

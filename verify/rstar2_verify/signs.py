@@ -23,7 +23,8 @@ SIGNS = {
     "le": "<=", "leq": "<=", "leqslant": "<=", "leqq": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "geqq": ">=",
     "lt": "<", "gt": ">", "ne": "!=", "neq": "!=", "equiv": "\\equiv", "approx": "~", "simeq": "~", "cong": "\\cong",
     "sim": "\\sim", "in": "\\in", "notin": "\\notin", "to": "\\to", "rightarrow": "\\to", "longrightarrow": "\\to",
-    "Rightarrow": "\\to", "implies": "\\to", "mapsto": "\\to", "iff": "\\iff", "Leftrightarrow": "\\iff",
+    "Rightarrow": "\\to", "implies": "\\to", "mapsto": "\\to", "iff": "\\iff", "Leftrightarrow": "\\iff", "leftrightarrow": "\\iff",
+    "Longleftrightarrow": "\\iff", "longleftrightarrow": "\\iff", "Longrightarrow": "\\to", "longmapsto": "\\to",
     "rightleftharpoons": "\\rightleftharpoons", "subset": "\\subset", "subseteq": "\\subseteq", "parallel": "\\parallel",
     "perp": "\\perp", "propto": "\\propto", "cup": "\\cup", "bigcup": "\\cup", "cap": "\\cap", "bigcap": "\\cap",
     "setminus": "\\setminus", "backslash": "\\setminus", "smallsetminus": "\\setminus", "lor": "or", "vee": "or",
@@ -41,7 +42,7 @@ UNICODE = {
     "\\rightleftharpoons", "′": "'", "’": "'", "″": "''", "∖": "\\setminus", "≡": "\\equiv", "∥": "\\parallel",
     "⊥": "\\perp", "⟨": "\\langle", "⟩": "\\rangle", "∣": "|", "│": "|", "∧": "and", "∨": "or", "⊂": "\\subset", "⊆":
     "\\subseteq", "ˆ": "^", "“": '"', "”": '"', "，": ",", "；": ";", "：": ":", "（": "(", "）": ")", "、": ",",
-    "％": "%", "∝": "\\propto", "⇔": "\\iff", "＝": "=", "＋": "+", "⊕": "\\oplus", "⊗": "\\otimes",
+    "％": "%", "∝": "\\propto", "⇔": "\\iff", "↔": "\\iff", "⟺": "\\iff", "⟹": "\\to", "＝": "=", "＋": "+", "⊕": "\\oplus", "⊗": "\\otimes",
 }  # fmt: skip
 UNICODE_COMMANDS = {
     "π": "pi", "∞": "infty", "∅": "emptyset", "√": "sqrt", "∛": "cbrt", "∜": "root4", "∠": "angle", "△": "triangle",

@@ -62,6 +62,9 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
         return [Token("command", third.text, token.gap), token._replace(gap=0)], 3
     if token.text == "choose" and before and before[-1].kind == following.kind == "number":
         return [Token("command", "choose", token.gap)], 1
+    operand = not before or before[-1].text in ("(", "and", "or", "\\to", "\\iff")
+    if token.text == "\\sim" and operand and following.kind == "letter":
+        return [Token("command", "neg", token.gap)], 1  # `\sim p`
     if token.text == "m" and following.text == "angle":
         return [], 1
     if token.kind == "word" and token.text.lower() in ("angle", "triangle") and following.text.isupper():
