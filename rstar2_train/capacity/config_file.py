@@ -10,6 +10,7 @@ from typing import Any
 
 from rstar2_train.capacity.model_defaults import EXPERTS
 from rstar2_train.utils.json_objects import unique_object
+from rstar2_train.utils.text import short_repr
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -96,7 +97,7 @@ def find_faulty_fields(config: Mapping[str, Any]) -> list[str]:
     for name, (kind, is_right) in _KINDS.items():
         value = config.get(name)
         if value is not None and not is_right(value):
-            faults.append(f"{name}: {_excerpt(value)} is not {kind}: correct it")
+            faults.append(f"{name}: {short_repr(value)} is not {kind}: correct it")
     layers = config.get("num_hidden_layers")
     for name in ("layer_types", "layers_block_type", "no_rope_layers"):
         values = config.get(name)
@@ -129,10 +130,7 @@ def find_faulty_dtype(config: Mapping[str, Any]) -> str | None:
     for name in ("dtype", "torch_dtype"):
         value = config.get(name)
         if value is not None and value not in DTYPES:
-            return f"{name}: {_excerpt(value)} is not supported: set it to the format of the files, {', '.join(DTYPES)}"
+            return (
+                f"{name}: {short_repr(value)} is not supported: set it to the format of the files, {', '.join(DTYPES)}"
+            )
     return None
-
-
-def _excerpt(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

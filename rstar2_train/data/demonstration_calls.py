@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rstar2_train.data.json_values import json_decoder
-from rstar2_train.data.readers import DataError, is_gap, json_value, short_repr
+from rstar2_train.data.readers import DataError, is_gap, json_value
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.utils.json_objects import RepeatedKeyError
+from rstar2_train.utils.text import short_repr
 
 
 def read_tools(row: Mapping[str, Any], where: str) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from rstar2_train.data.readers import (
     is_whole,
     json_value,
     read_rows,
-    short_repr,
 )
+from rstar2_train.utils.text import short_repr
 
 ROLES = ("system", "user", "assistant", "tool")
 Message = dict[str, Any]

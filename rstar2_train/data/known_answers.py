@@ -12,11 +12,12 @@ from rstar2_verify.known import known_fault
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import sources
 from rstar2_train.data.problems import read_problems
-from rstar2_train.data.readers import DataError, short_repr
+from rstar2_train.data.readers import DataError
 from rstar2_train.rewards.answer_forms import form_of
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rewards.verify import canonical_number
 from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.utils.text import short_repr
 
 
 def answer_fault(answer: str) -> str | None:

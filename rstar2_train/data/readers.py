@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger, json_decoder
 from rstar2_train.utils.json_objects import RepeatedKeyError
-from rstar2_train.utils.text import lone_surrogate
+from rstar2_train.utils.text import lone_surrogate, short_repr
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Supported file types. `.json` holds one array of objects, or an object per line as `.jsonl`. `.csv` has a header, and
@@ -225,12 +225,6 @@ def check_text(text: str, field: str) -> str:
             f"{field} has {len(text):,} characters; the limit is {LONGEST_TEXT:,}. Shorten or remove the row"
         )
     return text
-
-
-def short_repr(value: object) -> str:
-    """Return `repr(value)` for a message, cut to 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:

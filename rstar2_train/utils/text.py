@@ -1,4 +1,4 @@
-"""Text that cannot be encoded, or that would control a terminal."""
+"""Text that cannot be encoded, would control a terminal, or is too long for a message."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ def replace_surrogates(text: str) -> str:
 def printable(text: str) -> str:
     """Return the text with visible control characters: a program's output must not control the terminal."""
     return text.translate(_CONTROLS)
+
+
+def short_repr(value: object) -> str:
+    """Return `repr(value)` for a message, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -10,8 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from rstar2_train.data.prepare.records import RemovedRow
-from rstar2_train.data.readers import DataError, read_rows, short_repr, text_field
+from rstar2_train.data.readers import DataError, read_rows, text_field
 from rstar2_train.rewards.verify import canonical_integer
+from rstar2_train.utils.text import short_repr
 
 _SCIENTIFIC = re.compile(r"[+-]?\d+(?:\.\d*)?e\+?(\d+)", re.IGNORECASE)
 

@@ -34,8 +34,9 @@ from rstar2_train.data.prepare.call_syntax import (
     tool_signature,
 )
 from rstar2_train.data.prepare.records import Convert, DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import LONGEST_TEXT, DataError, check_written, first_text, short_repr, text_field
+from rstar2_train.data.readers import LONGEST_TEXT, DataError, check_written, first_text, text_field
 from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text
+from rstar2_train.utils.text import short_repr
 
 _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 _GLAIVE_CALL = "<functioncall>"

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from rstar2_train.data.readers import SUFFIXES, DataError, short_repr
+from rstar2_train.data.readers import SUFFIXES, DataError
+from rstar2_train.utils.text import short_repr
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")

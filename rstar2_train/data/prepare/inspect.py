@@ -21,10 +21,11 @@ from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, comparison_text
-from rstar2_train.data.readers import DataError, read_rows, short_repr
+from rstar2_train.data.readers import DataError, read_rows
 from rstar2_train.rewards.answer_forms import form_of_row
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
+from rstar2_train.utils.text import short_repr
 
 
 @dataclass(slots=True)

@@ -20,12 +20,12 @@ from rstar2_train.data.readers import (
     flag_field,
     is_gap,
     known_answer,
-    short_repr,
     text_field,
 )
 from rstar2_train.rewards.answer_forms import answer_forms
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 from rstar2_train.utils.plugins import benchmark_plugins
+from rstar2_train.utils.text import short_repr
 
 _DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
-from rstar2_train.data.readers import DataError, is_gap, read_rows, short_repr, text_field
+from rstar2_train.data.readers import DataError, is_gap, read_rows, text_field
+from rstar2_train.utils.text import short_repr
 
 RULES: Mapping[str, str] = {
     "no-problem": "The problem text is empty.",
