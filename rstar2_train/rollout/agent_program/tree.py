@@ -69,7 +69,7 @@ class TokenTree:
         """Add a turn that was sampled after `prompt_ids`, and return it."""
         prompt = array("i", prompt_ids)
         parent, start = None, 0
-        for turn, end in _prefixes(self._roots, prompt, 0):
+        for turn, end in _prefixes(self._roots, prompt):
             if end > start:
                 parent, start = turn, end
         turn = Turn(prompt[start:], generation, parent, seconds)
@@ -111,12 +111,12 @@ class TokenTree:
         return last + [turn for turn in self.turns[:-1] if not turn.children]
 
 
-def _prefixes(turns: Sequence[Turn], prompt: array[int], start: int) -> Iterator[tuple[Turn, int]]:
-    """Yield each turn below `turns` whose tokens from `start` on are in the prompt, and the index of their end.
+def _prefixes(roots: Sequence[Turn], prompt: array[int]) -> Iterator[tuple[Turn, int]]:
+    """Yield each turn of the trees whose tokens, after those of its parents, start the prompt; and their end in it.
 
     The latest of turns with the same tokens is the first.
     """
-    pending = [(turn, start) for turn in turns]
+    pending = [(turn, 0) for turn in roots]
     while pending:
         turn, at = pending.pop()
         sampled = at + len(turn.gap_ids)
