@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -94,6 +94,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
 
     app = create_documented_app(lifespan, token=bool(token))
     add_error_handlers(app)
+    _add_failure_handlers(app)
 
     def admission() -> CallAdmission:
         current: CallAdmission = app.state.admission
@@ -102,24 +103,6 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     async def run(call: CallRequest) -> CallResult:
         verb: Verb = "script" if call.script else "call"
         return await admission().run(call.code, call.stdin, call.limits, verb=verb)
-
-    @app.exception_handler(QueueFull)
-    async def queue_full(request: Request, error: QueueFull) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": str(error.retry_after)})
-
-    @app.exception_handler(BatchTooLarge)
-    async def batch_too_large(request: Request, error: BatchTooLarge) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=413)
-
-    @app.exception_handler(RedisError)
-    @app.exception_handler(OSError)  # includes TimeoutError
-    async def redis_unavailable(request: Request, error: Exception) -> JSONResponse:
-        detail = {"ready": False, "detail": describe(error)}
-        return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
-
-    @app.exception_handler(SessionBusy)
-    async def session_busy(request: Request, error: SessionBusy) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=409)
 
     @app.get("/ping")
     async def ping() -> str:
@@ -154,6 +137,38 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
             return StreamingResponse(stream_results(runs), media_type=NDJSON)
         return respond(await asyncio.gather(*runs))
 
+    _add_session_routes(app, admission)
+    app.include_router(code_judge_compat.create_router(admission, wall_seconds=settings.script_seconds))
+    app.add_middleware(BodyLimit)
+    if token:
+        app.add_middleware(BearerAuth, token=token, is_open=is_open, body=UNAUTHORIZED)
+    app.openapi()  # cached now: its generation takes too long for the event loop of the calls
+    return app
+
+
+def _add_failure_handlers(app: FastAPI) -> None:
+    """Answer calls that the queue does not take with the status of the reason."""
+
+    @app.exception_handler(QueueFull)
+    async def queue_full(request: Request, error: QueueFull) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": str(error.retry_after)})
+
+    @app.exception_handler(BatchTooLarge)
+    async def batch_too_large(request: Request, error: BatchTooLarge) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=413)
+
+    @app.exception_handler(RedisError)
+    @app.exception_handler(OSError)  # includes TimeoutError
+    async def redis_unavailable(request: Request, error: Exception) -> JSONResponse:
+        detail = {"ready": False, "detail": describe(error)}
+        return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
+
+    @app.exception_handler(SessionBusy)
+    async def session_busy(request: Request, error: SessionBusy) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=409)
+
+
+def _add_session_routes(app: FastAPI, admission: Callable[[], CallAdmission]) -> None:
     @app.post("/v1/sessions", response_model=SessionInfo, responses=UNAVAILABLE)
     async def open_session() -> Response:
         """Open a session: a process that keeps its state between cells, in its own namespaces."""
@@ -173,13 +188,6 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         """
         await admission().close_session(session)
         return Response(status_code=204)
-
-    app.include_router(code_judge_compat.create_router(admission, wall_seconds=settings.script_seconds))
-    app.add_middleware(BodyLimit)
-    if token:
-        app.add_middleware(BearerAuth, token=token, is_open=is_open, body=UNAUTHORIZED)
-    app.openapi()  # cached now: its generation takes too long for the event loop of the calls
-    return app
 
 
 async def stream_results(runs: list[asyncio.Task[CallResult]]) -> AsyncIterator[bytes]:
