@@ -166,10 +166,9 @@ class RankActors:
 
     def call_each(self, method: str, args: list[tuple[Any, ...]]) -> list[Any]:
         """Call a method of every rank, each with its own arguments; return the results by rank. Raises like `_wait`."""
-        if not self._actors:
-            raise RanksLost(f"cannot call {method}: the ranks have stopped")
         references = [
-            actor.call.remote(method, *arguments) for actor, arguments in zip(self._actors, args, strict=True)
+            actor.call.remote(method, *arguments)
+            for actor, arguments in zip(self._running(f"call {method}"), args, strict=True)
         ]
         return self._wait(references, method)
 
@@ -178,16 +177,15 @@ class RankActors:
 
         The method must use a process group of its own. Raises like `_wait`; a failure also stops the other calls.
         """
-        if not self._actors:
-            raise RanksLost(f"cannot call {method}: the ranks have stopped")
-        references = [actor.call.options(concurrency_group=_BACKGROUND).remote(method, *args) for actor in self._actors]
+        references = [
+            actor.call.options(concurrency_group=_BACKGROUND).remote(method, *args)
+            for actor in self._running(f"call {method}")
+        ]
         return self._wait(references, method)
 
     def call_first(self, method: str, *args: Any) -> Any:
         """Call a method of rank 0 only, which must not be collective. Raises like `_wait`."""
-        if not self._actors:
-            raise RanksLost(f"cannot call {method}: the ranks have stopped")
-        return self._wait([self._actors[0].call.remote(method, *args)], method)[0]
+        return self._wait([self._running(f"call {method}")[0].call.remote(method, *args)], method)[0]
 
     def other_hosts(self) -> list[int]:
         """Return one rank of each host but that of this process."""
@@ -196,9 +194,8 @@ class RankActors:
 
     def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """Start a function on the host of a rank, next to all other calls; return the reference of its result."""
-        if not self._actors:
-            raise RanksLost("cannot transfer files: the ranks have stopped")
-        return self._actors[rank].run.options(concurrency_group=_FILES).remote(function, *args)
+        actor = self._running("transfer files")[rank]
+        return actor.run.options(concurrency_group=_FILES).remote(function, *args)
 
     def file_result(self, reference: Any) -> Any:
         """Return the result of `start_file_call`. Raises like `_wait`."""
@@ -212,6 +209,12 @@ class RankActors:
                 self.call("close")
         self._kill()
         self._runtime.stop()
+
+    def _running(self, action: str) -> list[ActorHandle[Any]]:
+        """Return the actors by rank. `action`: the verb of the message. Raises RanksLost if the ranks have stopped."""
+        if not self._actors:
+            raise RanksLost(f"cannot {action}: the ranks have stopped")
+        return self._actors
 
     def _kill(self) -> None:
         for actor in self._actors:
