@@ -36,6 +36,16 @@ from rstar2_train.weights.route_format import RouteFormat
 
 SERVED_NAME = "policy"
 WAITING = "the engine starts when the trainer leaves the GPU"
+_ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # The default of 5 s would close a kept connection while a trajectory waits for its tool.
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
+}
+"""Variables of every engine."""
 _BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -90,15 +100,7 @@ def engine_command(
         "generation-config": "vllm",
         "disable-uvicorn-access-log": True,
     }
-    env = {
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        # The default of 5 s would close a kept connection while a trajectory waits for its tool.
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
-    }
+    env = dict(_ENVIRONMENT)
     if rollout.weight_transport == "Collective":
         args["weight-transfer-config"] = {"backend": BACKEND}
     if adapters is not None:
@@ -116,14 +118,21 @@ def engine_command(
             env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         if sleep_mode:
             args["enable-sleep-mode"] = True
-    for name, value in rollout.engine_args.items():
-        if plain(name) not in ALLOWED_ENGINE_ARGS and plain(name) not in SERVING_ENGINE_ARGS:
-            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system, or not allowed: remove it")
-        args[plain(name)] = value
+    args |= _own_args(rollout)
     argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
         argv += _flag(key, value)
     return EngineCommand(argv, env, tuning)
+
+
+def _own_args(rollout: RolloutSpec) -> dict[str, Any]:
+    """Return the job's `rollout.engineArgs` by their plain names. Raises ValueError for one that is not allowed."""
+    args: dict[str, Any] = {}
+    for name, value in rollout.engine_args.items():
+        if plain(name) not in ALLOWED_ENGINE_ARGS and plain(name) not in SERVING_ENGINE_ARGS:
+            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system, or not allowed: remove it")
+        args[plain(name)] = value
+    return args
 
 
 def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> int:
