@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
@@ -24,7 +24,7 @@ from rstar2_train.plan.agent_rows import agent_rows
 from rstar2_train.plan.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
 from rstar2_train.plan.row import Row, duration
 from rstar2_train.plan.shared_device import SharedDevice, shared_rows, switch_row, turn_memory
-from rstar2_train.plan.split import compare_splits
+from rstar2_train.plan.split import Split, compare_splits
 from rstar2_train.plan.step_time import (
     TransferTime,
     UpdateTime,
@@ -231,18 +231,8 @@ def _grpo_rows(
         f"{settings.steps} steps x {duration(now)}",
     )
     yield from _measured_rows(inputs, now)
-    splits = [] if shared else compare_splits(job, stage, shape, profile, lengths, trained)
-    if splits:
-        for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
-            best = min(splits, key=lambda split: getattr(split, key))
-            compared = (f"{split.trainer_replicas}/{split.engines} {duration(getattr(split, key))}" for split in splits)
-            yield Row(
-                *("Step", f"{key}Split", label, "text"),
-                f"{best.trainer_replicas} x {job.spec.trainer.gpus_per_replica} / "
-                f"{best.engines} x {job.spec.rollout.tensor_parallel}: {duration(getattr(best, key))}",
-                f"trainer pods / engines; compared: {', '.join(compared)}",
-                seconds=getattr(best, key),
-            )
+    if shared is None:
+        yield from _split_rows(job, compare_splits(job, stage, shape, profile, lengths, trained))
     yield from _traffic_rows(transfer, engines=engines)
     if job.spec.needs_judge:
         yield from _judge_rows(job, profile, trajectories=len(drawn), per_trajectory=inputs.calls, seconds=rollouts)
@@ -252,6 +242,22 @@ def _grpo_rows(
         float(TRAJECTORY_BYTES * sum(trajectory.prompt_tokens + trajectory.length for trajectory in drawn)),
         f"{TRAJECTORY_BYTES} bytes per token",
     )
+
+
+def _split_rows(job: AgenticRLJob, splits: Sequence[Split]) -> Iterator[Row]:
+    """Yield the best split of the GPUs by the time of a step, and by that of a step with maxStaleness 1."""
+    if not splits:
+        return
+    for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
+        best = min(splits, key=lambda split: getattr(split, key))
+        compared = (f"{split.trainer_replicas}/{split.engines} {duration(getattr(split, key))}" for split in splits)
+        yield Row(
+            *("Step", f"{key}Split", label, "text"),
+            f"{best.trainer_replicas} x {job.spec.trainer.gpus_per_replica} / "
+            f"{best.engines} x {job.spec.rollout.tensor_parallel}: {duration(getattr(best, key))}",
+            f"trainer pods / engines; compared: {', '.join(compared)}",
+            seconds=getattr(best, key),
+        )
 
 
 def _process_rows(job: AgenticRLJob, stage: Stage, *, tokens: float) -> Iterator[Row]:
