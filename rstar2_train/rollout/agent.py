@@ -99,6 +99,13 @@ def _declared_call(call: ParsedCall, turn: int) -> ToolCall:
     return ToolCall(turn=turn, name=call.name, code=call.code, stdin="", status=status, response=response)
 
 
+async def _run_all(calls: Sequence[ParsedCall], run: Callable[[ParsedCall], Awaitable[ToolCall]]) -> list[ToolCall]:
+    """Run the calls of a turn, concurrently if several are valid; return them in their order."""
+    if sum(not call.fault for call in calls) > 1:
+        return await asyncio.gather(*map(run, calls))
+    return [await run(call) for call in calls]  # the others do not run, and need no tasks
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """The settings of the agent loop; shared by all trajectories of a set."""
@@ -173,10 +180,7 @@ class Agent:
             else:
                 started = time.monotonic()
                 run = partial(self._run_call, turn=trajectory.turns - 1, executor=executor, remote=remote)
-                if sum(not call.fault for call in calls) > 1:
-                    results = await asyncio.gather(*map(run, calls))
-                else:  # the others do not run, and need no tasks
-                    results = [await run(call) for call in calls]
+                results = await _run_all(calls, run)
                 trajectory.calls += results
                 if on_calls is not None:
                     await on_calls(results)
