@@ -94,7 +94,7 @@ def _compiler() -> Finding:
 
 
 def _memory() -> Finding:
-    free = _meminfo("MemAvailable")
+    free = _available_memory()
     limit = _cgroup_limit()
     detail = f"{free / GIB:.1f} GiB free" + (f", limit of this container {limit / GIB:.1f} GiB" if limit else "")
     if min(free, limit or free) >= MEMORY:
@@ -173,9 +173,9 @@ def _first_line(path: str, *arguments: str) -> str:
     return (done.stdout or done.stderr).partition("\n")[0].strip()
 
 
-def _meminfo(name: str) -> int:
+def _available_memory() -> int:
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(lines[name].split()[0]) * 1024
+    return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def _cgroup_limit() -> int | None:
