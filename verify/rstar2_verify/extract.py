@@ -143,7 +143,7 @@ def _conditions(text: str) -> str:
 
 def final_answer(text: str) -> str:
     r"""Return the answer of a text without what is around it: `\boxed{5}`, `**Answer:** $5$`, `#### 5`, `["5"]`."""
-    text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text)
+    text = re.sub("[\u200b\u200c\u200d\u2060\ufeff\xad]", "", text).replace("\u3002", ". ")
     text = _STOP.sub("\n", text.rpartition("</think>")[2] or text).strip(" \n")
     tagged = text.rpartition("<answer>")[2].partition("</answer>")[0].strip(" \n")
     text = tagged or text
