@@ -217,6 +217,7 @@ bench-lora: setup ## Measure LoRA next to the whole model: pass@1, bytes and sec
 
 bench-objectives: setup ## Measure every objective on the tiny task, uniform and with RoC, three seeds (short form: QUICK=1)
 	@$(BIN)/python -m bench.objectives
+	@$(BIN)/python -m bench.objective_memory
 
 bench-real: setup ## Train a pretrained model on word problems, three seeds, with RoC and without: hours (short form: QUICK=1)
 	@$(BIN)/python -m bench.real

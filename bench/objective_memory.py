@@ -67,7 +67,10 @@ def main() -> None:
 def _cases(folder: Path) -> dict[str, dict[str, Any]]:
     """Return name -> objective and KL term of a manifest's `grpo`."""
     (folder / "objective.py").write_text(CUSTOM, encoding="utf-8")
-    own = {"Distillation": {"teacher": {"source": "model"}}, "Custom": {"source": str(folder / "objective.py")}}
+    own: dict[str, dict[str, Any]] = {
+        "Distillation": {"teacher": {"source": "model"}},
+        "Custom": {"source": str(folder / "objective.py")},
+    }
     cases: dict[str, dict[str, Any]] = {kind: {"objective": {"type": kind} | own.get(kind, {})} for kind in OBJECTIVES}
     return cases | {"GRPO with referenceKl": {"referenceKl": {}}}
 
