@@ -123,25 +123,27 @@ def _sampled_tokens(folder: Path) -> int:
 
 
 def plot(results: dict[str, Any], file: Path, *, title: str) -> None:
-    """Draw the reward of each step under each objective: each seed, and their mean."""
+    """Draw the reward of each step under each objective, in one colour: each seed, and their mean."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     modes = [mode for mode in MODES if any(mode in results.get(name, {}) for name in NAMES)]
-    figure, axes = pyplot.subplots(1, len(modes), figsize=(1 + 5 * len(modes), 4), sharey=True, squeeze=False)
+    figure, axes = pyplot.subplots(1, len(modes), figsize=(2 + 5 * len(modes), 4), sharey=True, squeeze=False)
+    lines = {}
     for mode, axis in zip(modes, axes[0], strict=True):
-        for number, name in enumerate(each for each in NAMES if mode in results.get(each, {})):
-            curves, colour = results[name][mode]["reward"], f"C{number}"
+        for number, name in enumerate(NAMES):
+            curves, colour = results.get(name, {}).get(mode, {}).get("reward", []), f"C{number}"
             for curve in curves if len(curves) > 1 else ():
                 axis.plot(range(1, len(curve) + 1), curve, color=colour, alpha=0.2)
-            label = f"{name}, {len(curves)} seed{'s' * (len(curves) > 1)}"
-            mean = [fmean(column) for column in zip(*curves, strict=False)]
-            axis.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2, label=label)
-        axis.set(xlabel="step", title={"uniform": "uniform", "roc": "Resample-on-Correct"}[mode], ylim=(0, None))
+            if curves:
+                mean = [fmean(column) for column in zip(*curves, strict=False)]
+                label = f"{name}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+                lines[label] = axis.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2)[0]
+        axis.set(xlabel="step", title={"uniform": "uniform", "roc": "Resample-on-Correct"}[mode], ylim=(0, 1))
     axes[0][0].set(ylabel="mean reward of the rollouts")
-    axes[0][-1].legend(frameon=False, fontsize="small")
+    axes[0][-1].legend(lines.values(), lines, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(title, fontsize="medium")
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
