@@ -36,7 +36,7 @@ class SFTStage(ApiModel):
     """Supervised fine-tuning on demonstrations; loss on assistant tokens only (paper §4.1)."""
 
     data: Text
-    """Demonstrations: a JSONL or Parquet file of rows `{messages: [...]}`; a row may have a `level`."""
+    """Demonstrations: a file (JSONL, JSON, Parquet, Arrow) of rows `{messages: [...]}`; a row may have a `level`."""
     epochs: Positive = 3
     """Passes over the data; may be fractional."""
     learning_rate: Positive = 5e-6
