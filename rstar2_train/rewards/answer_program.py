@@ -14,7 +14,7 @@ import itertools
 import re
 from typing import NamedTuple
 
-from rstar2_train.rewards.document_blocks import document_blocks
+from rstar2_train.rewards.document_blocks import before_prose, document_blocks
 from rstar2_train.rewards.line_prefixes import added_lines, without_numbers
 from rstar2_train.rewards.markup_blocks import markup_blocks
 
@@ -33,6 +33,8 @@ _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
 )
+_READS_INPUT = re.compile(r"\binput[ \t]*\(|\bstdin\b(?![ \t]*=(?!=))|\bopen[ \t]*\([ \t]*0\b|\bfileinput\b")
+"""A program on standard input: tests, examples and outputs after it read none, or assign to `stdin`."""
 _DIRECTIVE, _OPTION = re.compile(r"\{[a-z-]+\}"), re.compile(r"[ \t]*:[\w-]+:.*")
 """Label of a directive of MyST, and an option of it on a line of its own."""
 _SESSION = re.compile(r"\s*>>>")
@@ -43,13 +45,14 @@ _STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}(]+\(")
 _QUOTED_PROGRAM = re.compile(
     r"\s*(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n(?P<code>.*?)(?P=marks)\s*", re.DOTALL | re.IGNORECASE
 )
-_SPAN = re.compile(r"(`+)(?!`)(?P<code>.+?)(?<!`)\1")
+_SPAN = re.compile(r"(`+)(?!`)(?P<code>(?:(?!\1).)++)\1", re.DOTALL)
 _LATEX_SPAN = re.compile(
     r"\\(?:mintinline(?:\[[^\[\]]*\])?\{\w+\}|lstinline(?:\[[^\[\]]*\])?|verb\*?)"
     r"(?:\{(?P<braced>.+)\}|(?P<mark>[^\w\s{])(?P<code>.+)(?P=mark))",
     re.DOTALL,
 )
-_SPAN_LANGUAGE = re.compile(r"(?:i|c)?py(?:thon|py)?[\d.]*[ \t]+")
+_SPAN_LANGUAGE = re.compile(r"(?:i|c)?py(?:thon|py)?[\d.]*\s+")
+_INVISIBLE = "\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"
 _MOST_INDENTED = 3
 """Columns by which the end of a block may be indented more than its start."""
 
@@ -62,8 +65,9 @@ class _Block(NamedTuple):
 def answer_program(answer: str) -> str | None:
     """Return the program in an answer; None if it has no code block.
 
-    Of several code blocks it is the last one in Python; without such a label the last one without a label that looks
-    like code, else the last one. A session at a prompt is taken only if there is no other block.
+    Of several code blocks it is one in Python; without such a label one without a label that looks like code, else any.
+    Of those it is the last one that reads standard input; else the last one that looks like code, else the last one. A
+    session at a prompt is taken only if there is no other block.
     """
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     blocks = _blocks(lines) or _markup_blocks("\n".join(lines))
@@ -75,19 +79,25 @@ def answer_program(answer: str) -> str | None:
     blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
-    return _without_prefixes((python or unlabelled or blocks)[-1])
+    return _without_prefixes(_last_program(python or unlabelled or blocks))
+
+
+def _last_program(blocks: list[_Block]) -> _Block:
+    """Return the last block that reads standard input; without one the last that looks like code, else the last."""
+    reading = [block for block in blocks if _READS_INPUT.search(block.code)]
+    return (reading or [block for block in blocks if _LIKE_CODE.search(block.code)] or blocks)[-1]
 
 
 def _without_prefixes(block: _Block) -> str:
     """Return the code of a block without line numbers, and of a diff the added lines."""
     lines = block.code.split("\n")
     added = added_lines(lines) if block.language in _DIFF else None
-    return "\n".join([*added, ""]) if added else _listed_program(lines) or block.code
+    return "\n".join([*added, ""]) if added else _listed_program(lines, is_block=True) or block.code
 
 
-def _listed_program(lines: list[str]) -> str | None:
+def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
     """Return the program of numbered lines; None if they are not numbered, or all empty."""
-    code = without_numbers("\n".join(lines).rstrip().split("\n")) or []
+    code = without_numbers("\n".join(lines).rstrip().split("\n"), is_block=is_block) or []
     return _dedented(code, 0) if any(line.strip() for line in code) else None
 
 
@@ -132,6 +142,8 @@ def _blocks(lines: list[str]) -> list[_Block]:
                 code.append(line.rstrip().removesuffix(fence) if has_end else line)
         if _DIRECTIVE.match(start["label"]):
             code = list(itertools.dropwhile(lambda line: not line.strip() or _OPTION.fullmatch(line), code))
+        if not has_end:
+            code = before_prose(code)
         filled = [index for index, line in enumerate(code) if line.strip()]
         if filled and not has_end and _END.fullmatch(code[filled[-1]]):
             del code[filled.pop() :]
@@ -167,7 +179,7 @@ def _after_marks(line: str, fence: str, columns: int) -> str | None:
 
     The end has at least as many marks as the start, and is not indented like code. `columns`: of the start.
     """
-    text = line.strip().strip("*_")
+    text = line.strip().strip(f"*_{_INVISIBLE}")
     marks = len(text) - len(text.lstrip(fence[0]))
     if marks < len(fence) or _indent(line) > columns + _MOST_INDENTED:
         return None

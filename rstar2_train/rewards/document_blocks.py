@@ -27,6 +27,10 @@ _KEYWORDS = frozenset((*keyword.kwlist, *keyword.softkwlist))
 """First words of a line of Python that ends with a colon."""
 _INDENTED = re.compile(r"(?: {4}|\t)")
 _QUOTES = ('"' * 3, "'" * 3)
+_TITLE = re.compile(r"\*\*[A-Z].*|[A-Z]\w*+(?: \w++)*+:")
+"""`**Complexity:** O(n)`, or `Explanation:` on a line of its own."""
+_BEFORE_TEXT = re.compile(r"[^\"'#(\[{]*+")
+_TWO_WORDS = re.compile(r"(?<![\w.])([^\W\d]\w*+),? (?=([^\W\d]\w*+))")
 
 
 def document_blocks(text: str) -> list[tuple[str, str]]:
@@ -53,6 +57,24 @@ def document_blocks(text: str) -> list[tuple[str, str]]:
             continue
         blocks.append(((start["language"] or "").lower() if start else "", "\n".join(code)))
     return blocks
+
+
+def before_prose(lines: list[str]) -> list[str]:
+    """Return the lines of a block without an end before a paragraph of prose, which no program has after its code."""
+    is_quoted = False
+    for at, line in enumerate(lines):
+        if at and not lines[at - 1].strip() and not is_quoted and _is_prose(line):
+            return lines[:at]
+        is_quoted ^= sum(map(line.count, _QUOTES)) % 2 == 1
+    return lines
+
+
+def _is_prose(line: str) -> bool:
+    """Return whether a line is a title, or a sentence: two words in succession of which neither is a keyword."""
+    if _TITLE.fullmatch(line):
+        return True
+    start = _BEFORE_TEXT.match(line) if line[:1].isupper() else None
+    return start is not None and any(_KEYWORDS.isdisjoint(pair) for pair in _TWO_WORDS.findall(start[0]))
 
 
 def _introduces_code(lines: list[str], at: int) -> bool:

@@ -11,7 +11,7 @@ import html
 import re
 
 _TAG = re.compile(
-    r"<(?P<html_end>/?)(?P<html>pre|code|program|python|syntaxhighlight|source)(?P<html_options>\s[^<>]*+)?>"
+    r"<(?P<html_end>/?)(?P<html>pre|code|program|solution|python(?:_?code)?|syntaxhighlight|source)(?P<html_options>\s[^<>]*+)?>"
     r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
     r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted|python|pycode|code)\*?\}"
     r"(?P<latex_options>(?:[\[{](?:[^\[\]{}\\\n]|\\.|\{(?:[^{}\\\n]|\\.)*+\})*+[\]}])*+)",
@@ -62,7 +62,7 @@ def _name(tag: re.Match[str]) -> str:
 def _language(tag: re.Match[str]) -> str:
     match = _LANGUAGE.search(tag["html_options"] or tag["bbcode_options"] or tag["latex_options"] or "")
     named = next(part for part in match.groups() if part).lower() if match else ""
-    return named or ("python" if _name(tag) == "python" else "")
+    return named or ("python" if _name(tag).startswith("python") else "")
 
 
 def _content(text: str, opened: re.Match[str]) -> str:

@@ -71,6 +71,21 @@ PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
         f"```{{code-block}} python\n:linenos:\n:caption: x\n\n{PROGRAM}```",
         f"'''python\n{PROGRAM}'''",
         f'"""Python3\n{PROGRAM}"""\n',
+        f"```python\n{PROGRAM}```\nTests:\n```python\nassert add(3, 4) == 7\nprint('passed')\n```",
+        f"```python\n{PROGRAM}```\n```python\nimport io, sys\nsys.stdin = io.StringIO('3 4')\nmain()\n```",
+        f"```python\n{PROGRAM}```\nOutput:\n```python\n7\n```",
+        f"```python\n{PROGRAM}```\n```python\n!pip install numpy\n```",
+        f"```\n{PROGRAM}```\nInput:\n```\nn = 3\n```",
+        f"```tool_code\n{PROGRAM}```\n```tool_output\n7\n```",
+        f"```python\n{PROGRAM}\nThis program reads two numbers and adds them.\n",
+        f"```python\n{PROGRAM}\n**Complexity:** O(1)\n- no memory\n",
+        f"```python\n{PROGRAM}\nExplanation:\nIt adds.\n",
+        f"```python\n{PROGRAM}\N{ZERO WIDTH SPACE}```",
+        "```python\n" + "".join(f"{n}. {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        "```python\n" + "".join(f"{n}) {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        "```python\n" + "".join(f"{n:02}  {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        f"`\n{PROGRAM}`",
+        f"``python\n{PROGRAM}``",
     ],
 )
 def test_answer_program_reads_every_fence(answer: str) -> None:
@@ -99,6 +114,8 @@ PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
         ('<pre><code><span class="nb">print</span>(<span class="mi">1</span>)</code></pre>', "print(1)\n"),
         (f"```html\n<pre><code>\n{HTML}</code></pre>\n```", PLAIN),
         (f"````latex\n\\begin{{lstlisting}}\n{PROGRAM}\\end{{lstlisting}}\n````", PROGRAM),
+        (f"<solution>\n{PROGRAM}</solution>", PROGRAM),
+        (f"<python_code>\n{PROGRAM}</python_code>\nIt adds.", PROGRAM),
         (f"[PYTHON]\n{PROGRAM}[/PYTHON]", PROGRAM),
         (f"[code=python]{PROGRAM}[/code]", PROGRAM),
         (f"\\begin{{lstlisting}}[language=Python]\n{PROGRAM}\\end{{lstlisting}}", PROGRAM),
@@ -161,6 +178,9 @@ def test_answer_program_without_fence_is_none() -> None:
     """Text that only resembles a fence is none."""
     assert answer_program(PROGRAM) is None
     assert answer_program("x = '```'\nprint(x)") is None
+    for text in ("A b, " * 30_000, "\n\nA" + "b" * 100_000, "``x`" * 30_000, "`" + "x\n" * 50_000):
+        answer_program(text)
+        answer_program(f"```\n\n{text}")
     for text in ("'''python\nis a language'''\nprint(1)", "print('''python\n''')", "'''\nprint(1)\n'''"):
         assert answer_program(text) is None
 
@@ -176,6 +196,8 @@ def test_answer_program_removes_line_numbers(mark: str) -> None:
 
 def test_answer_program_keeps_numbers_of_a_program() -> None:
     """Numbers that do not count the lines from 1 are code."""
+    text = 'x = """\n\nThis text is one.\n"""\nx = 1.\n\nX = 2.\n'
+    assert answer_program(f"```python\n{text}") == f"{text}\n"
     code = "2 | print(1)\n1 | print(2)\n"
     assert answer_program(f"```python\n{code}```") == code
     assert answer_program("x = {\n1: 2,\n2: 3,\n}\nprint(x)\n") is None
@@ -186,6 +208,7 @@ def test_answer_program_reads_a_diff_that_only_adds() -> None:
     added = "".join(f"+{line}\n" for line in PROGRAM.splitlines())
     head = "--- /dev/null\n+++ b/a.py\n@@ -0,0 +1,2 @@\n"
     assert answer_program(f"```diff\n{head}{added}```") == PROGRAM
+    assert answer_program(f"```diff\n{added}\\ No newline at end of file\n```") == PROGRAM
     assert answer_program(f"```diff\n{added}```") == PROGRAM
     assert answer_program(f"```diff\n-x\n{added}```") == f"-x\n{added}"
     assert answer_program(f"<program>\n{PROGRAM}</program>") == PROGRAM
