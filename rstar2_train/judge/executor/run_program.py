@@ -233,18 +233,42 @@ def report_exception() -> int:
 
     Return the exit status, or minus MEMORY_SIGNAL.
     """
-    kind, error, trace = sys.exc_info()
+    kind, error, _ = sys.exc_info()
     assert kind is not None and error is not None
     if isinstance(error, SystemExit):
         code = error.code
         if code is None or isinstance(code, int):
             return (code or 0) & 0xFF if -(2**63) <= (code or 0) < 2**63 else 0xFF
-        print(code, file=sys.stderr)
+        try:  # noqa: SIM105  (no import of contextlib: each page of memory costs time)
+            print(code, file=getattr(sys, "stderr", None) or sys.__stderr__)
+        except BaseException:  # as in an interpreter, the status remains
+            pass
         return 1
+    try:
+        sys.excepthook(kind, _with_own_frames(error), error.__traceback__)
+    except SystemExit:  # of the program's hook
+        return report_exception()
+    except BaseException as failure:
+        _report_failed_hook(failure, error)
+    return -MEMORY_SIGNAL if isinstance(error, MemoryError) else 1
+
+
+def _with_own_frames(error: BaseException) -> BaseException:
+    """Return an exception whose traceback starts in the program."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
         trace = trace.tb_next
-    sys.excepthook(kind, error.with_traceback(trace), trace)
-    return -MEMORY_SIGNAL if isinstance(error, MemoryError) else 1
+    return error.with_traceback(trace)
+
+
+def _report_failed_hook(failure: BaseException, error: BaseException) -> None:
+    """Print the error of a program's `sys.excepthook`, and the exception that the hook did not report."""
+    try:
+        for title, shown in (("Error in sys.excepthook:", failure), ("\nOriginal exception was:", error)):
+            print(title, file=sys.stderr)
+            sys.__excepthook__(type(shown), _with_own_frames(shown), shown.__traceback__)
+    except BaseException:  # stderr failed too
+        pass
 
 
 def end_by_memory_signal() -> None:

@@ -79,6 +79,10 @@ SCRIPTS = {
     "threading.Thread(target=lambda: (e.wait(), time.sleep(.1), print(2))).start()\nprint(1)\ne.set()",
     "exit-status": "raise SystemExit(3)",
     "exit-text": "import sys\nprint(1)\nsys.exit('no')",
+    "exit-text-without-stderr": "import sys\nprint(1)\nsys.stderr = None\nsys.exit('no')",
+    "hook-fails": "import atexit, sys\natexit.register(print, 'bye')\nsys.excepthook = lambda *_: 1 / 0\n{}['k']",
+    "hook-exits": "import sys\nsys.excepthook = lambda *_: sys.exit(9)\n{}['k']",
+    "hook-deleted": "import sys\ndel sys.excepthook\n{}['k']",
     "atexit-fails": "import atexit\natexit.register(lambda: 1 / 0)\nprint(1)",
     "stdin": "import sys\nprint(sum(map(int, sys.stdin.read().split())))\nprint(open('/dev/stdin').read() == '')",
     "device-stdin": "print(open('/dev/stdin').read())",
@@ -217,6 +221,11 @@ def test_session_cells_share_a_loop(tmp_path: Path) -> None:
 
 
 def test_session_survives_a_closed_stdout(tmp_path: Path) -> None:
-    """A cell that closes or replaces its streams does not end the session."""
-    cells = ("import io, sys\nold = sys.stdout\nsys.stdout = io.StringIO()\nprint(1)", "sys.stdout = old\nprint(2)")
-    assert run("session", *cells, folder=tmp_path).stdout.endswith("2\n[0]\n")
+    """A cell that closes or replaces its streams, or whose hook for exceptions fails, does not end the session."""
+    cells = (
+        "import sys\nsys.excepthook = lambda *_: 1 / 0\n{}['k']",
+        "import io, sys\nold = sys.stdout\nsys.stdout = io.StringIO()\nprint(1)",
+        "sys.stdout = old\nprint(2)\nsys.stderr.close()\nsys.exit('no')",
+        "print(3)",
+    )
+    assert run("session", *cells, folder=tmp_path).stdout.endswith("2\n[1]\n3\n[0]\n")
