@@ -1,4 +1,4 @@
-"""Reads the rows of Parquet files and Arrow streams as values of JSON. One batch is in memory at a time.
+"""Reads the rows of Parquet and Arrow files as values of JSON. One batch is in memory at a time.
 
 Arrow has one type per column: a struct has the keys of all rows, and null where a row has none. Such keys are left
 out. A value without a form in JSON, such as a timestamp, becomes `Unreadable`: a row is refused only where the value
@@ -8,6 +8,7 @@ is used, with its column and type.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 BATCH_ROWS = 1024
+_FILE_MARK = b"ARROW1"
+"""First bytes of Arrow's file format."""
 _NULL_OF_FIXED_SIZE = "Expected all lists to be of size"
 """Message of pyarrow for a null in a column of lists of fixed size: the reader of Parquet expects items there."""
 
@@ -51,9 +54,9 @@ def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[
     kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
     try:
         if kind == "Arrow":
-            with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
-                names = _selected(stream.schema.names, columns, path)
-                for batch in stream:
+            with pyarrow.memory_map(str(path)) as source, _open_arrow(source) as (schema, batches):
+                names = _selected(schema.names, columns, path)
+                for batch in batches:
                     yield from _rows(batch.select(names), path)
             return
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -71,6 +74,21 @@ def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[
         ) from error
     except (pyarrow.lib.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable {kind} file: {error}") from error
+
+
+@contextmanager
+def _open_arrow(source: pyarrow.MemoryMappedFile) -> Iterator[tuple[pyarrow.Schema, Iterator[pyarrow.RecordBatch]]]:
+    """Yield schema and batches of a file in Arrow's stream format, or in its file format with a footer."""
+    import pyarrow.ipc
+
+    has_footer = source.read(len(_FILE_MARK)) == _FILE_MARK
+    source.seek(0)
+    if not has_footer:
+        with pyarrow.ipc.open_stream(source) as stream:
+            yield stream.schema, iter(stream)
+        return
+    with pyarrow.ipc.open_file(source) as file:
+        yield file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
 def _selected(names: list[str], columns: Sequence[str] | None, path: Path) -> list[str]:

@@ -73,6 +73,9 @@ def test_read_rows_reads_each_type(tmp_path: Path, name: str) -> None:
     with pa.ipc.new_stream(str(path), table.schema) as stream:
         stream.write_table(table.slice(1), max_chunksize=1)
     assert [row["x"] for _, row in read_rows(path)] == [expected, expected, None]
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table, max_chunksize=3)
+    assert [row["x"] for _, row in read_rows(path)] == [None, expected, expected, None]
 
 
 @pytest.mark.parametrize("name", ["timestamp", "bytes"])
