@@ -57,7 +57,15 @@ def read_calls(calls: Any, field: str) -> list[dict[str, Any]]:
     """Return calls in the form of OpenAI, with arguments as an object. Raises DataError."""
     if not isinstance(calls, list):
         raise DataError(f"{field} must be a list of calls, got {short_repr(calls)}")
-    return [_call(call, f"{field}[{index}]") for index, call in enumerate(calls)]
+    read = [_call(call, f"{field}[{index}]") for index, call in enumerate(calls)]
+    _check_indexes([call["index"] for call in calls if call.get("index") is not None], field)
+    return read
+
+
+def _check_indexes(indexes: Sequence[Any], field: str) -> None:
+    """Raise DataError for indexes in another order than the calls: pieces of a stream were joined in a wrong order."""
+    if any(type(index) is not int for index in indexes) or list(indexes) != sorted(indexes):
+        raise DataError(f"{field} have the indexes {short_repr(indexes)}: sort the calls and results, or remove index")
 
 
 def _call(call: Any, field: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from rstar2_train.data.demonstration_calls import match_results, read_calls, read_tools
 from rstar2_train.data.readers import (
     DataError,
+    check_spelling,
     check_text,
     check_written,
     is_gap,
@@ -64,8 +65,10 @@ ROW_FIELDS: Mapping[str, str] = {
     "system_message": "write it as the first message, with role system",
     "instructions": "write them as the first message, with role system",
     "thinking": "write it as reasoning_content of its message",
+    "reasoning_content": "write it in its assistant message",
     "reasoning_effort": "set spec.model.chatTemplate to a template that needs no arguments",
     "tool_calls": "write them in their assistant message",
+    "tool": "rename it to tools",
     "custom_tools": "rename it to tools",
     "available_tools": "rename it to tools",
     "loss_mask": _WEIGHTS,
@@ -81,6 +84,9 @@ ROW_FIELDS: Mapping[str, str] = {
     "developer": "write it as the first message, with role system",
     "tool_definitions": "rename it to tools",
     "function_definitions": "rename it to tools",
+    **dict.fromkeys(("loss_weight", "loss_weights", "message_weights", "turn_weights", "sample_weights"), _WEIGHTS),
+    **dict.fromkeys(("assistant_mask", "response_mask", "completion_mask"), _WEIGHTS),
+    **dict.fromkeys(("image_path", "image_paths", "image_url", "image_urls"), "models are trained on text only"),
     **dict.fromkeys(("mask", "assistant_masks", "weights", "train_on_inputs"), _WEIGHTS),
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models are trained on text only"),
 }
@@ -127,6 +133,7 @@ def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages")
     for field, remedy in ROW_FIELDS.items():
         if _has_effect(row, field):
             raise DataError(f"{where}: {field} is not trained on: {remedy}")
+    check_spelling(row, (name, "tools", "level", *ROW_FIELDS), where)
     messages = json_value(row.get(name), f"{where}: {name}", exact=True)
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")

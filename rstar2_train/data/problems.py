@@ -15,6 +15,7 @@ from typing import Any
 from rstar2_train.data.readers import (
     DataError,
     check_characters,
+    check_spelling,
     check_text,
     check_written,
     flag_field,
@@ -38,14 +39,19 @@ INLINE_DATA = 1 << 20
 """Characters of `data` up to which it may have any form: a rollout parses longer data in short steps."""
 LOST_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models read text only"),
-    **dict.fromkeys(("choices", "options"), "write them in the problem"),
+    **dict.fromkeys(("image_path", "image_paths", "image_url", "image_urls"), "models read text only"),
+    **dict.fromkeys(("choices", "options", "context", "passage"), "write them in the problem"),
     **dict.fromkeys(("system", "system_prompt"), "set spec.model.systemPrompt"),
     **dict.fromkeys(("messages", "prompt"), "write the text of the user in problem"),
     **dict.fromkeys(("tool", "tool_names"), "rename it to tools"),
-    **dict.fromkeys(("rewards", "Reward", "reward_model"), "rename it to reward, the name of one of spec.rewards"),
+    **dict.fromkeys(("rewards", "reward_model"), "rename it to reward, the name of one of spec.rewards"),
     "file": "rename it to files",
 }
 """Fields of a row that would change the problem or its reward -> remedy."""
+
+
+FIELDS = ("id", "problem", "answer", "slice", "hard", "tools", "reward", "files", "data", "functions")
+"""Fields of a row, besides those of an `AnswerForm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ class Problem:
 
 def check_lost_fields(row: Mapping[str, Any], where: str) -> None:
     """Raise DataError for a field of a row that would change the problem or its reward, and is not read."""
+    check_spelling(row, FIELDS, where)
     problem, question = row.get("problem"), row.get("question")
     if not is_gap(problem) and not is_gap(question) and problem != question:
         raise DataError(

@@ -12,8 +12,9 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,6 +52,8 @@ _LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
 
 _SEPARATOR = re.compile(r"[;\t|]")
 """Other marks than a comma that separate fields in files named `.csv`."""
+_MARKS = re.compile(r"[\W_]")
+_SAVE_AS_TEXT = "save it as uncompressed text in UTF-8"
 
 
 class DataError(ValueError):
@@ -112,8 +115,26 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     if default is not None and (value is None or (isinstance(value, float) and math.isnan(value))):  # a gap of pandas
         return default
     if not isinstance(value, str) or (not value and default is None):
-        raise DataError(f"{where}: {field} must be a non-empty text, got {short_repr(value)}")
+        existing = "" if field in row else f"; the fields of the row are {', '.join(map(repr, row))[:200]}"
+        raise DataError(f"{where}: {field} must be a non-empty text, got {short_repr(value)}{existing}")
     return value
+
+
+def check_spelling(row: Mapping[str, Any], fields: Iterable[str], where: str) -> None:
+    """Raise DataError for a field that differs from an absent one of `fields` in case, spaces or marks: it is not read.
+
+    A header such as `problem, answer, tools` has a blank before its names.
+    """
+    absent = {_spelling(field): field for field in fields if field not in row}
+    for name in row:
+        field = absent.get(_spelling(name))
+        if field and is_set(row, name):
+            raise DataError(f"{where}: {name!r} is not read: rename it to {field!r}, or remove it")
+
+
+@lru_cache(maxsize=4096)
+def _spelling(name: str) -> str:
+    return _MARKS.sub("", name).casefold()
 
 
 def is_set(row: Mapping[str, Any], field: str) -> bool:
@@ -237,9 +258,13 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
             try:
                 yield line, decoder.decode(text.decode("utf-8"))
             except UnicodeDecodeError as error:
-                raise DataError(f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}") from error
+                raise DataError(
+                    f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}; {_SAVE_AS_TEXT}"
+                ) from error
             except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
+                raise DataError(
+                    f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}; write one object per line"
+                ) from error
             except RepeatedKeyError as error:
                 raise DataError(f"{path}:{line}: {error}; keep one") from error
             except RecursionError as error:
@@ -309,7 +334,7 @@ def _read_chunk(path: Path, file: TextIO) -> str:
     try:
         return file.read(CHUNK)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8: {error.reason}") from error
+        raise DataError(f"{path}: not UTF-8: {error.reason}; {_SAVE_AS_TEXT}") from error
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -331,6 +356,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     if len(set(header)) < len(header):
                         raise DataError(f"{path}:{first_line}: two columns have the same name")
                     continue
+                if [field.lstrip("\ufeff") for field in fields] == header:
+                    raise DataError(f"{path}:{first_line}: the header is repeated; remove this line")
                 if len(fields) != len(header):
                     raise DataError(
                         f"{path}:{first_line}: {len(fields)} fields, but the header has {len(header)}; "
@@ -340,4 +367,4 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         except csv.Error as error:
             raise DataError(f"{path}:{line}: not valid CSV: {error}") from error
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{line}: not UTF-8 near this line: {error.reason}") from error
+            raise DataError(f"{path}:{line}: not UTF-8 near this line: {error.reason}; {_SAVE_AS_TEXT}") from error

@@ -48,7 +48,7 @@ def test_read_rows_with_byte_order_mark_names_column(tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n{"a": 2\n')
     rows = read_rows(path)
     assert next(rows) == (1, {"a": 1})
-    with pytest.raises(DataError, match=r":3: not valid JSON: .* at column 8$"):
+    with pytest.raises(DataError, match=r":3: not valid JSON: .* at column 8; write one object per line$"):
         next(rows)
 
 
@@ -67,6 +67,8 @@ def test_read_rows_of_csv_gives_text_and_multiline_fields(tmp_path: Path) -> Non
         (b'a,n\n1,"2\n', ":2: not valid CSV: unexpected end of data"),
         (b"a,n\n\xff,2\n", ": not UTF-8 near this line"),
         (b"a,n\n", ": the file has no rows"),
+        (b"a,n\n1,2\n\xef\xbb\xbfa,n\n3,4\n", ":3: the header is repeated; remove this line"),
+        ("a,n\n1,2\n".encode("utf-16"), ":1: not UTF-8 near this line: invalid start byte; save it as"),
     ],
 )
 def test_read_rows_of_invalid_csv_names_line(tmp_path: Path, content: bytes, message: str) -> None:
