@@ -76,7 +76,7 @@ def make_app(context: ServerContext, *, token: str | None) -> FastAPI:
 
     @app.post(CHAT)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        body.check(model=context.model.name)
+        await asyncio.to_thread(body.check, model=context.model.name)
         head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.rollout.agent_program.call_arguments import check_arguments
 from rstar2_train.rollout.agent_program.conversation import call_order, check_fields, check_role, message_text
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.text import split_turns
@@ -63,6 +64,7 @@ class ChatRequest(BaseModel):
         for number, entry in enumerate(self.messages if self.tools else ()):  # the engine ignores unknown fields
             check_role(entry, at=f"messages[{number}]")
             check_fields(entry, at=f"messages[{number}]")
+            _check_texts(entry, at=f"messages[{number}]")
         if self.tools:
             call_order(self.messages)
         if not self.tools and self.tool_choice not in (None, "auto", "none"):
@@ -95,6 +97,18 @@ class ChatRequest(BaseModel):
         body["messages"] = [self.messages[at] for at in call_order(self.messages)]
         body |= {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
         return {name: value for name, value in body.items() if value is not None}
+
+
+def _check_texts(message: dict[str, Any], *, at: str) -> None:
+    """Raise ApiError for a content or arguments that the engine would change, or fail on. `at` names the message.
+
+    Arguments that are null or an empty text are an empty object.
+    """
+    if message.get("content") is not None or message["role"] != "assistant":
+        message_text(message.get("content"), at=f"{at}.content")
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        if (arguments := call["function"].get("arguments")) not in (None, ""):
+            check_arguments(arguments, at=f"{at}.tool_calls[{index}]")
 
 
 def prompt_ids(messages: Sequence[dict[str, Any]], chat_format: ChatFormat, *, context: int) -> list[int]:

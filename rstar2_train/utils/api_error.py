@@ -13,7 +13,7 @@ NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({}, []),
-    "response_format": ({"type": "text"}, {"type": "text", "json_schema": None}),
+    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "allowed_token_ids": ([],),
     "logits_processors": ([],),
@@ -50,6 +50,15 @@ NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
     "chat_template_kwargs": ({},),
     "typical_p": (1,),
     "priority": (0,),
+    "early_stopping": (False,),
+    "truncate_prompt_tokens": (-1,),
+    "structured_outputs": ({},),
+    "mm_processor_kwargs": ({},),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "return_hidden_states": (False,),
+    "no_stop_trim": (False,),
+    "safe_prompt": (False,),
 }
 """Unsupported parameters of OpenAI's and vLLM's chat completions, with the values that change nothing."""
 LABELS = (
@@ -98,5 +107,7 @@ def reject_unsupported(given: Mapping[str, Any], more: Mapping[str, Sequence[Any
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Return whether two values are equal in JSON, where true is no number."""
+    """Return whether two values are equal in JSON, where true is no number. Members of null are absent ones."""
+    if isinstance(value, Mapping):
+        value = {name: member for name, member in value.items() if member is not None}
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)

@@ -18,9 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from rstar2_train.api.roles import ToolParser
-from rstar2_train.data.json_values import json_decoder
-from rstar2_train.data.readers import json_value
 from rstar2_train.inference.sampled_turn import SampledTurn
+from rstar2_train.rollout.agent_program.call_arguments import CALL_HINT, check_arguments
 from rstar2_train.rollout.agent_program.tree import TokenTree, Turn
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.rollout.trajectory import ToolCall
@@ -49,7 +48,6 @@ _ANY_ROLE = frozenset({"role", "content", "id", "cache_control"})
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 _CALL_FIELDS = frozenset({"id", "index", "type", "function"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
-_CALL_HINT = "must be a call with function.name and function.arguments (a JSON object as text)"
 _REMEDIES: Mapping[str, str] = {
     "function_call": "write it as tool_calls",
     "tool_calls": "only assistant messages have calls",
@@ -233,7 +231,7 @@ def check_fields(message: Mapping[str, Any], *, at: str) -> None:
     for index, call in enumerate(calls):
         field = f"{at}.tool_calls[{index}]"
         if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
-            raise ApiError(400, f"{field} {_CALL_HINT}", param="messages")
+            raise ApiError(400, f"{field} {CALL_HINT}", param="messages")
         _check_known(call, _CALL_FIELDS, at=field)
         _check_known(function, _FUNCTION_FIELDS, at=f"{field}.function")
         if call.get("type") not in (None, "function"):
@@ -312,10 +310,7 @@ def _message(message: Any, parser: ToolParser, *, at: str) -> dict[str, str]:
     content = message.get("content")
     calls = _calls(message, at=at)
     for index, call in enumerate(message.get("tool_calls") or ()):
-        try:
-            json_value(json_decoder().decode(call["function"]["arguments"]), "function.arguments", exact=True)
-        except (ValueError, RecursionError) as error:
-            raise ApiError(400, f"{at}.tool_calls[{index}]: {error}", param="messages") from error
+        check_arguments(call["function"]["arguments"], at=f"{at}.tool_calls[{index}]")
     text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")
     try:
         written = write_calls([(name, json.loads(arguments)) for name, arguments in calls], parser) if calls else ""
@@ -341,7 +336,7 @@ def _calls(message: Mapping[str, Any], *, at: str) -> list[tuple[str, str]]:
                 raise TypeError
             calls.append((function["name"], replace_surrogates(json.dumps(value, sort_keys=True))))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ApiError(400, f"{at}.tool_calls[{index}] {_CALL_HINT}", param="messages") from error
+            raise ApiError(400, f"{at}.tool_calls[{index}] {CALL_HINT}", param="messages") from error
     return calls
 
 

@@ -212,7 +212,7 @@ def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
         ([USER, ANSWER, {"role": "tool", "content": "2", "name": "add"}], r"\[2\].name 'add' is not the name"),
         ([USER, ANSWER, RESULT], r"\[1\].tool_calls has the ids \[\].*\['c'\].*: send one result"),
         ([USER, RESULT], r"\[0\].tool_calls has the ids \[\].*\['c'\].*: send one result"),
-        ([USER, _calling('{"a": "\\ud800"}'), RESULT], r"\[1\].tool_calls have a lone surrogate"),
+        ([USER, _calling('{"a": "\\ud800"}'), RESULT], r"\[1\].tool_calls\[0\] has a lone surrogate"),
         (
             [USER, {**ANSWER, "tool_calls": [{**CALL, "function": {"name": "", "arguments": "{}"}}]}, RESULT],
             r"\[0\] must be a call",

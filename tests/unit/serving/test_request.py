@@ -19,6 +19,12 @@ def chat_request(**fields: object) -> ChatRequest:
     return ChatRequest.model_validate({"model": "m", "messages": [USER], **fields})
 
 
+def _calling(arguments: object) -> list[dict[str, object]]:
+    """Return a question and a call of `f`, with the id `a`."""
+    function = {"name": "f", "arguments": arguments}
+    return [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": function}]}]
+
+
 def rejection(**fields: object) -> ApiError:
     with pytest.raises(ApiError) as error:
         chat_request(**fields).check(model="m")
@@ -70,6 +76,7 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
         {"min_tokens": 0, "ignore_eos": False, "include_stop_str_in_output": False, "length_penalty": 1.0},
         {"add_generation_prompt": True, "continue_final_message": False, "echo": False, "chat_template_kwargs": {}},
         {"suffix": "", "allowed_token_ids": [], "logits_processors": [], "vllm_xargs": {}, "detokenize": True},
+        {"response_format": {"type": "text", "schema": None}, "structured_outputs": {}, "separate_reasoning": True},
         {"stop": [""], "logit_bias": [], "response_format": {"type": "text", "json_schema": None}},
         {"stop_token_ids": [], "bad_words": [], "use_beam_search": False, "spaces_between_special_tokens": True},
     ],
@@ -176,6 +183,13 @@ def test_for_engine_has_only_supported_parameters() -> None:
         ([USER, {"role": "assistant", "content": "x", "reasoning_content": "r"}, USER], r"\[1\]\.reasoning_content is"),
         ([USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}, "x": 1}]}], r"tool_calls\[0\]\.x is"),
         ([{"role": "function", "content": "x"}], r"messages\[0\]\.role 'function' is not one of"),
+        ([{"role": "user", "content": None}], r"messages\[0\]\.content must be a string"),
+        ([{"role": "user", "content": "\ud800"}], r"messages\[0\]\.content has a lone surrogate"),
+        (_calling('{"a": 1, "a": 2}'), r"messages\[1\]\.tool_calls\[0\]: an object has the key 'a' twice"),
+        (_calling('{"a": "\\ud800"}'), r"messages\[1\]\.tool_calls\[0\] has a lone surrogate"),
+        (_calling("{"), r"messages\[1\]\.tool_calls\[0\]: Expecting property name"),
+        (_calling("[1]"), r"messages\[1\]\.tool_calls\[0\] must be a call"),
+        (_calling({"a": 1}), r"messages\[1\]\.tool_calls\[0\] must be a call"),
     ],
 )
 def test_check_with_tools_rejects_fields_of_messages(messages: list, message: str) -> None:
@@ -186,6 +200,8 @@ def test_check_with_tools_rejects_fields_of_messages(messages: list, message: st
     calling = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "f"}}]}
     result = {"role": "tool", "tool_call_id": "a", "content": "1"}
     chat_request(tools=tools, messages=[USER, calling | {"refusal": None}, result]).check(model="m")
+    for arguments in ("", None, "{}", '{"a": {"b": 1.5}}'):
+        chat_request(tools=tools, messages=[*_calling(arguments), result]).check(model="m")
 
 
 def test_results_of_tools_are_in_the_order_of_their_calls() -> None:
