@@ -16,6 +16,7 @@
 - `pods`          the program in a pod; `utils.agent_runner` is the process that starts it there
 - `endpoint`      the routes, and a bearer key for each episode
 - `episode`       requests, limits and reward of one episode
+- `call_arguments` checks the arguments of a client's call
 - `conversation`  messages as tokens: recorded tokens are used again
 - `tree`          the turns as a tree by token prefix, and the sequences for training
 """
