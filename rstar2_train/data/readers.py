@@ -24,7 +24,7 @@ from rstar2_train.utils.text import lone_surrogate, short_repr
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Supported file types. `.json` holds one array of objects, or an object per line as `.jsonl`. `.csv` has a header, and
-all its fields are text. `.arrow` is the format of `datasets.save_to_disk`."""
+all its fields are text. `.arrow` is the stream of `datasets.save_to_disk`, or Arrow's file format."""
 CHUNK = 1 << 16
 """Characters per read of a JSON array."""
 LONGEST_TEXT = 2**20
