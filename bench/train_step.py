@@ -31,7 +31,7 @@ from rstar2_train.grpo_roc.loss import policy_loss
 from rstar2_train.grpo_roc.tokens import Counts, Tokens
 
 SETTINGS = GRPOSettings()
-"""Loss settings of all three steps; `--settings` replaces those of ours."""
+"""Loss settings of all three steps; `--settings` replaces them in the step `ours`."""
 LEARNING_RATE = 1e-6
 BUDGET = 2048
 """Tokens of a micro-batch of this project's step."""
