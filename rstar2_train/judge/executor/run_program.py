@@ -264,9 +264,9 @@ def _with_own_frames(error: BaseException) -> BaseException:
 def _report_failed_hook(failure: BaseException, error: BaseException) -> None:
     """Print the error of a program's `sys.excepthook`, and the exception that the hook did not report."""
     try:
-        for title, shown in (("Error in sys.excepthook:", failure), ("\nOriginal exception was:", error)):
+        for title, printed in (("Error in sys.excepthook:", failure), ("\nOriginal exception was:", error)):
             print(title, file=sys.stderr)
-            sys.__excepthook__(type(shown), _with_own_frames(shown), shown.__traceback__)
+            sys.__excepthook__(type(printed), _with_own_frames(printed), printed.__traceback__)
     except BaseException:  # stderr failed too
         pass
 
