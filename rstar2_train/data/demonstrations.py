@@ -16,6 +16,7 @@ from typing import Any
 
 from rstar2_train.data.demonstration_calls import match_results, read_calls, read_tools
 from rstar2_train.data.readers import (
+    MEDIA_FIELDS,
     DataError,
     check_spelling,
     check_text,
@@ -85,10 +86,9 @@ ROW_FIELDS: Mapping[str, str] = {
     "tool_definitions": "rename it to tools",
     "function_definitions": "rename it to tools",
     **dict.fromkeys(("loss_weight", "loss_weights", "message_weights", "turn_weights", "sample_weights"), _WEIGHTS),
-    **dict.fromkeys(("assistant_mask", "response_mask", "completion_mask"), _WEIGHTS),
-    **dict.fromkeys(("image_path", "image_paths", "image_url", "image_urls"), "models are trained on text only"),
-    **dict.fromkeys(("mask", "assistant_masks", "weights", "train_on_inputs"), _WEIGHTS),
-    **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models are trained on text only"),
+    **dict.fromkeys(("mask", "assistant_mask", "assistant_masks", "response_mask", "completion_mask"), _WEIGHTS),
+    **dict.fromkeys(("weights", "train_on_inputs"), _WEIGHTS),
+    **dict.fromkeys(MEDIA_FIELDS, "models are trained on text only"),
 }
 """Fields of a row that would change the conversation, or what is trained -> remedy."""
 _REASONING_TAGS = ("<think>", "</think>")

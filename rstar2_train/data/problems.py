@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.readers import (
+    MEDIA_FIELDS,
     DataError,
     check_characters,
     check_spelling,
@@ -38,8 +39,7 @@ __all__ = ["DataError", "Problem", "read_problems"]
 INLINE_DATA = 1 << 20
 """Characters of `data` up to which it may have any form: a rollout parses longer data in short steps."""
 LOST_FIELDS: Mapping[str, str] = {
-    **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "models read text only"),
-    **dict.fromkeys(("image_path", "image_paths", "image_url", "image_urls"), "models read text only"),
+    **dict.fromkeys(MEDIA_FIELDS, "models read text only"),
     **dict.fromkeys(("choices", "options", "context", "passage"), "write them in the problem"),
     **dict.fromkeys(("system", "system_prompt"), "set spec.model.systemPrompt"),
     **dict.fromkeys(("messages", "prompt"), "write the text of the user in problem"),

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,11 @@ from rstar2_train.data.json_values import WrittenFloat, WrittenInteger, json_dec
 from rstar2_train.utils.json_objects import RepeatedKeyError
 from rstar2_train.utils.text import lone_surrogate, short_repr
 
+MEDIA_FIELDS = (
+    *("image", "images", "video", "videos", "audio", "audios"),
+    *("image_path", "image_paths", "image_url", "image_urls"),
+)
+"""Fields of a row that a model of text cannot read."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Supported file types. `.json` holds one array of objects, or an object per line as `.jsonl`. `.csv` has a header, and
 all its fields are text. `.arrow` is the stream of `datasets.save_to_disk`, or Arrow's file format."""
@@ -120,16 +125,21 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     return value
 
 
-def check_spelling(row: Mapping[str, Any], fields: Iterable[str], where: str) -> None:
+def check_spelling(row: Mapping[str, Any], fields: tuple[str, ...], where: str) -> None:
     """Raise DataError for a field that differs from an absent one of `fields` in case, spaces or marks: it is not read.
 
     A header such as `problem, answer, tools` has a blank before its names.
     """
-    absent = {_spelling(field): field for field in fields if field not in row}
+    spellings = _spellings(fields)
     for name in row:
-        field = absent.get(_spelling(name))
-        if field and is_set(row, name):
+        field = spellings.get(_spelling(name))
+        if field and field not in row and is_set(row, name):
             raise DataError(f"{where}: {name!r} is not read: rename it to {field!r}, or remove it")
+
+
+@lru_cache(maxsize=8)
+def _spellings(fields: tuple[str, ...]) -> dict[str, str]:
+    return {_spelling(field): field for field in fields}
 
 
 @lru_cache(maxsize=4096)
