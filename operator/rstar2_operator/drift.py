@@ -20,17 +20,13 @@ from rstar2_operator import names
 from rstar2_operator.cached_object import ADDITIONS, strip_fields
 from rstar2_operator.decide.advice import APPLY_REJECTED, CONTESTED
 from rstar2_operator.decide.diagnostics import Diagnosis
+from rstar2_operator.field_owners import KINDS as OWNED_KINDS
 from rstar2_operator.field_owners import RESTARTED_AT
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, labels
 
 log = logging.getLogger(__name__)
 
-KINDS = frozenset(
-    {
-        *("ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet"),
-        *("NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
-    }
-)
+KINDS = OWNED_KINDS | {"ServiceAccount"}
 """Kinds that are corrected: not claims, which a person may enlarge, and not Jobs, which are immutable."""
 EXACT = frozenset({"NetworkPolicy", "Role"})
 """Kinds in which every difference is drift, because it would grant access."""
