@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.provenance import ROOT, describe_command, describe_machine
+from bench.train_compare import run_step
 from bench.train_step import random_batch, write_model
 from rstar2_train.api.objectives import OBJECTIVES
 
@@ -50,9 +49,10 @@ def main() -> None:
         folder = Path(name)
         parameters = write_model(folder / "model", SIZES, vocabulary=VOCABULARY)
         (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
-        peaks = {case: _peak(ROOT, folder, settings) for case, settings in _cases(folder).items()}
+        run = partial(run_step, "ours", folder / "model", folder / "batch.json", updates=1)
+        peaks = {case: run(settings=settings)["peak_mib"] for case, settings in _cases(folder).items()}
         if before is not None:
-            peaks["before"] = _peak(before.resolve(), folder, {})
+            peaks["before"] = run(checkout=before.resolve())["peak_mib"]
     result = {
         "objectives": {case: {"peak_mib": peak, "to_grpo": peak / peaks["GRPO"]} for case, peak in peaks.items()},
         "copy_mib": parameters * 4 / 2**20,
@@ -73,21 +73,6 @@ def _cases(folder: Path) -> dict[str, dict[str, Any]]:
     }
     cases: dict[str, dict[str, Any]] = {kind: {"objective": {"type": kind} | own.get(kind, {})} for kind in OBJECTIVES}
     return cases | {"GRPO with referenceKl": {"referenceKl": {}}}
-
-
-def _peak(checkout: Path, folder: Path, settings: dict[str, Any]) -> float:
-    """Return the peak memory of an update of a checkout above that before the model was loaded, in MiB."""
-    argv = [sys.executable, "-m", "bench.train_step", "ours", "--model", str(folder / "model")]
-    argv += ["--batch", str(folder / "batch.json"), "--updates", "1"]
-    argv += ["--settings", json.dumps(settings)] if settings else []
-    limits = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "HF_HUB_OFFLINE": "1"}
-    env = os.environ | limits | {"PYTHONPATH": str(checkout)}
-    done = subprocess.run(argv, cwd=checkout, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)} failed with {done.returncode}: {done.stderr[-2000:]}")
-    figures = json.loads(done.stdout.strip().splitlines()[-1])
-    print(f"{settings}: {figures}", file=sys.stderr, flush=True)
-    return float(figures["peak_mib"])
 
 
 if __name__ == "__main__":

@@ -15,10 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.provenance import describe_commit, describe_machine
+from bench.provenance import ROOT, describe_commit, describe_machine
 from rstar2_train.trainer.bins import fill, pack_bins
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "train.json"
 TRL = ("trl==1.16.0", "accelerate==1.15.0", "datasets==5.2.0", "dill", "multiprocess", "xxhash", "pandas")
 """Packages of TRL that this project does not have."""
@@ -49,7 +48,7 @@ def main() -> None:
         runs: dict[str, list[dict[str, Any]]] = {step: [] for step in STEPS}
         for _ in range(1 if quick else 2):
             for step in STEPS:
-                runs[step].append(_run(step, model, file, updates=1 if quick else 3))
+                runs[step].append(run_step(step, model, file, updates=1 if quick else 3))
     best = {step: min(results, key=lambda result: result["seconds"]) for step, results in runs.items()}
     figures = {
         step: {"tokens_per_s": tokens / result["seconds"], "peak_mib": result["peak_mib"], "loss": result["loss"]}
@@ -75,17 +74,24 @@ def main() -> None:
     print(text)
 
 
-def _run(step: str, model: Path, batch: Path, *, updates: int) -> dict[str, Any]:
+def run_step(
+    step: str, model: Path, batch: Path, *, updates: int, settings: dict[str, Any] | None = None, checkout: Path = ROOT
+) -> dict[str, Any]:
+    """Run a step in a process of its own, by a checkout of this repository; return its figures. Raises RuntimeError.
+
+    `settings`: those of `bench.train_step --settings`.
+    """
     argv = [sys.executable, "-m", "bench.train_step", step]
     argv += ["--model", str(model), "--batch", str(batch), "--updates", str(updates)]
+    argv += ["--settings", json.dumps(settings)] if settings else []
     env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "HF_HUB_OFFLINE": "1"}
     if step == "trl":
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(_trl_packages())])
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=checkout, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)} failed with {done.returncode}: {done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(f"{step}: {figures}", file=sys.stderr, flush=True)
+    print(f"{step} {settings or ''}: {figures}", file=sys.stderr, flush=True)
     return figures
 
 

@@ -25,12 +25,11 @@ import transformers
 import transformers.models.qwen3.modeling_qwen3 as qwen3
 
 from bench.process_memory import status_kibibytes
-from rstar2_train.api.objectives import ObjectiveSpec
-from rstar2_train.api.stages import GRPODefaults, GRPOSettings
+from rstar2_train.api.stages import GRPODefaults, GRPOSettings, resolve_grpo
 from rstar2_train.grpo_roc.loss import policy_loss
 from rstar2_train.grpo_roc.tokens import Counts, Tokens
 
-SETTINGS = GRPOSettings()
+SETTINGS = resolve_grpo(GRPODefaults(), GRPODefaults())
 """Loss settings of all three steps; `--settings` replaces them in the step `ours`."""
 LEARNING_RATE = 1e-6
 BUDGET = 2048
@@ -47,12 +46,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--batch", type=Path, required=True)
     parser.add_argument("--updates", type=int, required=True)
-    parser.add_argument("--settings", type=json.loads, default={})
+    parser.add_argument("--settings", type=GRPODefaults.model_validate_json, default=GRPODefaults())
     options = parser.parse_args()
-    if options.settings and options.step != "ours":
+    settings = resolve_grpo(GRPODefaults(), options.settings)
+    if settings != SETTINGS and options.step != "ours":
         parser.error("--settings is for the step 'ours' only")
-    spec = GRPODefaults.model_validate(options.settings)
-    settings = GRPOSettings(objective=(spec.objective or ObjectiveSpec()).settings(), reference_kl=spec.reference_kl)
     batch = json.loads(options.batch.read_text(encoding="utf-8"))
     torch.manual_seed(0)
     prepare: dict[str, Callable[[Path, list[dict[str, Any]]], Update]] = {
