@@ -1,8 +1,8 @@
 """Reports each callback that holds an event loop, with its stack. For tests and diagnosis.
 
 A process whose environment has RSTAR2_LOOP_WATCH=FILE appends a line of JSON to the file per callback that used more
-than LIMIT_SECONDS of the loop's thread. The CPU time of the thread counts, not the wall-clock time, so that a busy
-machine changes nothing.
+than LIMIT_SECONDS of the loop's thread. A busy machine changes nothing, because the CPU time of the thread counts, not
+the wall-clock time, and without the times in which the watch itself waited for a processor.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class _LoopWatch:
         self._stopped.set()
         self._timer.cancel()
         self._sampler.join()
-        self._report_hidden(None)
 
     def _beat(self) -> None:
         self._beats += 1
@@ -81,16 +80,22 @@ class _LoopWatch:
         """
         held: tuple[int, object] | None = None
         start, reported = 0.0, False
+        scheduling = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        queued = 0.0
         while not self._stopped.wait(SAMPLE_SECONDS):
             now, beats = self._see(), self._beats
             frame = sys._current_frames().get(self._thread_id)
             current = (beats, _callback(frame)) if frame is not None else None
-            has_held_gil = self._report_hidden(frame)
+            before, queued = queued, _queued_seconds(scheduling)
+            has_held_gil = self._report_hidden(frame, queued - before)
+            watched = now - queued
             if current != held:
-                held, start, reported = current, now, has_held_gil
-            if frame is not None and not reported and now - start > _limit(frame):
+                held, start, reported = current, watched, has_held_gil
+            if frame is not None and not reported and watched - start > _limit(frame):
                 reported = True
-                self._report(now - start, frame)
+                self._report(watched - start, frame)
+        self._report_hidden(None, _queued_seconds(scheduling) - queued)
+        os.close(scheduling)
 
     def _see(self) -> float:
         """Return the CPU time of the thread. Take note of a long time since the last beat or sample."""
@@ -100,9 +105,13 @@ class _LoopWatch:
         self._seen_at = max(self._seen_at, now)
         return now
 
-    def _report_hidden(self, frame: FrameType | None) -> bool:
-        """Report the times without a beat and a sample. Return whether there were any."""
-        hidden, self._hidden = self._hidden, []
+    def _report_hidden(self, frame: FrameType | None, queued: float) -> bool:
+        """Report the times without a beat and a sample, but none that the wait for a processor explains.
+
+        Return whether there were any.
+        """
+        taken, self._hidden = self._hidden, []
+        hidden = [seconds for seconds in taken if seconds - queued > HIDDEN_SECONDS]
         for seconds in hidden:
             self._report(seconds, frame)
         return bool(hidden)
@@ -111,6 +120,14 @@ class _LoopWatch:
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"pid": os.getpid(), "seconds": round(seconds, 3), "stack": stack}) + "\n")
+
+
+def _queued_seconds(scheduling: int) -> float:
+    """Return for how long the kernel has let the thread of this open file wait for a processor.
+
+    One system call, because the thread waits for the GIL after each one.
+    """
+    return int(os.pread(scheduling, 128, 0).split()[1]) / 1e9
 
 
 def _limit(frame: FrameType) -> float:

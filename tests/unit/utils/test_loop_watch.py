@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -72,6 +74,25 @@ async def test_loop_with_short_tasks_is_not_reported(monkeypatch: pytest.MonkeyP
 
     with watch_loop():
         await asyncio.gather(*(task() for _ in range(200)))
+    assert not (tmp_path / "lag").exists()
+
+
+async def test_watch_without_processor_reports_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The loop takes the only processor for many short callbacks, and the watch can't run between them."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "lag"))
+    processors = os.sched_getaffinity(0)
+    with watch_loop():
+        (watch,) = (thread.native_id for thread in threading.enumerate() if thread.name == "loop-watch")
+        assert watch is not None
+        await asyncio.sleep(0.05)
+        for thread in (0, watch):
+            os.sched_setaffinity(thread, {min(processors)})
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        for _ in range(20):
+            asyncio.get_running_loop().call_soon(compute, LIMIT_SECONDS / 5)
+        await asyncio.sleep(0.05)
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(0, processors)
     assert not (tmp_path / "lag").exists()
 
 
