@@ -42,7 +42,7 @@ GRANTS = frozenset({"NetworkPolicy", "RoleBinding", "PodDisruptionBudget"})
 OWNERLESS = frozenset({"PersistentVolumeClaim"})
 """Kept when the job is deleted, unless spec.storage.reclaimPolicy is Delete."""
 
-SCALED = ("rollout", "judge", "executor")
+SCALED = ("rollout", "teacher", "judge", "executor")
 """Members of the spec whose `replicas` may change without a change of pods."""
 FIELDS_WITHOUT_POD_CHANGES = frozenset(
     {

@@ -118,6 +118,11 @@ def rollout(job: str) -> str:
     return f"{job}-rollout"
 
 
+def teacher(job: str) -> str:
+    """Return the name of Deployment and Service of the teacher's engines."""
+    return f"{job}-teacher"
+
+
 def environment(job: str) -> str:
     """Return the name of Deployment and headless Service of the environment's servers."""
     return f"{job}-environment"

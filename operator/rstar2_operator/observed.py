@@ -33,6 +33,7 @@ OWN_CONTAINERS = {
     "prepare": ("prepare",),
     "report": ("report",),
     "rollout": ("engine",),
+    "teacher": ("engine",),
     "judge": ("api", "worker"),
     "executor": ("executor",),
     "redis": ("redis",),
@@ -280,6 +281,7 @@ READY_ROLES = {
     "judge": ("Deployment", names.judge),
     "executor": ("Deployment", names.executor),
     "rollout": ("Deployment", names.rollout),
+    "teacher": ("Deployment", names.teacher),
     "environment": ("Deployment", names.environment),
     "agent": ("Deployment", names.agent),
 }

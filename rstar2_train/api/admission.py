@@ -62,8 +62,8 @@ VARIABLES = {
     "grpo": "object.spec.stages.filter(s, s.type == 'GRPO' && has(s.grpo))",
     "settings": "[object.spec.?grpo].filter(g, g.hasValue()).map(g, g.value()) + variables.grpo.map(s, s.grpo)",
     "objectives": "variables.settings.filter(g, has(g.objective)).map(g, g.objective)",
-    "resources": "[object.spec.?trainer.resources, object.spec.?rollout.resources, object.spec.?redis.resources]"
-    ".filter(r, r.hasValue()).map(r, r.value())"
+    "resources": "[object.spec.?trainer.resources, object.spec.?rollout.resources, object.spec.?teacher.resources,"
+    " object.spec.?redis.resources].filter(r, r.hasValue()).map(r, r.value())"
     " + variables.environments.filter(e, has(e.resources)).map(e, e.resources)"
     " + variables.patches.filter(p, has(p.resources)).map(p, p.resources)",
     "sources": "[object.spec.model.source]"
@@ -180,7 +180,7 @@ AMOUNTS = (
             "runtimePatches[].resources: a limit must not be less than the request of the role, and equal for devices",
         )
         for bases in (
-            "['trainer', 'rollout', 'redis'].filter(r, r in p.roles && r in object.spec &&"
+            "['trainer', 'rollout', 'teacher', 'redis'].filter(r, r in p.roles && r in object.spec &&"
             " has(object.spec[r].resources)).map(r, object.spec[r].resources).all(b,",
             "!('environment' in p.roles) ||"
             " variables.environments.filter(e, has(e.resources)).map(e, e.resources).all(b,",
@@ -196,12 +196,17 @@ AMOUNTS = (
     ),
     *(
         AdmissionRule(
-            f"['requests', 'limits'].all(kind, !(kind in object.spec.{role}.resources) || object.spec.{role}"
+            f"!has(object.spec.{role}) || !has(object.spec.{role}.resources) ||"
+            f" ['requests', 'limits'].all(kind, !(kind in object.spec.{role}.resources) || object.spec.{role}"
             ".resources[kind].all(k, k != object.spec.?accelerator.resource.orValue('') || string(object.spec."
             f"{role}.resources[kind][k]) == string(object.spec.{role}.{count})))",
             f"{role}.resources: contradicts {role}.{count}; remove it there",
         )
-        for role, count in (("trainer", "gpusPerReplica"), ("rollout", "tensorParallel"))
+        for role, count in (
+            ("trainer", "gpusPerReplica"),
+            ("rollout", "tensorParallel"),
+            ("teacher", "tensorParallel"),
+        )
     ),
 )
 

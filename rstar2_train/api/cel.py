@@ -187,6 +187,13 @@ ROLES = (
         field=".accelerator.claimTemplates.rollout",
     ),
     Rule(
+        at="spec",
+        rule="!has(self.teacher) || !has(self.accelerator.claimTemplates) ||"
+        " has(self.accelerator.claimTemplates.teacher)",
+        message="is required, because spec.teacher needs devices",
+        field=".accelerator.claimTemplates.teacher",
+    ),
+    Rule(
         at="spec.storage",
         rule="!(has(self.claimName) && has(self.size))",
         message="must not be set together with claimName: size is for the claim that the operator creates",

@@ -14,7 +14,7 @@ from rstar2_train.api.objective_rules import (
     ONE_FROZEN_POLICY,
     ONE_TEACHER,
     ONLY_WITH_ENDPOINT,
-    TEMPERATURE_OF_ENDPOINT,
+    TEMPERATURE_OF_SERVER,
     UNUSED_PENALTY,
     only_for,
 )
@@ -60,8 +60,9 @@ RULES = (
         f"referenceKl {ONE_FROZEN_POLICY}",
     ),
     each_grpo(
-        "!(has(s.grpo.objective) ? s.grpo.objective.?teacher.endpoint : self.grpo.?objective.teacher.endpoint)"
-        ".hasValue() || s.grpo.?temperature.or(self.grpo.?temperature).orValue(1.0) == 1.0",
-        f"temperature {TEMPERATURE_OF_ENDPOINT}",
+        "(has(s.grpo.objective) ? s.grpo.objective.?teacher : self.grpo.?objective.teacher)"
+        ".optMap(t, !has(t.endpoint) && !has(self.teacher)).orValue(true)"
+        " || s.grpo.?temperature.or(self.grpo.?temperature).orValue(1.0) == 1.0",
+        f"temperature {TEMPERATURE_OF_SERVER}",
     ),
 )

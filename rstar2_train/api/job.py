@@ -29,6 +29,7 @@ from rstar2_train.api.base import (
 )
 from rstar2_train.api.contracts import Reason
 from rstar2_train.api.lora import LORA_LEARNING_RATE, LoRASpec
+from rstar2_train.api.objectives import TeacherSpec
 from rstar2_train.api.roles import (
     AcceleratorSpec,
     ExecutorSpec,
@@ -47,7 +48,7 @@ from rstar2_train.api.tasks import SANDBOX_REWARDS, AgentSpec, EnvironmentSpec, 
 CONTROLLER = "rstar2.dev/operator"
 """Value of spec.managedBy of jobs that set none."""
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
-FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
+FailingRole = Literal["trainer", "rollout", "teacher", "judge", "executor", "redis", "environment", "agent"]
 FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost", "PodRejected"]
 """Outcome reasons, and the reasons of failures of pods."""
 ROLE_REASONS = ("OOMKilled", "Evicted", "Disrupted", "PodRejected")
@@ -91,7 +92,7 @@ class TrajectoriesSpec(ApiModel):
 class FailureRule(ApiModel):
     """Action after a failure with one of the listed exit codes, reasons or pod conditions."""
 
-    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=7), SET] = ["trainer"]
+    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=8), SET] = ["trainer"]
     """Roles whose pods the rule is about. Containers of the others are restarted by default."""
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16), SET] = []
     """Exit codes that match: of the orchestrator, or of a container of another role."""
@@ -220,6 +221,9 @@ class JobSpec(ApiModel):
     """The training pods. Each stage attempt runs one Ray cluster."""
     rollout: RolloutSpec = RolloutSpec()
     """The vLLM engines, which sample the rollouts. kubectl scale changes their replicas."""
+    teacher: TeacherSpec | None = None
+    """Engines that serve the teacher of objective.teacher.source in the stages that have one. Default: none; the ranks
+    hold the teacher."""
     tools: Annotated[list[ToolSpec], Field(max_length=16), BY_NAME] = []
     """Tools of the model. Default: the tool of rollout.tool."""
     mcp_servers: Annotated[list[MCPServerSpec], Field(max_length=8), BY_NAME] = []
@@ -318,9 +322,17 @@ class AgenticRLJob(ApiModel):
         """Return the effective settings of a GRPO stage; with LoRA, the default learning rate is higher."""
         own, shared = stage.grpo or GRPODefaults(), self.spec.grpo
         settings = resolve_grpo(shared, own)
+        if self.spec.teacher is not None and (teacher := settings.objective.teacher) and teacher.source:
+            objective = settings.objective.model_copy(update={"own_engines": True})
+            settings = settings.model_copy(update={"objective": objective})
         if self.lora(stage) is None or own.learning_rate is not None or shared.learning_rate is not None:
             return settings
         return settings.model_copy(update={"learning_rate": LORA_LEARNING_RATE})
+
+    def served_teacher(self, stage: Stage) -> str | None:
+        """Return the source of the teacher that engines of spec.teacher serve in a stage; None: they serve none."""
+        objective = self.grpo_settings(stage).objective if stage.type == "GRPO" else None
+        return objective.teacher.source if objective and objective.own_engines and objective.teacher else None
 
     def lora(self, stage: Stage) -> LoRASpec | None:
         """Return the adapter that a stage trains; None: the whole model, or no training."""

@@ -26,10 +26,11 @@ TRUSTED = (
 NEEDS_TEACHER = "teacher is required if type is Distillation, and only allowed then"
 ONE_TEACHER = "set either source or endpoint, never both"
 ONLY_WITH_ENDPOINT = "is only allowed with endpoint: the folder of source has one model"
-TEMPERATURE_OF_ENDPOINT = (
-    "must be 1 with a teacher behind an endpoint: servers return log-probabilities at temperature 1, and those of the "
-    "policy are of the sampling temperature"
+TEMPERATURE_OF_SERVER = (
+    "must be 1 with a teacher behind an endpoint or with spec.teacher: servers return log-probabilities at temperature "
+    "1, and those of the policy are of the sampling temperature"
 )
+UNUSED_ENGINES = "has no effect: no GRPO stage has an objective with teacher.source; remove it"
 NEEDS_REWARD = (
     "must be 0 if type is Distillation and rewardWeight is 0: the shaping changes a reward that has no term in the loss"
 )
@@ -90,9 +91,15 @@ def objectives(job: AgenticRLJob) -> Iterator[Issue]:
 
 def unused_token(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield a token of a teacher's server that no stage uses."""
-    uses = any(grpo.objective and grpo.objective.settings().remote_teacher for _, grpo in job.grpo_fields())
-    if job.spec.secret_refs.teacher is not None and not uses:
+    teachers = [grpo.objective.teacher for _, grpo in job.grpo_fields() if grpo.objective]
+    if job.spec.secret_refs.teacher is not None and not any(teacher and teacher.endpoint for teacher in teachers):
         yield Issue("spec.secretRefs.teacher", "is not used: no objective has teacher.endpoint", warning=True)
+
+
+def unused_engines(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield engines of a teacher that no stage uses."""
+    if job.spec.teacher is not None and not any(map(job.served_teacher, job.spec.stages)):
+        yield Issue("spec.teacher", UNUSED_ENGINES, warning=True)
 
 
 def source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
@@ -102,14 +109,14 @@ def source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
     return f"{at}.{path}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{path} (for stage {stage.name})"
 
 
-def teacher_endpoints(job: AgenticRLJob) -> Iterator[Issue]:
-    """Yield the stages whose sampling temperature is not that of the log-probabilities of a teacher's endpoint."""
+def served_teachers(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the stages whose sampling temperature is not that of the log-probabilities of a teacher's server."""
     for index, stage in enumerate(job.spec.stages):
         settings = job.grpo_settings(stage) if stage.grpo is not None else None
         if settings is None or settings.objective.remote_teacher is None or settings.temperature == 1:
             continue
         field = source_field(stage, f"spec.stages[{index}].grpo", "temperature")
-        yield Issue(field, TEMPERATURE_OF_ENDPOINT, settings.temperature)
+        yield Issue(field, TEMPERATURE_OF_SERVER, settings.temperature)
 
 
 def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:

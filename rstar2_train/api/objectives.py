@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-from rstar2_train.api.base import ENDPOINT, VARIABLE, ApiModel, Positive, Probability, keys
+from rstar2_train.api.base import ENDPOINT, VARIABLE, ApiModel, ImageName, Positive, Probability, keys
+from rstar2_train.api.roles import Resources
 
 OBJECTIVES: dict[str, dict[str, float | str | None]] = {
     "GRPO": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "GroupMean"},
@@ -57,11 +58,24 @@ class Teacher(ApiModel):
 
     source: Source | None = None
     """Model folder with the tokenizer of the trained model; its architecture and size may be others. The ranks hold it
-    in addition to the model."""
+    in addition to the model, unless spec.teacher is set: then engines of the job serve it."""
     endpoint: Annotated[str, StringConstraints(pattern=ENDPOINT, max_length=256)] | None = None
     """Address of a running vLLM server that serves the teacher, with the tokenizer of the trained model."""
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     """Name under which the server of endpoint serves the teacher. Default: that of its only model."""
+
+
+class TeacherSpec(ApiModel):
+    """The vLLM engines of the teacher: they rate the tokens of each batch, and run only in stages with a teacher."""
+
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Engines."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """Accelerators per engine."""
+    image: ImageName | None = None
+    """Container image. Default: rollout.image, else that of the chart's jobImages."""
+    resources: Resources = Resources()
+    """Requests and limits per pod."""
 
 
 class ObjectiveSpec(ApiModel):
@@ -123,6 +137,8 @@ class Objective(ApiModel):
     max_divergence: float = 0.0
     max_ratio: float = 0.0
     teacher: Teacher | None = None
+    own_engines: bool = False
+    """Whether engines of the job serve the teacher (spec.teacher)."""
     teacher_weight: float = 0.0
     reward_weight: float = 0.0
     source: str = ""
@@ -134,7 +150,8 @@ class Objective(ApiModel):
     @property
     def remote_teacher(self) -> Teacher | None:
         """The teacher, if a server rates the tokens; None: the ranks do, or there is no teacher."""
-        return self.teacher if self.teacher is not None and self.teacher.endpoint is not None else None
+        served = self.own_engines or (self.teacher is not None and self.teacher.endpoint is not None)
+        return self.teacher if served else None
 
 
 class ReferenceKL(ApiModel):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.objectives import TeacherSpec
 from rstar2_train.api.roles import (
     ACCELERATOR_CLAIM,
     EXECUTOR_PATCH_FIELDS,
@@ -142,8 +143,8 @@ def amounts(job: AgenticRLJob) -> Iterator[Issue]:
     ):
         if size is not None and amount(size) == 0:
             yield Issue(f"spec.{field}", "must be greater than 0", size)
-    for role in ("trainer", "rollout", "redis"):
-        resources = getattr(spec, role).resources
+    for role in ("trainer", "rollout", "teacher", "redis"):
+        resources = getattr(getattr(spec, role), "resources", Resources())
         yield from _limits_below_requests(resources, resources, f"spec.{role}")
     for index, environment in enumerate(spec.environments):
         resources = environment.resources
@@ -173,10 +174,11 @@ def _limits_below_requests(base: Resources, overlay: Resources, at: str) -> Iter
 def device_counts(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield resources of trainer and engines that contradict gpusPerReplica or tensorParallel."""
     spec = job.spec
-    accelerator = spec.accelerator.resource or ""
+    accelerator, teacher = spec.accelerator.resource or "", spec.teacher or TeacherSpec()
     for role, field, count, resources in (
         ("trainer", "gpusPerReplica", spec.trainer.gpus_per_replica, spec.trainer.resources),
         ("rollout", "tensorParallel", spec.rollout.tensor_parallel, spec.rollout.resources),
+        ("teacher", "tensorParallel", teacher.tensor_parallel, teacher.resources),
     ):
         for kind, amounts in (("requests", resources.requests), ("limits", resources.limits)):
             value = amounts.get(accelerator)

@@ -48,7 +48,9 @@ Requirement = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
 ]
 """A package of PyPI, optionally with versions."""
-Role = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent", "prepare", "report"]
+Role = Literal[
+    "trainer", "rollout", "teacher", "judge", "executor", "redis", "environment", "agent", "prepare", "report"
+]
 Vendor = Literal["AMD", "NVIDIA", "None"]
 
 GPU_RESOURCES: dict[Vendor, str] = {"AMD": "amd.com/gpu", "NVIDIA": "nvidia.com/gpu"}
@@ -131,6 +133,8 @@ class ClaimTemplates(ApiModel):
     """Template of a trainer pod, with trainer.gpusPerReplica devices."""
     rollout: ObjectName | None = None
     """Template of an engine, with rollout.tensorParallel devices; required if a stage samples."""
+    teacher: ObjectName | None = None
+    """Template of an engine of the teacher, with teacher.tensorParallel devices; required with spec.teacher."""
 
 
 class AcceleratorSpec(ApiModel):
@@ -348,7 +352,7 @@ class RuntimePatch(ApiModel):
 
     manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     """Author of the patch; unique in the job."""
-    roles: Annotated[list[Role], Field(min_length=1, max_length=9), SET]
+    roles: Annotated[list[Role], Field(min_length=1, max_length=10), SET]
     """Roles to patch. Executors accept only placement without affinity, metadata and imagePullSecrets. Patches of
     trainer reach prepare and report in part."""
     labels: Annotated[Labels, Field(json_schema_extra=ATOMIC_MAP)] = {}

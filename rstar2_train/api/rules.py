@@ -18,7 +18,14 @@ from rstar2_train.api.grpo_rules import null_fields, unused_settings
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import ROLE_REASONS, AgenticRLJob
 from rstar2_train.api.lora_rules import lora
-from rstar2_train.api.objective_rules import objectives, reference_kl, source_field, teacher_endpoints, unused_token
+from rstar2_train.api.objective_rules import (
+    objectives,
+    reference_kl,
+    served_teachers,
+    source_field,
+    unused_engines,
+    unused_token,
+)
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import WITH_URL, schemes, sources
@@ -178,6 +185,8 @@ def _accelerator(job: AgenticRLJob) -> Iterator[Issue]:
         yield Issue("spec.accelerator.claimTemplates", message)
     if accelerator.claim_templates is not None and accelerator.claim_templates.rollout is None and _samples(job):
         yield Issue("spec.accelerator.claimTemplates.rollout", "is required, because a stage needs engines")
+    if accelerator.claim_templates is not None and accelerator.claim_templates.teacher is None and job.spec.teacher:
+        yield Issue("spec.accelerator.claimTemplates.teacher", "is required, because spec.teacher needs devices")
     if accelerator.vendor == "NVIDIA" and accelerator.resource == GPU_RESOURCES["AMD"]:
         message = f"must be that of NVIDIA's device plugin if vendor is NVIDIA, usually {GPU_RESOURCES['NVIDIA']}"
         yield Issue("spec.accelerator.resource", message, accelerator.resource)
@@ -195,6 +204,7 @@ def _without_requests(job: AgenticRLJob) -> Iterator[Issue]:
     for role, resources, used in (
         ("trainer", spec.trainer.resources, any(stage.learns for stage in spec.stages)),
         ("rollout", spec.rollout.resources, _samples(job)),
+        *([("teacher", spec.teacher.resources, True)] if spec.teacher else []),
     ):
         set_amounts = {"cpu", "memory"} & (resources.requests.keys() | resources.limits.keys())
         if spec.accelerator.vendor != "None" and used and role not in patched and not set_amounts:
@@ -359,7 +369,8 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     unused_in_stages,
     objectives,
     reference_kl,
-    teacher_endpoints,
+    served_teachers,
+    unused_engines,
     unused_token,
     lora,
     _filter,

@@ -218,8 +218,8 @@ class GRPOSettings(ApiModel):
     @property
     def has_reference(self) -> bool:
         """Whether the ranks hold a reference policy: the teacher, or that of the KL term."""
-        teacher = self.objective.teacher
-        return self.reference_kl is not None or (teacher is not None and teacher.source is not None)
+        held = self.objective.teacher if self.objective.remote_teacher is None else None
+        return self.reference_kl is not None or held is not None
 
     @property
     def correction_cap(self) -> float | None:

@@ -1,5 +1,7 @@
 """Whether a model folder can be a reference policy of a job: the teacher of an objective, or that of grpo.referenceKl.
 
+The ranks hold it, or engines of spec.teacher serve it.
+
 The loss compares the log-probabilities of the same tokens, so the tokenizers must be equal. The shape may be another
 one: a larger teacher. Pure, without torch.
 """
@@ -7,13 +9,16 @@ one: a larger teacher. Pure, without torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ReferenceKL, Teacher
 from rstar2_train.api.sources import sources
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
+from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.fit import is_packed, sequence_tokens
 from rstar2_train.capacity.model_support import find_obstacles
 
@@ -30,9 +35,19 @@ def find_reference_errors(job: AgenticRLJob) -> dict[str, str]:
     for field, folder in reference_models(job).items():
         if not all((path / CONFIG).is_file() for path in (folder, model)):
             continue
-        if error := reference_error(folder, model, packed=is_packed(job), longest=longest_sequence(job, field)):
+        longest = longest_sequence(job, field)
+        if is_served(job, field):
+            error = teacher_error(folder, model, longest=longest)
+        else:
+            error = reference_error(folder, model, packed=is_packed(job), longest=longest)
+        if error:
             errors[field] = error
     return errors
+
+
+def is_served(job: AgenticRLJob, field: str) -> bool:
+    """Return whether engines of the job serve the reference policy of a field; else the ranks hold it."""
+    return job.spec.teacher is not None and ".objective." in field
 
 
 def longest_sequence(job: AgenticRLJob, field: str) -> int:
@@ -58,11 +73,22 @@ def reference_error(folder: Path, model_dir: Path, *, packed: bool, longest: int
 
     `packed`: whether micro-batches are packed; `longest`: tokens of the longest sequence, 0: unknown.
     """
-    reasons = "; ".join(_obstacles(folder, model_dir, packed=packed, longest=longest))
+    obstacles = partial(find_obstacles, packed=packed, longest=longest)
+    reasons = "; ".join(_obstacles(folder, model_dir, longest=longest, of_config=obstacles))
     return f"{folder}: cannot be the teacher or the reference of {model_dir}: {reasons}" if reasons else ""
 
 
-def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> Iterator[str]:
+def teacher_error(folder: Path, model_dir: Path, *, longest: int) -> str:
+    """Return why engines of spec.teacher cannot serve `folder` for the model of `model_dir`; empty: they can."""
+    longest += 1  # a request for log-probabilities samples one token
+    obstacles = partial(find_engine_obstacles, longest=longest)
+    reasons = "; ".join(_obstacles(folder, model_dir, longest=longest, of_config=obstacles))
+    return f"{folder}: engines cannot serve it as the teacher of {model_dir}: {reasons}" if reasons else ""
+
+
+def _obstacles(
+    folder: Path, model_dir: Path, *, longest: int, of_config: Callable[[Mapping[str, Any]], Iterable[str]]
+) -> Iterator[str]:
     try:
         reference, model = read_config(folder), read_config(model_dir)
     except InvalidConfig as error:
@@ -80,7 +106,7 @@ def _obstacles(folder: Path, model_dir: Path, *, packed: bool, longest: int) -> 
     positions = reference.get("max_position_embeddings")
     if isinstance(positions, int) and positions < longest:
         yield f"its limit is {positions:,} tokens, a sequence of the job may have {longest:,}: lower maxResponseTokens"
-    yield from find_obstacles(reference, packed=packed, longest=longest)
+    yield from of_config(reference)
 
 
 def _digest(file: Path) -> str:

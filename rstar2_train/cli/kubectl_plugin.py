@@ -36,7 +36,7 @@ COMMANDS = (
     *("status", "suspend", "resume", "logs", "checkpoints", "events"),
     *("top", "view", "verify", "plan", "completion"),
 )
-ROLES = ("trainer", "rollout", "judge", "executor", "redis", "environment", "agent", "prepare", "report")
+ROLES = ("trainer", "rollout", "teacher", "judge", "executor", "redis", "environment", "agent", "prepare", "report")
 WATCH_SECONDS = 2.0
 SAMPLE_SECONDS = 2.0
 """Time between the two samples of `top`."""

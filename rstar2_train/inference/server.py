@@ -22,7 +22,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_source
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
-from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence
+from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence, sequence_tokens
 from rstar2_train.capacity.memory import ENGINE_SHARE
 from rstar2_train.inference.auth_middleware import read_token
 from rstar2_train.inference.bucket_cache import cache_environment, fetch_model
@@ -46,6 +46,8 @@ _ENVIRONMENT = {
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
 }
 """Variables of every engine."""
+RATED_TOKENS = 2048
+"""Tokens of a teacher's batch: it has the logits of each, 1.2 GB in float32 at a vocabulary of 152,000."""
 _BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -73,17 +75,19 @@ def engine_command(
     memory_share: float = ENGINE_SHARE,
     sleep_mode: bool = False,
     adapters: AdapterSlots | None = None,
+    teacher: str | None = None,
 ) -> EngineCommand:
     """Return the command line and environment of one engine.
 
     `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together;
     `memory_share`: share of each GPU's memory that the engine may use; `sleep_mode`: it can leave its GPU to the
-    trainer; `adapters`: number and rank of the adapters that it loads. The job's `rollout.engineArgs` override the
+    trainer; `adapters`: number and rank of the adapters that it loads; `teacher`: name of a teacher, which only rates
+    tokens. The job's `rollout.engineArgs` override the
     arguments chosen here (None removes one). Raises ValueError for an argument that only the system may set.
     """
     args: dict[str, Any] = {
         "model": str(model),
-        "served-model-name": SERVED_NAME,
+        "served-model-name": teacher or SERVED_NAME,
         "host": host,
         "port": port,
         # The last one is the outermost: it checks the token before all other code.
@@ -113,7 +117,11 @@ def engine_command(
         if accelerator.vendor == "AMD":
             tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
         _gpu(args, rollout=rollout, memory_share=memory_share)
-        if RouteFormat.of(config) is not None:  # on the CPU the worker records them (`route_capture`)
+        if teacher is not None:
+            args["max-num-batched-tokens"] = RATED_TOKENS
+        if (
+            teacher is None and RouteFormat.of(config) is not None
+        ):  # on the CPU the worker records them (`route_capture`)
             args["enable-return-routed-experts"] = True
             env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         if sleep_mode:
@@ -193,6 +201,18 @@ def _flag(key: str, value: Any) -> list[str]:
     return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
+def _of_teacher(job: AgenticRLJob) -> RolloutSpec:
+    """Return the settings of the teacher's engines: no argument of those that sample applies to them."""
+    assert job.spec.teacher is not None
+    return RolloutSpec(tensor_parallel=job.spec.teacher.tensor_parallel)
+
+
+def _source(job: AgenticRLJob, teacher_of: str | None) -> str:
+    """Return the source of the model that the engine serves: that of the job, or of the teacher of a stage."""
+    teacher = job.served_teacher(job.stage(teacher_of)) if teacher_of is not None else None
+    return teacher or job.spec.model.source
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rstar2_train.inference.server", description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="the job file (JSON)")
@@ -217,6 +237,9 @@ def _main() -> None:
         help="this machine's folder of the job, whose state is in the bucket of spec.storage.url: the model and new "
         "weights are copied to it (default: they are read where they are)",
     )
+    parser.add_argument(
+        "--teacher", metavar="STAGE", help="serve the teacher of a stage (spec.teacher); --model is its folder"
+    )
     options = parser.parse_args()
     config_file = options.model / "config.json"
     copies: dict[str, str] = {}
@@ -227,9 +250,11 @@ def _main() -> None:
         job = AgenticRLJob.model_validate_json(options.job.read_text(encoding="utf-8"))
         if options.bucket is not None:
             copies = cache_environment(options.job, options.bucket)
-            fetch_model(job, read_source(options.job).spec.model.source, options.model, options.bucket)
+            fetch_model(job, _source(read_source(options.job), options.teacher), options.model, options.bucket)
         config = json.loads(config_file.read_text(encoding="utf-8"))
         needed = longest_sequence(job)
+        if options.teacher is not None:  # a request for log-probabilities samples one token
+            needed = sequence_tokens(job, job.stage(options.teacher)) + 1
         limit = config.get("max_position_embeddings", needed)
         if needed > limit:
             print(
@@ -237,7 +262,7 @@ def _main() -> None:
                 file=sys.stderr,
             )
         start = engine_command(
-            rollout=job.spec.rollout,
+            rollout=job.spec.rollout if options.teacher is None else _of_teacher(job),
             accelerator=job.spec.accelerator,
             model=options.model.resolve(),
             config=config,
@@ -247,7 +272,9 @@ def _main() -> None:
             host=usable_host(options.host),
             memory_share=options.memory_share,
             sleep_mode=options.device_lock is not None,
-            adapters=adapter_slots(job),
+            adapters=adapter_slots(job) if options.teacher is None else None,
+            # The name in requests: after an edit, engines of another teacher refuse them.
+            teacher=str(options.model) if options.teacher is not None else None,
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")

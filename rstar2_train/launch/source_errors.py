@@ -13,7 +13,7 @@ from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.fit import is_packed
 from rstar2_train.capacity.job_model import model_obstacles, weight_obstacles
 from rstar2_train.capacity.model_support import UnsupportedModel, is_proven
-from rstar2_train.capacity.reference_model import find_reference_errors, reference_models
+from rstar2_train.capacity.reference_model import find_reference_errors, is_served, reference_models
 from rstar2_train.capacity.weight_check import find_weight_faults
 from rstar2_train.capacity.weight_files import ambiguous_weights
 from rstar2_train.capacity.weight_headers import read_tensors
@@ -40,7 +40,7 @@ def find_model_errors(job: AgenticRLJob) -> dict[str, str]:
     """
     folder, errors = Path(job.spec.model.source), find_reference_errors(job)
     for field, other in reference_models(job).items():
-        if field in errors or not (other / CONFIG).is_file():
+        if field in errors or is_served(job, field) or not (other / CONFIG).is_file():
             continue
         if refusal := _trained_obstacle(other, packed=is_packed(job), written=False):
             errors[field] = refusal

@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer; default: that of the model")
     arguments.add_argument("--keep-samples", action="store_true", help="keep the samples of a finished measurement")
     arguments.add_argument("--engines", default="", metavar="HOST:PORT", help="discover engines by this DNS name")
+    arguments.add_argument("--teacher", action="append", default=[], help="base URL of a teacher's engine; repeatable")
     arguments.add_argument("--judge", default="", help="base URL of the judge API")
     arguments.add_argument(
         "--environment", action="append", default=[], metavar="HOST:PORT", help="server of the environment; repeatable"
@@ -97,6 +98,7 @@ def main(argv: list[str] | None = None) -> int:
         engines=tuple(options.engine),
         served_model=options.served_model,
         engine_service=options.engines,
+        teacher=tuple(options.teacher),
         judge=options.judge,
         environments=tuple(options.environment),
         agent_port=options.agent_port,

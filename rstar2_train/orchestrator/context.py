@@ -52,6 +52,8 @@ class Endpoints:
     """Name under which an engine of another project serves the model; empty: engines of the job."""
     engine_service: str = ""
     """`HOST:PORT` whose addresses are engines too, looked up periodically; empty: only `engines`."""
+    teacher: tuple[str, ...] = ()
+    """Base URLs of the teacher's engines."""
     judge: str = ""
     """Base URL of the judge API."""
     environments: tuple[str, ...] = ()

@@ -11,13 +11,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.api.objectives import Teacher
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.rollout.teacher_check import TeacherServers
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.toolset import job_toolset, offline_toolset
@@ -54,8 +54,7 @@ class Sessions:
     """Called with the arguments of TrainerSession."""
     rollouts: Callable[[StageContext, ChatFormat], RolloutSession] = RolloutSession
     chat_format: Callable[[StageContext, Path], ChatFormat] = stage_chat_format
-    teacher: Callable[[Teacher], RemoteTeacher] = RemoteTeacher
-    """Called with a teacher behind an endpoint."""
+    teacher: Callable[[TeacherServers], RemoteTeacher] = RemoteTeacher
 
 
 SESSIONS = Sessions()

@@ -20,6 +20,7 @@ from rstar2_train.plan.shared_device import HOST_LINK, SharedDevice
 from rstar2_train.plan.split import engine_gpus, total_gpus
 from rstar2_train.plan.stage_rows import CALL_PEAK, SFT_TOKENS, TRAJECTORY_BYTES, stage_rows
 from rstar2_train.plan.step_time import DELTA_SHARE
+from rstar2_train.plan.teacher_rows import teacher_gpus, teacher_misfits
 from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY
 
 SLOW_NETWORK = 1.2
@@ -85,7 +86,7 @@ def plan_job(
     job = shared.engine_job(job) if shared else job
     inputs = measured or {}
     assumed = StageInputs(mean_tokens=mean_tokens)
-    issues = [*_unadaptable(job, shape), *misfits(job, shape, profile)]
+    issues = [*_unadaptable(job, shape), *misfits(job, shape, profile), *teacher_misfits(job, profile)]
     engines_fit = bool(engine_of(job, shape, profile, tokens=max(1, longest_sequence(job))).slots)
     stages = {
         stage.name: list(stage_rows(job, stage, shape, profile, inputs.get(stage.name, assumed), shared))
@@ -99,6 +100,7 @@ def plan_job(
         devices = f"1 x {profile.device}, which trainer and engine use {shared.text}"
     elif gpus:
         devices = f"{gpus} x {profile.device}: trainer {gpus - engine_gpus(job)}, engines {engine_gpus(job)}"
+        devices += f"; in stages with a teacher {teacher_gpus(job)} more" if teacher_gpus(job) else ""
     seconds = sum(float(row.value) for rows in stages.values() for row in rows if row.key == "stageSeconds")
     return JobPlan(
         name=job.metadata.name,

@@ -31,6 +31,7 @@ from rstar2_train.plan.step_time import (
     transfer_time,
     update_time,
 )
+from rstar2_train.plan.teacher_rows import teacher_rows
 
 SFT_TOKENS = 1000
 """Mean tokens of a conversation (paper, Table 2: about 1K)."""
@@ -181,6 +182,7 @@ def _grpo_rows(
     rollouts = max(simulated, calls)
     if turns is not None and shared is not None:
         yield from shared_rows(turns, shared)
+    yield from teacher_rows(job, stage, profile, trained)
     yield from _update_rows(update, profile)
     sampled = sum(trajectory.sampled for trajectory in drawn)
     step = rollouts + update.seconds + transfer.seconds + (turns.seconds if turns else 0.0)

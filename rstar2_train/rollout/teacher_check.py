@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,27 @@ TEXTS = (
 """Texts whose tokens must be equal: spaces, digits, code, and characters of several tokens."""
 
 
+@dataclass(frozen=True, slots=True)
+class TeacherServers:
+    """The servers of one teacher: one of another operator, or the engines of spec.teacher."""
+
+    urls: tuple[str, ...]
+    token: str
+    model: str | None = None
+    """Name under which they serve the teacher; None: that of their only model."""
+    start_seconds: float = 0.0
+    """Time in which they may still start."""
+
+    @classmethod
+    def of_endpoint(cls, teacher: Teacher) -> TeacherServers:
+        """Return the server of teacher.endpoint, with the token from the environment."""
+        return cls((teacher.endpoint or "",), read_secret(TEACHER_TOKEN) or "", teacher.model)
+
+    def connect(self, session: EngineSession) -> list[TeacherClient]:
+        """Return a client per server."""
+        return [TeacherClient(url, token=self.token, session=session, model=self.model) for url in self.urls]
+
+
 class TeacherRejected(Exception):
     """A server cannot be the teacher. The message names the reason and the remedy."""
 
@@ -70,13 +92,6 @@ def remote_teachers(job: AgenticRLJob) -> dict[str, Teacher]:
     }
 
 
-def connect(teacher: Teacher, session: EngineSession) -> TeacherClient:
-    """Return the client of a teacher behind an endpoint."""
-    return TeacherClient(
-        teacher.endpoint or "", token=read_secret(TEACHER_TOKEN) or "", session=session, model=teacher.model
-    )
-
-
 async def _error(teacher: Teacher, model: Path, longest: int) -> str:
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, model)
@@ -84,8 +99,8 @@ async def _error(teacher: Teacher, model: Path, longest: int) -> str:
         return str(error)
     async with EngineSession() as session:
         try:
-            vocabulary = embedded_tokens(model) or 0
-            await check_teacher(connect(teacher, session), tokenizer, vocabulary=vocabulary, longest=longest)
+            [client] = TeacherServers.of_endpoint(teacher).connect(session)
+            await check_teacher(client, tokenizer, vocabulary=embedded_tokens(model) or 0, longest=longest)
         except TeacherRejected as error:
             return str(error)
     return ""

@@ -38,7 +38,7 @@ def replaces(*roles: str, and_attempt: bool = False) -> str:
     return f"{NOW}, replaces {', '.join(roles)}{later}"
 
 
-SERVING = ("rollout", "judge", "executor", "redis")
+SERVING = ("rollout", "teacher", "judge", "executor", "redis")
 EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.suspend", NOW),
     ("spec.managedBy", NEVER),
@@ -57,17 +57,20 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.accelerator.*", NEVER),
     ("spec.stages[[]].type", NEVER),
     ("spec.stages[[]].*", STAGE),
+    ("spec.grpo.objective.teacher.source", replaces("teacher", and_attempt=True)),
     ("spec.grpo.*", ATTEMPT),
     ("spec.validation.*", ATTEMPT),
     ("spec.checkpoint.*", ATTEMPT),
     ("spec.trainer.*", ATTEMPT),
     ("spec.rollout.replicas", NOW),
     ("spec.rollout.tensorParallel", replaces("rollout")),
-    ("spec.rollout.image", replaces("rollout")),
+    ("spec.rollout.image", replaces("rollout", "teacher")),
     ("spec.rollout.resources.*", replaces("rollout")),
     ("spec.rollout.engineArgs", ENGINE),
     ("spec.rollout.tool", replaces("executor", and_attempt=True)),
     ("spec.rollout.*", ATTEMPT),
+    ("spec.teacher.replicas", NOW),
+    ("spec.teacher.*", replaces("teacher")),
     ("spec.tools[[]].*", ATTEMPT),
     ("spec.mcpServers[[]].command", LOCAL),
     ("spec.mcpServers[[]].*", ATTEMPT),

@@ -25,7 +25,7 @@ Schema = Mapping[str, Any]
 SECTIONS = (
     "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter",
     "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trajectories", "spec.trainer",
-    "spec.trainer.lora", "spec.rollout", "spec.agent", "spec.judge", "spec.executor", "spec.redis",
+    "spec.trainer.lora", "spec.rollout", "spec.teacher", "spec.agent", "spec.judge", "spec.executor", "spec.redis",
     "spec.accelerator", "spec.storage", "spec.tracking",
     "spec.failurePolicy", "spec.nodeLoss", "spec.stuck", "spec.secretRefs", "spec.runtimePatches[]",
     "spec.tools[]", "spec.mcpServers[]", "spec.environments[]", "spec.rewards[]",

@@ -32,6 +32,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
     ("spec.accelerator", {"vendor": "AMD", "resource": "amd.com/xcd", "rdma": {"resource": "rdma/hca", "count": 8}}),
     ("spec.accelerator", {"vendor": "AMD", "claimTemplates": {"trainer": "eight-gpus", "rollout": "one-gpu"}}),
+    ("spec.accelerator", {"vendor": "AMD", "claimTemplates": {"trainer": "a", "rollout": "b", "teacher": "b"}}),
     ("spec.managedBy", "example.org/canary"),
     ("spec.judge", {"limits": {"timeoutSeconds": 600, "memory": "1Ti", "output": 256}}),
     ("spec.executor", {"cpu": "500m", "isolation": "None"}),
@@ -127,6 +128,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.grpo.referenceKl", {"weight": 0.001}),
     ("spec", {**GOOD["spec"], "grpo": {"referenceKl": {"weight": 0.1}}, "stages": [DISTILLED]}),
+    ("spec", {**GOOD["spec"], "teacher": {"replicas": 2, "resources": {"limits": {"memory": "8Gi"}}}}),
     ("spec.stages.1.grpo.referenceKl", {"weight": 0.1, "estimator": "K1", "model": "Source", "source": "pvc://m/b"}),
     *(
         ("spec.grpo.objective", objective)

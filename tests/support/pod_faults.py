@@ -138,6 +138,29 @@ POD_FAULTS: list[Fault] = [
         "is required, because a stage needs engines",
     ),
     (
+        "spec",
+        {
+            **GOOD["spec"],
+            "accelerator": {"vendor": "AMD", "claimTemplates": {"trainer": "a", "rollout": "b"}},
+            "teacher": {},
+        },
+        "spec.accelerator.claimTemplates.teacher: is required, because spec.teacher needs devices",
+        "is required, because spec.teacher needs devices",
+    ),
+    (
+        "spec.teacher",
+        {"tensorParallel": 2, "resources": {"limits": {"amd.com/gpu": 1}}},
+        "spec.teacher.resources.limits.amd.com/gpu is 1: contradicts spec.teacher.tensorParallel, which is 2",
+        None,
+    ),
+    (
+        "spec.teacher",
+        {"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}},
+        "spec.teacher.resources.limits.memory is '1Gi': must not be less than the request, which is 2Gi",
+        None,
+    ),
+    ("spec.teacher", {"replicas": 0}, "greater than or equal to 1", "should be greater than or equal to 1"),
+    (
         "spec.managedBy",
         "canary",
         "spec.managedBy is 'canary': allowed: a domain",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.good_manifest import Fault, evaluate
+from tests.support.good_manifest import GOOD, Fault, evaluate
 
 STAGE_FAULTS: list[Fault] = [
     (
@@ -151,6 +151,16 @@ STAGE_FAULTS: list[Fault] = [
         {"temperature": 1.2, "objective": {"type": "Distillation", "teacher": {"endpoint": "http://t:80"}}},
         "spec.grpo.temperature (for stage rl) is 1.2: must be 1 with a teacher behind an endpoint",
         "temperature must be 1 with a teacher behind an endpoint",
+    ),
+    (
+        "spec",
+        {
+            **GOOD["spec"],
+            "teacher": {},
+            "grpo": {"temperature": 0.5, "objective": {"type": "Distillation", "teacher": {"source": "pvc://m/t"}}},
+        },
+        "spec.grpo.temperature (for stage rl) is 0.5: must be 1 with a teacher behind an endpoint or with spec.teacher",
+        "temperature must be 1 with a teacher behind an endpoint or with spec.teacher",
     ),
     (
         "spec.grpo.objective",

@@ -2,7 +2,7 @@
 
     reconcile.py ──Decision──> objects.py ─┬─> storage.py, config.py, access.py, network.py   always
                                            ├─> trainer.py       Jobs of attempts, preparation, report
-                                           └─> redis.py, judge.py, rollout.py, environment.py, agent.py: for sampling
+                                           └─> redis.py, judge.py, rollout.py, teacher.py, environment.py, agent.py
                                               │
     serving_manifests.py ──> serving.py ──────┴─> endpoint.py                             a served model
                                      all of them ──> pod.py, accelerator.py: the restricted pod, devices

@@ -30,10 +30,10 @@ def devices(context: BuildContext, count: int) -> Manifest:
     return _extended(spec.resource, count) if spec.resource is not None and count else {}
 
 
-def claims(context: BuildContext, role: Literal["trainer", "rollout"]) -> Manifest:
+def claims(context: BuildContext, role: Literal["trainer", "rollout", "teacher"]) -> Manifest:
     """Return the part of a pod's spec with the claim of its accelerators; empty with a device plugin."""
     templates = context.job.spec.accelerator.claim_templates
-    template = None if templates is None else {"trainer": templates.trainer, "rollout": templates.rollout}[role]
+    template = None if templates is None else getattr(templates, role)
     if template is None:
         return {}
     return {"resourceClaims": [{"name": ACCELERATOR_CLAIM, "resourceClaimTemplateName": template}]}

@@ -3,8 +3,8 @@
 trainer ──> any address (engines, judge, API server, MLflow, MCP servers); ingress only from trainers (Ray, gloo, RCCL)
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
 agent ──> pod 0 of the trainer (endpoint of its programs), DNS
-rollout, executor, redis, environment ──> no egress
-With spec.storage.url also: rollout ──> DNS and the ports of the servers of its buckets, at any address
+rollout, teacher, executor, redis, environment ──> no egress
+With spec.storage.url also: rollout, teacher ──> DNS and the ports of the servers of its buckets, at any address
 With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
 """
 
@@ -47,9 +47,14 @@ def network(context: BuildContext) -> list[Manifest]:
                 if carries_weights
                 else _from(context, "trainer", names.ENGINE_PORT)
             ],
-            [{"to": [_pods(context, "trainer")]}] if carries_weights else _to_bucket(context),
+            [{"to": [_pods(context, "trainer")]}]
+            if carries_weights
+            else _to_bucket(context, context.job.spec.model.source),
         ),
     }
+    if context.job.spec.teacher is not None:
+        teachers = [source for stage in context.job.spec.stages if (source := context.job.served_teacher(stage))]
+        flows["teacher"] = ([_from(context, "trainer", names.ENGINE_PORT)], _to_bucket(context, *teachers))
     if context.job.spec.needs_judge:
         flows |= _judge_flows(context, caller="trainer")
     if context.job.spec.agent is not None:
@@ -60,8 +65,8 @@ def network(context: BuildContext) -> list[Manifest]:
     return _policies(context, flows)
 
 
-def _to_bucket(context: BuildContext) -> list[Manifest]:
-    """Return the egress rules of engines, which read state and model from buckets; none for a claim.
+def _to_bucket(context: BuildContext, *models: str) -> list[Manifest]:
+    """Return the egress rules of engines, which read state and models from buckets; none for a claim.
 
     A policy knows no names, so a server has any address. A proxy, the server of a pod's identity, and a server of S3
     that only the Secret names, have any port.
@@ -69,7 +74,7 @@ def _to_bucket(context: BuildContext) -> list[Manifest]:
     spec = context.job.spec
     if not spec.storage.url:
         return []
-    schemes = {url.partition("://")[0] for url in (spec.storage.url, spec.model.source) if url.startswith(BUCKETS)}
+    schemes = {url.partition("://")[0] for url in (spec.storage.url, *models) if url.startswith(BUCKETS)}
     is_unknown = spec.storage.endpoint_url is None and "s3" in schemes
     if is_unknown or spec.secret_refs.proxy is not None or spec.secret_refs.storage is None:
         return [ANYWHERE]

@@ -14,6 +14,7 @@ from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.builders.storage import storage
+from rstar2_operator.builders.teacher import teacher
 from rstar2_operator.builders.trainer import attempt, disruption_budget, pod_names, prepare, report
 from rstar2_operator.builders.workload import capped, workload
 from rstar2_operator.decide.decision import FINAL, Decision, StageAttempt
@@ -47,7 +48,8 @@ def objects(context: BuildContext, decision: Decision, *, has_secret: bool) -> l
     if decision.workload is not None and decision.stage is not None:
         result.append(_workload(context, decision.workload, context.job.stage(decision.stage)))
     if decision.serving:
-        result += [capped(body, context.placements) for body in _serving(context)]
+        stage = context.job.stage(decision.stage) if decision.stage is not None else None
+        result += [capped(body, context.placements) for body in _serving(context, stage)]
     if decision.attempt is not None:
         if context.job.spec.trainer.disruption_policy == "Refuse":
             result.append(disruption_budget(context))
@@ -57,12 +59,13 @@ def objects(context: BuildContext, decision: Decision, *, has_secret: bool) -> l
     return result
 
 
-def _serving(context: BuildContext) -> list[Manifest]:
+def _serving(context: BuildContext, stage: Stage | None) -> list[Manifest]:
     judged = (redis, judge, executor) if context.job.spec.needs_judge else ()
-    return [body for role in (*judged, rollout, environment, agent) for body in role(context)]
+    bodies = [body for role in (*judged, rollout, environment, agent) for body in role(context)]
+    return bodies if stage is None else [*bodies, *teacher(context, stage)]
 
 
 def _workload(context: BuildContext, name: str, stage: Stage) -> Manifest:
     """Return the Workload of a stage, from the objects that its attempt would have."""
-    bodies = [attempt(context, StageAttempt(stage.name, 1)), *(_serving(context) if stage.needs_engines else ())]
-    return workload(context, name, stage, bodies)
+    serving = _serving(context, stage) if stage.needs_engines else []
+    return workload(context, name, stage, [attempt(context, StageAttempt(stage.name, 1)), *serving])

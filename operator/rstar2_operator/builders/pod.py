@@ -133,7 +133,7 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     if job.spec.priority_class_name:
         spec["priorityClassName"] = job.spec.priority_class_name
     role = pod.patched_as or pod.role
-    uses_bucket = role == "rollout" and job.spec.storage.url
+    uses_bucket = role in ("rollout", "teacher") and job.spec.storage.url
     if job.spec.secret_refs.ca is not None and (role == "trainer" or uses_bucket):
         _trust(spec, job.spec.secret_refs.ca)
     own = {**context.labels(pod.role), **pod.labels}

@@ -5,6 +5,9 @@ An engine reads its model and weights from the job's claim or, with spec.storage
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 from rstar2_operator import names
 from rstar2_operator.builders import accelerator
 from rstar2_operator.builders.manifest import Manifest, merge, resources
@@ -24,6 +27,8 @@ from rstar2_operator.builders.pod import (
     storage,
     template,
 )
+from rstar2_train.api.objectives import TeacherSpec
+from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.utils.auth import ENGINE_TOKEN
 from rstar2_train.utils.listening import EVERY_ADDRESS
 
@@ -33,8 +38,26 @@ BOOT_SECONDS = 1800
 
 def rollout(context: BuildContext) -> list[Manifest]:
     """Return Deployment and headless Service."""
-    spec = context.job.spec.rollout
+    spec, rdma = context.job.spec.rollout, accelerator.engine_rdma(context)
+    model = context.resolved.spec.model.source
+    pod = engine(context, "rollout", spec, own_image=spec.image, options=["--model", model], devices=rdma)
     name, labels = names.rollout(context.name), context.labels("rollout")
+    return [
+        service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),
+        deployment(name, labels, spec.replicas, template(pod, context), deadline=BOOT_SECONDS, strategy=NO_SURGE),
+    ]
+
+
+def engine(
+    context: BuildContext,
+    role: Literal["rollout", "teacher"],
+    spec: RolloutSpec | TeacherSpec,
+    *,
+    own_image: str | None,
+    options: Sequence[str],
+    devices: Manifest,
+) -> PodTemplate:
+    """Return the pod of an engine. `options`: of its server; `devices`: resources besides its accelerators."""
     job_volume, job_mount = job_file(context)
     volumes, mounts = storage(context)
     bucket = bool(context.job.spec.storage.url)
@@ -43,33 +66,26 @@ def rollout(context: BuildContext) -> list[Manifest]:
     health = {"httpGet": {"path": "/health", "port": "engine"}, "timeoutSeconds": 5}
     container = Container(
         name="engine",
-        image=image(spec.image, context.settings.rollout_image, context),
-        command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE,
-                 "--model", context.resolved.spec.model.source, "--port", str(names.ENGINE_PORT),
-                 "--host", EVERY_ADDRESS, *(["--bucket", names.state_folder(context.name)] if bucket else [])],
+        image=image(own_image, context.settings.rollout_image, context),
+        command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE, *options,
+                 "--port", str(names.ENGINE_PORT), "--host", EVERY_ADDRESS,
+                 *(["--bucket", names.state_folder(context.name)] if bucket else [])],
         tuning=accelerator.environment(context),
         env_from=bucket_access(context),
         secrets={ENGINE_TOKEN: "engine-token"},
         ports={"engine": names.ENGINE_PORT},
         mounts=[job_mount, shm_mount, *reads],
-        resources=merge(
-            merge(resources(spec.resources), accelerator.devices(context, spec.tensor_parallel)),
-            accelerator.engine_rdma(context),
-        ),
+        resources=merge(merge(resources(spec.resources), accelerator.devices(context, spec.tensor_parallel)), devices),
         probes={
             "startupProbe": {**health, "periodSeconds": 5, "failureThreshold": BOOT_SECONDS // 5},
             "readinessProbe": {**health, "periodSeconds": 5},
             "livenessProbe": {**health, "periodSeconds": 20, "failureThreshold": 6, "timeoutSeconds": 10},
         },
     )  # fmt: skip
-    pod = PodTemplate(
-        role="rollout",
+    return PodTemplate(
+        role=role,
         containers=[container],
         volumes=[job_volume, shm_volume, *volumes],
         groups=accelerator.groups(context),
-        extra=accelerator.claims(context, "rollout"),
+        extra=accelerator.claims(context, role),
     )
-    return [
-        service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),
-        deployment(name, labels, spec.replicas, template(pod, context), deadline=BOOT_SECONDS, strategy=NO_SURGE),
-    ]

@@ -137,6 +137,8 @@ def _stage_template(
         command += ["--engines", f"{names.rollout(context.name)}:{names.ENGINE_PORT}"]
         if job.spec.needs_judge:
             command += ["--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"]
+        if job.served_teacher(stage) is not None:
+            command += ["--teacher", f"http://{names.teacher(context.name)}:{names.ENGINE_PORT}"]
         if own_environment(context) is not None:
             command += ["--environment", f"{names.environment(context.name)}:{names.ENVIRONMENT_PORT}"]
     secrets, listening = {ENGINE_TOKEN: "engine-token", JUDGE_TOKEN: "judge-token"}, {"ray": ports.RAY}

@@ -111,6 +111,7 @@ REFERENCE_FIELDS = {
 RESOURCE_FIELDS = {
     "trainer": "spec.trainer.resources",
     "rollout": "spec.rollout.resources",
+    "teacher": "spec.teacher.resources",
     "redis": "spec.redis.resources",
     "environment": "spec.environments[0].resources",
     "executor": "spec.executor.cpu and spec.judge.limits.memory",

@@ -90,6 +90,6 @@ def has_started(facts: Facts) -> bool:
         return False
     if progress.phase != "Starting" or not facts.needs_engines:
         return True
-    roles = ("redis", "judge", "executor", "rollout", "environment", "agent")
+    roles = ("redis", "judge", "executor", "rollout", "teacher", "environment", "agent")
     counts = [ready_of(facts.observed, role) for role in roles]
     return all(ready or not desired for ready, desired in counts)

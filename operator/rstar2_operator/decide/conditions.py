@@ -27,8 +27,10 @@ MAX_PROBLEMS = 6
 ROLE_CONDITIONS = {
     "RedisReady": ("redis",),
     "JudgeReady": ("judge", "executor"),
-    "RolloutReady": ("rollout",),
+    "RolloutReady": ("rollout", "teacher"),
 }
+OPTIONAL_ROLES = frozenset({"teacher"})
+"""Roles that only some stages have."""
 JUDGE_CONDITIONS = ("RedisReady", "JudgeReady")
 CAUSE_CONDITIONS = frozenset({"StorageReady", *ROLE_CONDITIONS, "Training", "Degraded"})
 """Conditions whose reason may be that of a problem."""
@@ -200,6 +202,7 @@ def _role(
     if not decision.serving:
         return _condition(kind, False, "NotNeeded", "No stage needs it now.")
     counts = {role: ready_of(observed, role) for role in roles}
+    counts = {role: count for role, count in counts.items() if count[1] or role not in OPTIONAL_ROLES}
     summary = ", ".join(f"{ready} of {desired} {role} pods ready" for role, (ready, desired) in counts.items())
     if all(desired and ready >= desired for ready, desired in counts.values()):
         return _condition(kind, True, "Ready", f"{summary}.")

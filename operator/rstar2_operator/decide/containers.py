@@ -34,6 +34,7 @@ _PATCHED_MEMORY = "it in a runtimePatch (spec.runtimePatches[].resources)"
 MEMORY_FIELDS = {
     "trainer": "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch",
     "rollout": "spec.rollout.resources.limits.memory",
+    "teacher": "spec.teacher.resources.limits.memory",
     "redis": "spec.redis.resources.limits.memory",
     "environment": "spec.environments[0].resources.limits.memory",
     "executor": "spec.judge.limits.memory",

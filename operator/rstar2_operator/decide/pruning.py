@@ -13,7 +13,7 @@ from rstar2_operator.decide.kueue import WITHOUT_QUOTA
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, is_true, job_finished_at, labels
 
-ROLES_OF_ROLLOUTS = frozenset({"redis", "judge", "executor", "environment", "agent"})
+ROLES_OF_ROLLOUTS = frozenset({"redis", "judge", "executor", "teacher", "environment", "agent"})
 """Roles that an edit of the job may remove, and that a running attempt uses."""
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service", "PodDisruptionBudget"})
 KEPT_ATTEMPTS = 3

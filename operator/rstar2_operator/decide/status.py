@@ -316,7 +316,7 @@ def _roles(observed: ObservedJob, decision: Decision) -> list[Status]:
         ready = int((child.get("status") or {}).get("ready") or 0) if child is not None else 0
         rows.append({"name": "trainer", "ready": ready, "desired": desired})
     if decision.serving:
-        for role in ("rollout", "judge", "executor", "redis", "environment", "agent"):
+        for role in ("rollout", "teacher", "judge", "executor", "redis", "environment", "agent"):
             ready, desired = ready_of(observed, role)
             if role != "rollout" and not desired:
                 continue

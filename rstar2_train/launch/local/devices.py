@@ -68,6 +68,8 @@ class DeviceAssignment:
     vendor: Vendor = "None"
     trainer: tuple[str, ...] = ()
     engines: tuple[tuple[str, ...], ...] = ()
+    teacher: tuple[tuple[str, ...], ...] = ()
+    """Those of each engine of the teacher."""
     time_shared: bool = False
     """Whether trainer and engine time-share one device: each of them leaves it to the other one."""
     engine_share: float | None = None
@@ -93,6 +95,10 @@ class DeviceAssignment:
     def engine_environment(self, index: int) -> dict[str, str]:
         """Return the variables of an engine."""
         return _environment(self.vendor, self.engines[index] if self.engines else ())
+
+    def teacher_environment(self, index: int) -> dict[str, str]:
+        """Return the variables of an engine of the teacher."""
+        return _environment(self.vendor, self.teacher[index] if self.teacher else ())
 
 
 def visible_devices(
@@ -129,7 +135,7 @@ def assign(
     shape: ModelShape | None,
     pending: Sequence[Stage] | None = None,
 ) -> DeviceAssignment:
-    """Return the devices of the trainer's ranks and of each engine: the ranks first, then one engine after the other.
+    """Return the devices of the trainer's ranks and of each engine: ranks, engines, engines of a teacher.
 
     A job with one rank and one engine may share a single device. The engine gets the memory that the trainer's peak
     leaves. If that is little, and no stage samples while it trains (maxStaleness 0), they time-share it.
@@ -152,13 +158,26 @@ def assign(
     ranks = max((ranks_of(job, stage) for stage in learning), default=0)
     parallel = job.spec.rollout.tensor_parallel
     engines = job.spec.rollout.replicas if samples else 0
+    teacher = job.spec.teacher if any(map(job.served_teacher, stages)) else None
+    teachers = teacher.replicas * teacher.tensor_parallel if teacher is not None else 0
     ids = _ids(vendor, devices)
-    if ranks + engines * parallel <= len(ids):
-        first = [ranks + at * parallel for at in range(engines)]
-        return DeviceAssignment(vendor, tuple(ids[:ranks]), tuple(tuple(ids[at : at + parallel]) for at in first))
-    if len(ids) == ranks == engines == parallel == 1:
+    rest = len(ids) - teachers
+    if ranks + engines * parallel <= rest:
+        sampling, rating = ids[ranks : ranks + engines * parallel], ids[ranks + engines * parallel :][:teachers]
+        of_teacher = _groups(rating, teacher.tensor_parallel) if teacher is not None else ()
+        return DeviceAssignment(vendor, tuple(ids[:ranks]), _groups(sampling, parallel), of_teacher)
+    if len(ids) == ranks == engines == parallel == 1 and not teachers:
         return _share(job, devices[0], shape, ids[0], learning)
-    raise DevicesError(_shortage(job, len(ids), ranks=ranks, engines=engines))
+    if teachers and rest < 2:
+        raise DevicesError(
+            f"this machine has {len(ids)} device{'s' * (len(ids) > 1)}, but spec.teacher needs {teachers} besides "
+            "those of spec.trainer and spec.rollout: remove spec.teacher, so that the ranks hold the teacher"
+        )
+    raise DevicesError(_shortage(job, rest, ranks=ranks, engines=engines, teachers=teachers))
+
+
+def _groups(ids: Sequence[str], size: int) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(ids[at : at + size]) for at in range(0, len(ids), size))
 
 
 def assign_engine(vendor: Vendor, devices: Sequence[Device], *, tensor_parallel: int) -> DeviceAssignment:
@@ -210,7 +229,8 @@ def _share(
     return replace(shared, engine_share=min(engine, ENGINE_SHARE), trainer_share=round(trainer, 3))
 
 
-def _shortage(job: AgenticRLJob, available: int, *, ranks: int, engines: int) -> str:
+def _shortage(job: AgenticRLJob, available: int, *, ranks: int, engines: int, teachers: int) -> str:
+    """Return the shortage of devices and the remedy. `available`: without those of the teacher."""
     trainer, rollout = job.spec.trainer, job.spec.rollout
     parts = []
     if ranks:
@@ -220,7 +240,10 @@ def _shortage(job: AgenticRLJob, available: int, *, ranks: int, engines: int) ->
             f"spec.rollout {engines * rollout.tensor_parallel} (replicas {rollout.replicas} x tensorParallel "
             f"{rollout.tensor_parallel})"
         )
-    message = f"this machine has {available} device{'s' * (available > 1)}, but the job needs {' and '.join(parts)}"
+    besides = f" besides the {teachers} of spec.teacher" if teachers else ""
+    message = (
+        f"this machine has {available} device{'s' * (available > 1)}{besides}, but the job needs {' and '.join(parts)}"
+    )
     for_engines = available if not ranks else available - max(1, available // 2)
     fitting = for_engines // rollout.tensor_parallel
     if engines and not fitting:

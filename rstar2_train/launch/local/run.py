@@ -159,6 +159,7 @@ class LocalRun:
             devices=self._devices,
             packages=packages,
             environments=job.spec.environments,
+            teachers=job.spec.teacher.replicas if job.spec.teacher is not None else 0,
             running=running,
         )
 
@@ -235,7 +236,7 @@ class LocalRun:
     # -- stages -----------------------------------------------------------------------------------------------------
 
     async def _run_stages(self, pending: list[Stage]) -> Ending:
-        background = [asyncio.create_task(self._watch_disk())]
+        job, background = self._job, [asyncio.create_task(self._watch_disk())]
         if self._upload is not None:
             background.append(asyncio.create_task(self._upload.follow(self._supervisor.fail)))
         try:
@@ -251,7 +252,8 @@ class LocalRun:
                     await self._wait_for_services(stage, starting)
                     if self._stop.is_set():
                         break
-                ending = await self._run_stage(stage)
+                async with self._services.teacher(self._supervisor, stage, job.served_teacher(stage)):
+                    ending = await self._run_stage(stage)
                 if ending != "completed":
                     return ending
             return "suspended" if self._stop.is_set() else "completed"

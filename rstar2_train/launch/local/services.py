@@ -8,10 +8,12 @@ of pods. Each listens on loopback on a port of its own. Secrets are passed in th
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from rstar2_train.rewards.equality_program import sandbox_package
 from rstar2_train.tracking import shipper
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret, secret_env
 from rstar2_train.utils.ports import LOOPBACK, free_ports
-from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel
+from rstar2_train.utils.supervisor import Child, ChildFailed, Supervisor, gather_or_cancel
 
 ENVIRONMENT_READY_SECONDS = 300.0
 ORCHESTRATOR_STOP_SECONDS = 120.0
@@ -71,6 +73,7 @@ class Services:
     engine_ports: tuple[int, ...]
     engine_token: str
     devices: DeviceAssignment
+    teacher_ports: tuple[int, ...] = ()
     environment: EnvironmentSpec | None = None
     environment_ports: tuple[int, ...] = ()
     running: RunningServices = NONE_RUNNING
@@ -85,18 +88,21 @@ class Services:
         devices: DeviceAssignment | None = None,
         packages: Path | None = None,
         environments: Sequence[EnvironmentSpec] = (),
+        teachers: int = 0,
         running: RunningServices = NONE_RUNNING,
     ) -> Services:
         """Choose free ports and new secrets.
 
-        `engines`: number of engines, unless one of `running` serves; `devices`: of each child, default: none;
-        `environments`: those of the job; `packages`: folder of the sandbox's packages (`preflight.prepare_packages`).
+        `engines`: number of engines, unless one of `running` serves; `teachers`: those of the teacher; `devices`: of
+        each child, default: none; `environments`: those of the job; `packages`: folder of the sandbox's packages
+        (`preflight.prepare_packages`).
         """
         engines = 0 if running.engine else engines
         environment = next((spec for spec in environments if spec.url is None), None)
         servers = environment.replicas if environment is not None else 0
-        redis_port, judge_port, *more_ports = free_ports(2 + engines + servers)
-        engine_ports, environment_ports = more_ports[:engines], more_ports[engines:]
+        redis_port, judge_port, *more_ports = free_ports(2 + engines + teachers + servers)
+        engine_ports, more_ports = more_ports[:engines], more_ports[engines:]
+        teacher_ports, environment_ports = more_ports[:teachers], more_ports[teachers:]
         judge_token = secrets.token_urlsafe(24)
         local_judge = LocalJudge(
             state.root,
@@ -115,6 +121,7 @@ class Services:
             engine_ports=tuple(engine_ports),
             engine_token=secrets.token_urlsafe(24),
             devices=devices or DeviceAssignment(),
+            teacher_ports=tuple(teacher_ports),
             environment=environment,
             environment_ports=tuple(environment_ports),
             running=running,
@@ -157,6 +164,44 @@ class Services:
             advice=advice,
         )
 
+    @contextlib.asynccontextmanager
+    async def teacher(self, supervisor: Supervisor, stage: Stage, source: str | None) -> AsyncIterator[None]:
+        """Run the engines of a stage's teacher, the model folder `source`; None: it has none.
+
+        The stage's orchestrator waits until they have started. An engine that does not start fails the run.
+        """
+        if source is None:
+            yield
+            return
+        engines = [self._teacher_engine(index, stage, source) for index in range(len(self.teacher_ports))]
+
+        async def start() -> None:
+            try:
+                await gather_or_cancel(*(supervisor.start(engine) for engine in engines))
+            except ChildFailed as error:
+                supervisor.fail(error)
+
+        starting = asyncio.create_task(start())
+        try:
+            yield
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await supervisor.stop(*(engine.name for engine in engines))
+
+    def _teacher_engine(self, index: int, stage: Stage, source: str) -> Child:
+        port = self.teacher_ports[index]
+        argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self.state.job_file)]
+        argv += ["--model", source, "--port", str(port), "--teacher", stage.name]
+        return Child(
+            f"teacher-{index}",
+            argv,
+            env={**self.devices.teacher_environment(index), **secret_env(ENGINE_TOKEN, self.engine_token)},
+            ready=_http_probe(f"http://{LOOPBACK}:{port}/health"),
+            ready_seconds=ENGINE_START_SECONDS,
+            advice="check spec.teacher and objective.teacher.source",
+        )
+
     async def start_environment(self, supervisor: Supervisor) -> None:
         """Start the servers of the job's environment. Raises ChildFailed."""
         servers = [self._environment_server(index) for index in range(len(self.environment_ports))]
@@ -188,6 +233,8 @@ class Services:
             argv += ["--engine", url]
         if running.model:
             argv += ["--served-model", running.model]
+        for port in self.teacher_ports:
+            argv += ["--teacher", f"http://{LOOPBACK}:{port}"]
         for address in self.environments:
             argv += ["--environment", address]
         argv += options

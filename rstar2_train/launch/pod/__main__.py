@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_argument("--nodes", type=int, required=True, help="number of pods of the attempt")
     launch.add_argument("--subdomain", required=True, help="headless Service that names the pods")
     launch.add_argument("--engines", default="", help="HOST:PORT of the engines' headless Service")
+    launch.add_argument("--teacher", default="", help="base URL of the teacher's engines")
     launch.add_argument("--judge", default="", help="base URL of the judge API")
     launch.add_argument("--environment", default="", help="HOST:PORT of the headless Service of the environment")
     launch.add_argument("--agent-port", type=int, default=0, help="port for the pods of the agent; default: no pods")
@@ -92,6 +93,7 @@ def _run(args: argparse.Namespace) -> int:
         nodes=args.nodes,
         subdomain=args.subdomain,
         engines=args.engines,
+        teacher=args.teacher,
         judge=args.judge,
         environment=args.environment,
         agent_port=args.agent_port,

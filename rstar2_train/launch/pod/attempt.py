@@ -69,6 +69,7 @@ class AttemptOptions:
     subdomain: str
     """Headless Service that names the pods."""
     engines: str = ""
+    teacher: str = ""
     judge: str = ""
     environment: str = ""
     agent_port: int = 0
@@ -236,6 +237,7 @@ class _TrainerPod:
         command += ["--stage", options.stage, "--attempt", str(options.attempt)]
         for flag, value in (
             ("--engines", options.engines),
+            ("--teacher", options.teacher),
             ("--judge", options.judge),
             ("--environment", options.environment),
             ("--agent-port", str(options.agent_port or "")),

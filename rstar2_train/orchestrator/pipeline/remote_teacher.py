@@ -1,8 +1,8 @@
-"""The teacher behind an endpoint: a server rates the tokens of a batch, before the batch is trained on.
+"""A teacher on servers, of an endpoint or of spec.teacher: they rate the tokens of a batch before it is trained on.
 
-The server belongs to another operator: it may be slow, busy (429) or restart. A request is repeated until the server
-has given no usable answer for some minutes; then the stage fails as retryable, and its stored rollouts are rated again.
-The next attempt checks the server first. A request that the server finds wrong fails the stage: no repetition can help.
+A server may be slow, busy (429) or restart. A request is repeated until the servers have given no usable answer for
+some minutes; then the stage fails as retryable, and its stored rollouts are rated again. The next attempt checks the
+servers first. A request that a server finds wrong fails the stage: no repetition can help.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.api.objectives import Teacher
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
-from rstar2_train.rollout.teacher_check import TeacherRejected, check_teacher, connect
+from rstar2_train.inference.teacher_client import TeacherClient
+from rstar2_train.rollout.teacher_check import TeacherRejected, TeacherServers, check_teacher
 from rstar2_train.rollout.tokenizer_files import embedded_tokens
 from rstar2_train.trainer.types import TokenSequence
 
@@ -37,18 +38,19 @@ PATIENCE_SECONDS = 300.0
 """Time without any usable answer after which the server counts as unavailable."""
 WRONG_REQUEST = (400, 413, 422)
 """Statuses of a request that is wrong or too long. Others, such as 404 of an ingress, may be those of a restart."""
+START_POLL_SECONDS = 2.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before a request is repeated: doubled each time; a Retry-After header raises them, to a minute at most."""
 MOST_RETRY_AFTER = 60.0
 
 
 class RemoteTeacher:
-    """The server of one stage attempt. Use as `async with`."""
+    """The servers of one stage attempt. Use as `async with`."""
 
     def __init__(
-        self, teacher: Teacher, *, patience: float = PATIENCE_SECONDS, first_delay: float = FIRST_DELAY
+        self, servers: TeacherServers, *, patience: float = PATIENCE_SECONDS, first_delay: float = FIRST_DELAY
     ) -> None:
-        self._teacher = teacher
+        self._servers = servers
         self._patience = patience
         self._first_delay = first_delay
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -57,7 +59,8 @@ class RemoteTeacher:
 
     async def __aenter__(self) -> Self:
         self._session = EngineSession()
-        self._client = connect(self._teacher, self._session)
+        self._clients = self._servers.connect(self._session)
+        self._next = cycle(self._clients)
         return self
 
     async def __aexit__(
@@ -66,14 +69,28 @@ class RemoteTeacher:
         await self._session.close()
 
     async def check(self, tokenizer: PreTrainedTokenizerBase, model: Path, *, longest: int) -> None:
-        """Raise StageFailed if the server cannot rate the tokens of the model (`teacher_check`)."""
-        try:
-            await check_teacher(self._client, tokenizer, vocabulary=embedded_tokens(model) or 0, longest=longest)
-        except TeacherRejected as error:
-            raise StageFailed("BadConfiguration", f"the teacher: {error}", retryable=False) from error
-        except EngineUnavailable as error:
-            raise StageFailed("ServerUnavailable", f"the teacher: {error}", retryable=True) from error
-        self._answered = time.monotonic()
+        """Wait until the servers have started. Raise StageFailed if one cannot rate the tokens of the model."""
+        deadline, vocabulary = time.monotonic() + self._servers.start_seconds, embedded_tokens(model) or 0
+        for client in self._clients:
+            await self._until_started(client, deadline)
+            try:
+                await check_teacher(client, tokenizer, vocabulary=vocabulary, longest=longest)
+            except TeacherRejected as error:
+                raise StageFailed("BadConfiguration", f"the teacher: {error}", retryable=False) from error
+            except EngineUnavailable as error:
+                raise StageFailed("ServerUnavailable", f"the teacher: {error}", retryable=True) from error
+
+    async def _until_started(self, client: TeacherClient, deadline: float) -> None:
+        """Return when a server answers, or its time is over: then the check names the reason."""
+        while time.monotonic() < deadline:
+            try:
+                await client.models()
+            except EngineUnavailable:
+                await asyncio.sleep(START_POLL_SECONDS)
+            except EngineRejected:
+                return
+            else:
+                return
 
     async def rate(self, groups: Sequence[Sequence[TokenSequence]]) -> list[list[TokenSequence]]:
         """Return the sequences with the teacher's log-probability of each token. Raises StageFailed."""
@@ -95,7 +112,7 @@ class RemoteTeacher:
         while True:
             try:
                 async with self._slots:
-                    scores = await self._client.score(sequence.ids.tolist())
+                    scores = await next(self._next).score(sequence.ids.tolist())
             except (EngineRejected, EngineUnavailable) as error:
                 if isinstance(error, EngineRejected) and error.status in WRONG_REQUEST:
                     message = f"the teacher rejects a request: {error}"

@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
-from rstar2_train.api.contracts import Outcome, StageFailed
+from rstar2_train.api.contracts import ENGINE_START_SECONDS, Outcome, StageFailed
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.fit import sequence_tokens
 from rstar2_train.data.problems import Problem
@@ -37,7 +37,9 @@ from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
 from rstar2_train.orchestrator.validation import needs_validation, run_validation
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import tokenise_prompts
+from rstar2_train.rollout.teacher_check import TeacherServers
 from rstar2_train.trainer.types import OptimizerConfig
+from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 from rstar2_train.weights.route_format import RouteFormat
 
 log = logging.getLogger(__name__)
@@ -60,8 +62,8 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         served = ServedVersion()
         routes = RouteFormat.of_folder(source.model) if settings.router_replay else None
         teacher = None
-        if settings.objective.remote_teacher is not None:
-            teacher = await stack.enter_async_context(sessions.teacher(settings.objective.remote_teacher))
+        if (servers := _teacher_servers(ctx, settings)) is not None:
+            teacher = await stack.enter_async_context(sessions.teacher(servers))
             longest = sequence_tokens(ctx.job, ctx.stage)
             await ctx.unless_stopped(teacher.check(chat_format.tokenizer, source.model, longest=longest))
         generator = Generator(ctx, settings, rollouts, problems, prompts, served, routes=routes, teacher=teacher)
@@ -81,6 +83,17 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
         )
         await _validate_final(ctx, rollouts, publisher, outcome, last_step=steps.step)
         return outcome
+
+
+def _teacher_servers(ctx: StageContext, settings: GRPOSettings) -> TeacherServers | None:
+    """Return the servers of the stage's teacher; None if the ranks hold it, or there is none."""
+    teacher = settings.objective.remote_teacher
+    if teacher is None:
+        return None
+    if teacher.endpoint is not None:
+        return TeacherServers.of_endpoint(teacher)
+    token, name = read_secret(ENGINE_TOKEN) or "", str(Path(teacher.source or ""))
+    return TeacherServers(ctx.endpoints.teacher, token, name, start_seconds=ENGINE_START_SECONDS)
 
 
 async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer, publisher: Publisher) -> None:

@@ -18,6 +18,7 @@ from rstar2_train.inference.pool import EnginePool
 from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.teacher_check import TeacherServers
 from rstar2_train.trainer.types import TokenSequence
 from rstar2_train.utils.auth import TEACHER_TOKEN
 from tests.integration.rollout.conftest import TIMES
@@ -74,7 +75,7 @@ async def test_teacher_rates_tokens_as_transformers(
     draw = np.random.default_rng(0)
     rows = [[len(tokenizer) - 1, *draw.integers(0, len(tokenizer), size=length).tolist()] for length in (1, 60, 17)]
     sequences = [TokenSequence(np.array(row, np.int32), np.arange(len(row)) > 0) for row in rows]
-    async with RemoteTeacher(Teacher(endpoint=engine.url)) as teacher:
+    async with RemoteTeacher(TeacherServers.of_endpoint(Teacher(endpoint=engine.url))) as teacher:
         await teacher.check(tokenizer, models.boot, longest=200)
         [group] = await teacher.rate([sequences])
     for rated, expected in zip(group, merged_scores(models.other, {}, rows, scale=1), strict=True):
@@ -101,7 +102,7 @@ async def test_teacher_of_another_kind_is_refused(
     large = tmp_path / "large"
     large.mkdir()
     (large / "config.json").write_text(json.dumps({"vocab_size": 10**5}), encoding="utf-8")
-    async with RemoteTeacher(Teacher(endpoint=engine.url)) as teacher:
+    async with RemoteTeacher(TeacherServers.of_endpoint(Teacher(endpoint=engine.url))) as teacher:
         for other, folder, longest, reason in (
             (swapped(tmp_path, models.boot), models.boot, 100, "use a teacher with the same tokenizer"),
             (tokenizer, large, 100, "the teacher must take each of the 100,000 tokens of the model"),
@@ -110,10 +111,10 @@ async def test_teacher_of_another_kind_is_refused(
             with pytest.raises(StageFailed, match=reason) as caught:
                 await teacher.check(other, folder, longest=longest)
             assert (caught.value.reason, caught.value.retryable) == ("BadConfiguration", False)
-    async with RemoteTeacher(Teacher(endpoint=engine.url, model="big")) as teacher:
+    async with RemoteTeacher(TeacherServers.of_endpoint(Teacher(endpoint=engine.url, model="big"))) as teacher:
         with pytest.raises(StageFailed, match=r"serves policy, not 'big': correct teacher\.model"):
             await teacher.check(tokenizer, models.boot, longest=100)
     monkeypatch.setenv(TEACHER_TOKEN, "wrong")
-    async with RemoteTeacher(Teacher(endpoint=engine.url)) as teacher:
+    async with RemoteTeacher(TeacherServers.of_endpoint(Teacher(endpoint=engine.url))) as teacher:
         with pytest.raises(StageFailed, match=r"returned 401.*set RSTAR2_TEACHER_TOKEN"):
             await teacher.check(tokenizer, models.boot, longest=100)

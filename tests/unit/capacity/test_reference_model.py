@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.objectives import TeacherSpec
 from rstar2_train.api.validation import check
 from rstar2_train.capacity.reference_model import find_reference_errors
 from tests.support.good_manifest import changed
@@ -65,6 +66,26 @@ def test_reference_model_has_the_tokens_of_the_model(tmp_path: Path, other: dict
         errors = find_reference_errors(job)
         assert list(errors) == ([field] if error else [])
         assert error in errors.get(field, "") and all(source in text for text in errors.values())
+
+
+@pytest.mark.parametrize(
+    ("other", "error"),
+    [
+        ({}, ""),
+        ({"tokenizer": "{ }"}, "its tokenizer.json has SHA-256"),
+        ({"logits_scaling": 3}, ""),
+        ({"max_position_embeddings": 2560}, "its limit is 2,560 tokens, a sequence of the job may have 2,561"),
+    ],
+)
+def test_reference_model_of_engines_needs_only_them(tmp_path: Path, other: dict[str, Any], error: str) -> None:
+    """Engines compute a model that the trainer does not; a request has one token more than the sequence."""
+    write(tmp_path / "model")
+    source = write(tmp_path / "other", **other)
+    objective = {"type": "Distillation", "teacher": {"source": source}}
+    job = job_with(tmp_path, maxPromptTokens=512, maxResponseTokens=2048, objective=objective)
+    job.spec.teacher = TeacherSpec()
+    errors = find_reference_errors(job)
+    assert list(errors) == ([DISTILLATION] if error else []) and error in errors.get(DISTILLATION, "")
 
 
 def test_reference_model_needs_the_length_of_its_own_stages(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.objects import build_context
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
+from rstar2_operator.builders.teacher import teacher
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.cel import TRANSITIONS
 from rstar2_train.api.crd import build_schema
@@ -27,9 +28,12 @@ ROOT = Path(__file__).parents[3]
 ROLES = {
     **{"rollout": rollout, "judge": judge, "executor": executor, "redis": redis},
     **{"environment": environment, "agent": agent},
+    "teacher": lambda built: teacher(built, built.job.stage("rl-8k")),
 }
 AGENT = {"spec.agent": {"command": ["agent"], "image": "agents:1"}}
 """Change of the example for the fields of an agent, which excludes other fields."""
+TEACHER = {"spec.grpo.objective": {"type": "Distillation", "teacher": {"source": "/m"}}, "spec.teacher.replicas": 1}
+"""Change of the example by which it has all roles."""
 SPEC = build_schema()["properties"]["spec"]
 EXAMPLE = yaml.safe_load((ROOT / "examples" / "qwen3-14b.yaml").read_text("utf-8"))
 
@@ -96,7 +100,7 @@ def test_effects_replaced_pods_match_the_builders() -> None:
 def templates(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Role -> pod templates of a job with some fields changed."""
     manifest: dict[str, Any] = copy.deepcopy(EXAMPLE)
-    for path, value in changes.items():
+    for path, value in (TEACHER | dict(changes)).items():
         *folders, last = path.split(".")
         node = manifest
         for folder in folders:

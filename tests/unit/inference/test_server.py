@@ -36,6 +36,7 @@ def make(
     length: int = 512,
     sleep_mode: bool = False,
     adapters: AdapterSlots | None = None,
+    teacher: str | None = None,
     **rollout: Any,
 ) -> EngineCommand:
     return engine_command(
@@ -48,6 +49,7 @@ def make(
         port=8000,
         sleep_mode=sleep_mode,
         adapters=adapters,
+        teacher=teacher,
     )
 
 
@@ -99,6 +101,19 @@ def test_engine_command_has_slots_for_the_adapters_of_the_job() -> None:
         stage | {"name": "later", "grpo": lag, "trainer": {"lora": {"rank": 64}}},
     ]
     assert adapter_slots(AgenticRLJob.model_validate(job)) == AdapterSlots(rank=64, count=6)
+
+
+def test_engine_command_of_a_teacher_rates_small_batches() -> None:
+    """The logits of a whole batch are in memory together; the experts of its tokens are nobody's."""
+    config = {**QWEN_14B, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2}
+    rating, sampling = (make("NVIDIA", config=config, teacher=name) for name in ("/pvc/big", None))
+    for flag, values in (
+        ("--max-num-batched-tokens", ("2048", "8192")),
+        ("--served-model-name", ("/pvc/big", "policy")),
+    ):
+        assert (value(rating, flag), value(sampling, flag)) == values
+    routes = "--enable-return-routed-experts"
+    assert (routes in rating.argv, routes in sampling.argv) == (False, True)
 
 
 def test_engine_command_cpu_cache_holds_two_sequences() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.objectives import Teacher
@@ -19,11 +23,14 @@ from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.pipeline import remote_teacher
 from rstar2_train.orchestrator.pipeline.remote_teacher import RemoteTeacher
 from rstar2_train.orchestrator.stages import grpo
+from rstar2_train.rollout.teacher_check import TeacherServers
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer.types import TokenSequence
 from rstar2_train.utils.auth import TEACHER_TOKEN
+from rstar2_train.utils.ports import free_ports
 from tests.support.fake_rollouts import CharacterFormat, FakeRollouts
 from tests.support.stage_attempt import FakeTrainerGroup, fake_sessions
 
@@ -39,7 +46,7 @@ def scored(body: dict[str, Any], **changes: Any) -> web.Response:
 
 
 @asynccontextmanager
-async def server(answer: Answer) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+async def server(answer: Answer, *, port: int = 0) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """Run a server; yield its URL and the bodies of its requests."""
     bodies: list[dict[str, Any]] = []
 
@@ -53,7 +60,7 @@ async def server(answer: Answer) -> AsyncIterator[tuple[str, list[dict[str, Any]
     app.router.add_post("/v1/completions", respond)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     try:
         assert site._server is not None
@@ -75,7 +82,13 @@ GROUPS = [[sequence(5, 10, 20), sequence(5, 30)], [sequence(7, 40, 50, 60)]]
 
 
 async def rate(url: str, groups: list[list[TokenSequence]], **times: float) -> list[list[list[float]]]:
-    async with RemoteTeacher(Teacher(endpoint=url, model="big"), first_delay=0.01, **times) as teacher:
+    return await rate_by(TeacherServers.of_endpoint(Teacher(endpoint=url, model="big")), groups, **times)
+
+
+async def rate_by(
+    servers: TeacherServers, groups: list[list[TokenSequence]], **times: float
+) -> list[list[list[float]]]:
+    async with RemoteTeacher(servers, first_delay=0.01, **times) as teacher:
         result = await teacher.rate(groups)
     values = [[each.reference_logprobs for each in group] for group in result]
     return [[value.tolist() for value in group if value is not None] for group in values]
@@ -87,6 +100,34 @@ async def test_teacher_rates_each_token_in_its_place() -> None:
         assert await rate(url, GROUPS) == [[[0, -1, -2], [0, -3]], [[0, -4, -5, -6]]]
     assert sorted(body["prompt"] for body in bodies) == [[5, 10, 20], [5, 30], [7, 40, 50, 60]]
     assert {(body["model"], body["prompt_logprobs"], body["max_tokens"]) for body in bodies} == {("big", 0, 1)}
+
+
+async def test_teacher_engines_rate_in_turn() -> None:
+    """Engines of spec.teacher have one model and the job's token."""
+    async with (
+        server(lambda _, body: scored(body)) as (left, of_left),
+        server(lambda _, body: scored(body)) as (right, of_right),
+    ):
+        servers = TeacherServers((left, right), "t0k3n", "/models/big")
+        assert await rate_by(servers, GROUPS) == [[[0, -1, -2], [0, -3]], [[0, -4, -5, -6]]]
+    assert {len(of_left), len(of_right)} == {1, 2}
+
+
+async def test_teacher_engines_may_still_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check waits for an engine that loads its model, and no longer than it may take."""
+    monkeypatch.setattr(remote_teacher, "START_POLL_SECONDS", 0.01)
+    (port,) = free_ports(1)
+    servers = TeacherServers((f"http://127.0.0.1:{port}",), "t0k3n", start_seconds=60)
+    async with RemoteTeacher(servers) as teacher:
+        waiting = asyncio.create_task(teacher._until_started(teacher._clients[0], time.monotonic() + 60))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        async with server(lambda _, body: scored(body), port=port):
+            await asyncio.wait_for(waiting, 60)
+    async with RemoteTeacher(replace(servers, start_seconds=0.05)) as teacher:
+        with pytest.raises(StageFailed, match="Cannot connect") as caught:
+            await teacher.check(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({}))), Path(), longest=1)
+    assert (caught.value.reason, caught.value.retryable) == ("ServerUnavailable", True)
 
 
 async def test_teacher_sequence_without_trained_token_is_not_sent() -> None:

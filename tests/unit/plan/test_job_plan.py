@@ -7,6 +7,7 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.objectives import ObjectiveSpec, Teacher, TeacherSpec
 from rstar2_train.api.validation import load
 from rstar2_train.capacity.hardware_profile import load_profile
 from rstar2_train.capacity.model_shape import read_shape
@@ -127,6 +128,21 @@ def test_plan_mean_tokens_replaces_the_assumption() -> None:
     plan = plan_job(job, read_shape(job.spec.model.source), load_profile("mi300x"), mean_tokens=1000)
     assert plan.as_json()["stages"]["rl-8k"]["sampledTokens"] == pytest.approx(1000 * 256, rel=0.2)
     assert plan.assumptions[0] == ("a trajectory samples 1,000 tokens on average", "--mean-tokens")
+
+
+def test_plan_counts_the_engines_of_a_teacher() -> None:
+    """The ranks hold no teacher; its engines have GPUs of their own, and one H100 does not suffice for 72B."""
+    job = small(teacher={"replicas": 2, "tensorParallel": 4})
+    job.spec.grpo.objective = ObjectiveSpec(type="Distillation", teacher=Teacher(source="hf://Qwen/Qwen3-32B"))
+    plan = planned(job)
+    values = plan.as_json()["stages"]["rl-8k"]
+    assert values["teacherWeights"] == pytest.approx(2 * read_shape("Qwen3-32B").parameters / 4)
+    assert values["teacherSeconds"] > 0 and "referenceWeights" not in values
+    assert "in stages with a teacher 8 more" in plan.summary
+    job.spec.teacher = TeacherSpec()
+    job.spec.grpo.objective = ObjectiveSpec(type="Distillation", teacher=Teacher(source="hf://Qwen/Qwen2.5-72B"))
+    (issue,) = [issue for issue in planned(job, "h100").issues if issue.field == "spec.teacher.tensorParallel"]
+    assert not issue.warning and "use more GPUs per engine" in issue.message
 
 
 def test_plan_agent_has_pods_and_no_judge() -> None:

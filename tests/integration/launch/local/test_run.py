@@ -160,7 +160,7 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory, server) -> Path:
-    """The smoke manifest with its state in a bucket, an objective in a file of the user in rl-2, a teacher in rl-3."""
+    """The smoke manifest with its state in a bucket, a file with an objective in rl-2, a served teacher in rl-3."""
     folder = tmp_path_factory.mktemp("manifest")
     (folder / "objective.py").write_text(OBJECTIVE)
     job = read_manifest(SMOKE)
@@ -170,6 +170,7 @@ def manifest(tmp_path_factory, server) -> Path:
     teacher = {"source": job["spec"]["model"]["source"]}
     stages["rl-2"]["grpo"]["objective"] = custom
     stages["rl-3"]["grpo"]["objective"] = {"type": "Distillation", "teacher": teacher, "rewardWeight": 0.5}
+    job["spec"]["teacher"] = {"replicas": 1}
     path = folder / "smoke.yaml"
     path.write_text(json.dumps(job))  # which is YAML too
     return path

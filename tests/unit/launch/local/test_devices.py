@@ -88,6 +88,24 @@ def test_devices_processes_are_disjoint(ranks: int, engines: int, parallel: int,
     assert assigned.engine_share is None
 
 
+def distilled(**teacher: int) -> AgenticRLJob:
+    """Return a job with engines of a teacher, whose only stage has it."""
+    made = job(ranks=2, engines=1).model_dump(by_alias=True, exclude_none=True)
+    made["spec"]["teacher"] = teacher
+    made["spec"]["stages"][0]["grpo"]["objective"] = {"type": "Distillation", "teacher": {"source": "/models/big"}}
+    return AgenticRLJob.model_validate(made)
+
+
+def test_devices_of_a_teacher_come_last() -> None:
+    """Its engines have devices only if a stage to run has such a teacher."""
+    made = distilled(replicas=2, tensorParallel=2)
+    assigned = assign(made, devices(8), shape=None)
+    assert (assigned.trainer, assigned.engines) == (("0", "1"), (("2",),))
+    assert assigned.teacher == (("3", "4"), ("5", "6"))
+    assert assigned.teacher_environment(1)["CUDA_VISIBLE_DEVICES"] == "5,6"
+    assert assign(made, devices(3), shape=None, pending=[]).teacher == ()
+
+
 def test_devices_environment_shows_only_its_own() -> None:
     """The variables of a child have its devices, with both names on AMD; an empty value hides all."""
     nvidia = assign(job(ranks=2, engines=1, parallel=2), devices(4), shape=None)
@@ -128,6 +146,8 @@ def test_devices_one_device_is_shared() -> None:
         (job(ranks=1, engines=1, parallel=4), 4, "spec.rollout.tensorParallel to 2 or less"),
         (job(ranks=2, engines=1), 1, "this machine has 1 device, but the job needs spec.trainer 2"),
         (job(), 0, "no device is visible"),
+        (distilled(replicas=2), 4, "this machine has 2 devices besides the 2 of spec.teacher, but the job needs"),
+        (distilled(replicas=4), 4, "spec.teacher needs 4 besides those of .* remove spec.teacher"),
     ],
 )
 def test_devices_shortage_names_the_fields(made: AgenticRLJob, count: int, message: str) -> None:
