@@ -119,9 +119,7 @@ def engine_command(
         _gpu(args, rollout=rollout, memory_share=memory_share)
         if teacher is not None:
             args["max-num-batched-tokens"] = RATED_TOKENS
-        if (
-            teacher is None and RouteFormat.of(config) is not None
-        ):  # on the CPU the worker records them (`route_capture`)
+        elif RouteFormat.of(config) is not None:  # on the CPU the worker records them (`route_capture`)
             args["enable-return-routed-experts"] = True
             env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         if sleep_mode:

@@ -135,7 +135,7 @@ def assign(
     shape: ModelShape | None,
     pending: Sequence[Stage] | None = None,
 ) -> DeviceAssignment:
-    """Return the devices of the trainer's ranks and of each engine: ranks, engines, engines of a teacher.
+    """Return the devices of the trainer's ranks and of each engine: ranks, engines, teacher's engines.
 
     A job with one rank and one engine may share a single device. The engine gets the memory that the trainer's peak
     leaves. If that is little, and no stage samples while it trains (maxStaleness 0), they time-share it.
