@@ -60,8 +60,9 @@ RULES = (
         f"referenceKl {ONE_FROZEN_POLICY}",
     ),
     each_grpo(
-        "(has(s.grpo.objective) ? s.grpo.objective.?teacher : self.grpo.?objective.teacher)"
-        ".optMap(t, !has(t.endpoint) && !has(self.teacher)).orValue(true)"
+        "!(has(s.grpo.objective) ? s.grpo.objective.?teacher.endpoint.hasValue() ||"
+        " has(self.teacher) && has(s.grpo.objective.teacher) : self.grpo.?objective.teacher.endpoint.hasValue() ||"
+        " has(self.teacher) && self.grpo.?objective.teacher.hasValue())"
         " || s.grpo.?temperature.or(self.grpo.?temperature).orValue(1.0) == 1.0",
         f"temperature {TEMPERATURE_OF_SERVER}",
     ),
