@@ -2,6 +2,7 @@
 
 - `store`: the interface, its errors, the rules of names.
 - `bucket`: a bucket of S3, Google Cloud Storage, Azure or an S3-compatible server, by obstore.
+- `endpoint`: the server of a bucket, and the settings of obstore's client for it.
 - `folder`: the same interface on a local folder.
 - `retries`: repetition of failed requests, bounded in time.
 - `manifest`: the documents of a publication, with their digests. Pure.

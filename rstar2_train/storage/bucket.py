@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,9 @@ from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
-from obstore.store import AzureStore, GCSStore, S3Store
 
-from rstar2_train.storage.retries import Result, Retries
+from rstar2_train.storage.endpoint import REFUSED_ADDRESS, Endpoint, open_client
+from rstar2_train.storage.retries import Result
 from rstar2_train.storage.store import (
     AccessDenied,
     Content,
@@ -37,8 +35,6 @@ from rstar2_train.storage.store import (
 PARALLEL_PARTS = 8
 MAX_PARTS = 10_000
 """Parts of an upload that S3 and Google allow."""
-CONNECT_SECONDS, REQUEST_SECONDS = 10, 300
-"""Timeouts of a request: to connect, in all."""
 _VARIABLES = ("AWS_", "AZURE_")
 """Starts of the names of variables whose values are one line. A key of Google is a document of several lines."""
 _PANIC = "obstore failed, probably by an address or credentials that it cannot read"
@@ -74,26 +70,6 @@ _NO_MISSING_RIGHT = re.compile("RequestTimeTooSkewed|ExpiredToken")
 _STATUS = re.compile(r"status code: (\d\d\d)")
 _DAMAGED = re.compile(r"XAmzContentSHA256Mismatch|BadDigest|IncompleteBody|RequestTimeout|InvalidDigest")
 """Codes of S3 for a request whose body was damaged on the line: a retry can succeed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The server of a bucket. Default: the vendor's own, or the one of the environment."""
-
-    url: str | None = None
-    """http:// or https:// address of an S3-compatible server, of GCS or of Azure."""
-    region: str | None = None
-    """Region of S3. Default: that of the environment, else us-east-1."""
-    virtual_host: bool = False
-    """S3: whether the bucket is part of the host name. Default: part of the path."""
-    authorities: Path | None = None
-    """PEM file of certificate authorities that are trusted besides the system's."""
-    silent_seconds: float = 30
-    """Seconds without a byte after which a request counts as failed."""
-    part_bytes: int = 16 * 2**20
-    """Least size of the parts of an upload."""
-    retries: Retries = field(default_factory=Retries)
-    """Bounds of the repetition of each operation."""
 
 
 def check_endpoint(url: str) -> str:
@@ -163,7 +139,7 @@ class Bucket:
                 "name of a host: use Path, or a name"
             )
         try:
-            self._store = _open(scheme, bucket, prefix, endpoint, self.server.rstrip("/"))
+            self._store = open_client(scheme, bucket, prefix, endpoint, self.server.rstrip("/"))
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise StorageRejected(f"{self.address}: {_message(error)}") from error
         except BaseException as error:
@@ -298,44 +274,6 @@ class Bucket:
         return self._retries.run(attempt)
 
 
-def _open(scheme: str, bucket: str, prefix: str, endpoint: Endpoint, url: str) -> Any:
-    """Return the client. Its settings replace the variables of the environment, also those of other programs."""
-    is_plain = url.startswith("http://")
-    client: dict[str, Any] = {
-        "allow_http": is_plain,
-        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-        "read_timeout": timedelta(seconds=endpoint.silent_seconds),
-        "timeout": timedelta(seconds=REQUEST_SECONDS),
-    }
-    if endpoint.authorities is not None:
-        client["root_certificate"] = endpoint.authorities.read_bytes()
-    patience = min(endpoint.retries.patience, 180.0)  # longer, signatures expire: Retries signs again
-    common: dict[str, Any] = {
-        "prefix": prefix or None,
-        "client_options": client,
-        # The parts of an upload are repeated one by one.
-        "retry_config": {
-            "max_retries": 10,
-            "backoff": {
-                "init_backoff": timedelta(seconds=endpoint.retries.first_delay),
-                "max_backoff": timedelta(seconds=min(10.0, patience)),
-            },
-            "retry_timeout": timedelta(seconds=patience),
-        },
-    }
-    if scheme == "s3":
-        # The digest of a body in its signature detects damage on the line. TLS detects it without that work.
-        settings: Any = {"virtual_hosted_style_request": endpoint.virtual_host, "unsigned_payload": not is_plain}
-        if url:
-            settings["aws_endpoint_url_s3"] = _with_bucket(url, bucket) if endpoint.virtual_host else url
-        if endpoint.region:
-            settings["region"] = endpoint.region
-        return S3Store(bucket, config=settings, **common)
-    if scheme == "gs":
-        return GCSStore(bucket, config={"base_url": url} if url else {}, **common)
-    return AzureStore(bucket, config={"endpoint": url} if url else {}, **common)
-
-
 def _tag(version: str) -> str:
     """Return the ETag of a version."""
     return version.partition(" ")[0]
@@ -345,12 +283,6 @@ def _condition(version: str) -> dict[str, str]:
     """Return the condition of a write that replaces a version."""
     tag, _, generation = version.partition(" ")
     return {"e_tag": tag, "version": generation} if generation else {"e_tag": tag}
-
-
-def _with_bucket(url: str, bucket: str) -> str:
-    """Return the address of a bucket in its own host: obstore expects it complete."""
-    scheme, _, host = url.partition("://")
-    return f"{scheme}://{bucket}.{host}"
 
 
 def _is_panic(error: BaseException) -> bool:
@@ -387,6 +319,8 @@ def _message(error: Exception) -> str:
     causes = re.findall(r'(?:error: |message: |[(]\s*)"([^"]{3,})"', debug)
     if certificate := re.search(r"InvalidCertificate[(]\s*(\w+)", debug):
         causes.append(f"the certificate of the server is not trusted ({certificate[1]})")
+    if f"{REFUSED_ADDRESS}," in debug:
+        causes = ["the server redirects to another host, which is refused: set endpointUrl to that of the bucket"]
     if "InvalidContentType" in debug:
         causes.append("the server is one without TLS: use http://, or another port")
     text = " ".join(text.split())

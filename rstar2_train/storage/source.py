@@ -19,7 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rstar2_train.api.sources import BucketSource, split_store
 from rstar2_train.api.storage import StorageSpec
-from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.bucket import Bucket
+from rstar2_train.storage.endpoint import Endpoint
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.manifest import BLOCK_BYTES, MAX_OBJECTS, ObjectRecord, blocks
 from rstar2_train.storage.retries import Retries

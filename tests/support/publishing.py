@@ -10,7 +10,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.bucket import Bucket
+from rstar2_train.storage.endpoint import Endpoint
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.publication import PublicationWriter
 from rstar2_train.storage.retries import Retries

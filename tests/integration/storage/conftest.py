@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.bucket import Bucket
+from rstar2_train.storage.endpoint import Endpoint
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import ObjectStore

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rstar2_train.storage.bucket import Bucket, Endpoint
+from rstar2_train.storage.bucket import Bucket
+from rstar2_train.storage.endpoint import Endpoint
 from rstar2_train.storage.store import ObjectMissing
 from tests.support.certificate import write_certificate
 from tests.support.cloud_server import Answer, CloudHandler, Query, cloud_server

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import pytest
 
-from rstar2_train.storage.bucket import Bucket, Endpoint, part_bytes
+from rstar2_train.storage.bucket import Bucket, part_bytes
+from rstar2_train.storage.endpoint import Endpoint
 from rstar2_train.storage.retries import Retries
 from rstar2_train.storage.store import (
     AccessDenied,
@@ -278,12 +279,12 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _answering(status: int, body: bytes = b"login", **headers: str) -> Iterator[str]:
+def _answering(status: int, body: bytes = b"login", host: str = "127.0.0.1", **headers: str) -> Iterator[str]:
     handler = type("Answers", (_Answers,), {"status": status, "body": body, "headers_sent": headers})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+    with ThreadingHTTPServer((host, 0), handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{running.server_port}"
+            yield f"http://{host}:{running.server_port}"
         finally:
             running.shutdown()
 
@@ -303,8 +304,23 @@ def test_bucket_server_without_versions_is_rejected() -> None:
             store.read("a", etag='"1"')
 
 
+def test_bucket_redirect_to_another_host_is_refused(
+    proxy: S3Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a key no request leaves the server of the bucket; with an identity, other servers are asked."""
+    store = opened(proxy.url, bucket)
+    with _answering(200, host="127.0.0.2", ETag='"1"', **{"Last-Modified": formatdate(usegmt=True)}) as url:
+        _Answers.received.clear()
+        proxy.redirect, proxy.before = url, lambda request: "redirect"
+        with pytest.raises(StorageRejected, match="the server redirects to another host, which is refused"):
+            store.read("a")
+        assert _Answers.received == []
+        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # of https only, so not of these requests
+        assert opened(proxy.url, bucket).read("a").body == b"login"
+
+
 def test_bucket_redirect_carries_no_key(proxy: S3Proxy, bucket: str) -> None:
-    """A server that sends a read to another host gives it no signature; a write is not sent there."""
+    """A server that sends a read to another port gives it no signature; a write is not sent there."""
     store = opened(proxy.url, bucket)
     with _answering(200, ETag='"1"', **{"Last-Modified": formatdate(usegmt=True)}) as url:
         _Answers.received.clear()
