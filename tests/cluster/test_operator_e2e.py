@@ -180,9 +180,13 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         tracking={"mlflow": {"uri": uri}},
     )  # fmt: skip
     manifest["spec"]["rollout"]["replicas"] = ENGINES
+    manifest["spec"]["teacher"] = {}
+    teacher = {"source": manifest["spec"]["model"]["source"]}
     for stage in manifest["spec"]["stages"]:
         if stage["name"] in STEPS:
             stage["grpo"]["steps"] = STEPS[stage["name"]]
+        if stage["name"] == "rl-3":
+            stage["grpo"]["objective"] = {"type": "Distillation", "teacher": teacher, "rewardWeight": 1}
     run = JobRun(operated, namespace)
     with recorded(operated, namespace, tmp_path / "pods") as pods:
         start = time.time()
@@ -214,11 +218,14 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         run.at("hard")
         run.kill_operator()
         run.delete("rollout")
+        run.at("rl-3", step=1)
+        run.delete("teacher")
         run.at("rl-3", step=2)
         # Not a deleted pod: its restart counts only if the orchestrator misses the rank before the pod (RanksLost).
         run.kill_rank(-1)
         run.kill_operator()
         run.at("eval")
+        assert not run.pods("teacher")
         run.kill_operator()
         run.until("the report", lambda status: status.get("phase") == "Finalizing")
         run.kill_operator()
@@ -283,7 +290,7 @@ def assert_no_pod_twice(run: JobRun, pods: dict[str, list[str]]) -> None:
     indexes = Counter((row[2], row[3]) for row in pods.values() if len(row) == 4)
     assert indexes and set(indexes.values()) == {1}, indexes
     roles = Counter(row[0] for row in pods.values() if len(row) == 2)
-    for role in ("judge", "executor", "rollout", "redis"):
+    for role in ("judge", "executor", "rollout", "teacher", "redis"):
         assert roles[role] == (ENGINES if role == "rollout" else 1) + run.removed[role], roles
 
 
