@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,12 @@ def last_tool_errors(curve: list[dict[str, float]]) -> float | None:
 
 
 def step_seconds(folder: Path) -> float:
-    """Return the mean seconds between the ends of the rollouts of two steps, of a folder of trajectories."""
+    """Return the median seconds between the ends of the rollouts of two steps, of a folder of trajectories.
+
+    The median, because a run may have been suspended between two steps.
+    """
     times = [file.stat().st_mtime for file in sorted(folder.glob("step-*.parquet"))]
-    return (times[-1] - times[0]) / max(1, len(times) - 1)
+    return statistics.median([after - before for before, after in pairwise(times)] or [0.0])
 
 
 def stage_report(job: JobState, stage: str) -> dict[str, Any]:
