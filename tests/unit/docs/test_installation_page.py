@@ -1,4 +1,4 @@
-"""docs/installation.md lists the rights of the operator that the chart grants."""
+"""docs/installation.md has the rights of the operator that the chart grants, and the versions of the tests."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def test_installation_page_has_the_rights_of_the_chart() -> None:
     ]
     table = PAGE.partition("\n## Rights\n")[2].partition("\nFurther rights:\n")[0]
     assert re.findall(r"^\| ([^|]*`[^|]*) \| ([^|]*) \|$", table, re.MULTILINE) == expected
+
+
+def test_installation_page_has_the_version_of_helm() -> None:
+    """The one that the tests build."""
+    module = (ROOT / "tests" / "kube_node" / "tools" / "cluster" / "go.mod").read_text("utf-8")
+    (version,) = re.findall(r"helm\.sh/helm/v3 v(\d+\.\d+)", module)
+    assert f"The tests run helm {version};" in PAGE
 
 
 def _objects(resources: str, group: str) -> str:
