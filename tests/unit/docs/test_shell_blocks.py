@@ -24,7 +24,7 @@ PAGES = (
     *(f"docs/{name}.md" for name in ("quickstart", "tutorial", "gpu", "environments", "debugging-rewards")),
 )
 PROGRAMS = (
-    *("rstar2", "make", "git", "source", "python3", "pip", "kubectl", "helm", "docker", "hf", "uvicorn", "curl"),
+    *("rstar2", "make", "git", "source", "python3", "pip", "kubectl", "helm", "docker", "hf", "uvicorn", "curl", "sed"),
     "REGISTRY=",
 )
 """First words of a shell block; other blocks show files and outputs."""
