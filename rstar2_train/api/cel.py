@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from rstar2_train.api import cel_objectives
 from rstar2_train.api.cel_rule import Rule, each_grpo
 from rstar2_train.api.job import ROLE_REASONS
-from rstar2_train.api.lora_rules import NO_OFFLOAD, TRANSPORT
+from rstar2_train.api.lora_rules import TRANSPORT
 from rstar2_train.api.pod_rules import ENV_SOURCES, VOLUME_KINDS
 from rstar2_train.api.roles import (
     ACCELERATOR_CLAIM,
@@ -138,12 +138,6 @@ STAGES = (
 
 
 LORA = (
-    Rule(
-        at="spec",
-        rule=f"!self.trainer.offload || !({with_lora(['SFT', 'GRPO'])})",
-        message=NO_OFFLOAD,
-        field=".trainer.offload",
-    ),
     Rule(
         at="spec",
         rule=f"self.rollout.weightTransport in ['Auto', 'Folder'] || !({with_lora(['GRPO'])})",

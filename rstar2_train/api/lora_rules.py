@@ -16,7 +16,6 @@ TRANSPORT = (
     "must be Folder or Auto in a job with a GRPO stage with LoRA: such a stage sends its adapter alone, and its base "
     "never changes"
 )
-NO_OFFLOAD = "must be false with LoRA: offload of a frozen base is not supported"
 NOT_OFF = (
     "null does not switch LoRA off, because it is the same as unset: remove spec.trainer.lora, and set trainer.lora in "
     "the stages that train an adapter"
@@ -41,8 +40,6 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
     inherits = [stage for stage in job.spec.stages if stage.learns and not (stage.trainer and stage.trainer.lora)]
     if job.spec.trainer.lora is not None and not inherits:
         yield Issue("spec.trainer.lora", UNUSED, warning=True)
-    if stages and job.spec.trainer.offload:
-        yield Issue("spec.trainer.offload", NO_OFFLOAD, True)
     if any(stage.type == "GRPO" for _, stage in stages):
         if rollout.weight_transport in ("Delta", "Collective"):
             yield Issue("spec.rollout.weightTransport", TRANSPORT, rollout.weight_transport)

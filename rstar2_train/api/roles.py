@@ -180,7 +180,7 @@ class TrainerSpec(ApiModel):
     sharding: Sharding = "Auto"
     """Full: over all ranks. PerHost: within each host. Auto: PerHost if a copy fits on a host with accelerators."""
     offload: bool = False
-    """Whether weights, gradients and optimiser stay in host memory between their uses."""
+    """Whether weights, gradients and optimiser stay in host memory between their uses; with LoRA the base too."""
     lora: LoRASpec | None = None
     """Train an adapter in every training stage. Default: the whole model."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None

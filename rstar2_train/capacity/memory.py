@@ -50,7 +50,7 @@ class TrainerStep:
     reduce_once: bool = False
     """Whether each rank holds whole float32 gradients until the last micro-batch, and reduces them only then."""
     offload: bool = False
-    """Whether weights, gradients and moments are in host memory."""
+    """Whether all shards are in host memory: weights, also those of a frozen base, gradients and moments."""
     published: bool = False
     """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
     reference: ModelShape | None = None
@@ -85,6 +85,8 @@ class TrainerMemory:
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
     snapshot: float
     """The copy of weights and optimiser that a checkpoint is written from; 0 on accelerators: host memory has it."""
+    offloaded: float
+    """Shards in host memory instead of the device; not a part of the total."""
     moment: str
     """Moment of the peak: logits, layers or root."""
 
@@ -95,7 +97,7 @@ class TrainerMemory:
 
     @property
     def total(self) -> float:
-        """All bytes."""
+        """All bytes of the device."""
         copies = self.published + self.reference + self.snapshot
         return self.states + self.gathered + self.activations + self.transient + copies
 
@@ -163,20 +165,34 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         )
     moment, (gathered, activations, transient) = max(moments.items(), key=lambda item: sum(item[1]))
     trained = trained_parameters(shape, step.adapter)
-    shard = 0.0 if step.offload else FLOAT32 * trained / step.ranks
-    base = 0.0 if step.adapter is None else size * shape.parameters / step.ranks
+    shards = _shard_bytes(shape, step)
+    held = dict.fromkeys(shards, 0.0) if step.offload else shards
     return TrainerMemory(
-        weights=shard + base,
-        gradients=shard + (FLOAT32 * trained if step.reduce_once else 0.0),
-        optimizer=2 * shard,
+        weights=held["weights"],
+        gradients=held["gradients"] + (FLOAT32 * trained if step.reduce_once else 0.0),
+        optimizer=held["optimizer"],
         gathered=gathered,
         activations=activations,
-        published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
-        reference=size * reference.parameters / step.ranks if reference is not None and not step.offload else 0.0,
+        published=held["published"],
+        reference=held["reference"],
         transient=transient,
         snapshot=snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter) if step.snapshot_on_device else 0.0,
+        offloaded=sum(shards.values()) if step.offload else 0.0,
         moment=moment,
     )
+
+
+def _shard_bytes(shape: ModelShape, step: TrainerStep) -> dict[str, float]:
+    """Return the bytes of the shards that a rank holds between the steps too, on its device or in host memory."""
+    trained, size = FLOAT32 * trained_parameters(shape, step.adapter), step.value_bytes
+    wholes = {
+        "weights": trained if step.adapter is None else trained + size * shape.parameters,
+        "gradients": trained,
+        "optimizer": 2 * trained,
+        "published": size * shape.parameters if step.published else 0,
+        "reference": 0 if step.reference is None else size * step.reference.parameters,
+    }
+    return {name: whole / step.ranks for name, whole in wholes.items()}
 
 
 def trained_parameters(shape: ModelShape, adapter: AdapterShape | None) -> int:

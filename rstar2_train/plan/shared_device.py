@@ -64,11 +64,13 @@ class SharedDeviceMemory:
     """Of the weights, from which the engine loads with Delta and Collective."""
     checkpoint: float
     """Copy from which a checkpoint is written."""
+    offloaded: float
+    """Weights, gradients and moments that `trainer.offload` leaves on the host."""
 
     @property
     def host(self) -> float:
         """All bytes on the host."""
-        return self.trainer_asleep + self.engine_asleep + self.host_copy + self.checkpoint
+        return self.trainer_asleep + self.engine_asleep + self.host_copy + self.checkpoint + self.offloaded
 
     @property
     def moved(self) -> float:
@@ -97,6 +99,7 @@ def turn_memory(
         engine_asleep=engine.weights if shared.time_shared else 0.0,
         host_copy=engine.weights if reads_files else 0.0,
         checkpoint=snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter),
+        offloaded=memory.offloaded,
     )
 
 
@@ -121,7 +124,8 @@ def shared_rows(memory: SharedDeviceMemory, shared: SharedDevice) -> Iterator[Ro
     )
     yield Row(
         *(SECTION, "hostBytes", "host, total", "bytes", memory.host),
-        f"sum of the copies and {gigabytes(memory.checkpoint)} for a checkpoint; without processes and judge",
+        f"sum of the copies, {gigabytes(memory.checkpoint)} for a checkpoint and {gigabytes(memory.offloaded)} of "
+        "trainer.offload; without processes and judge",
     )
 
 

@@ -87,9 +87,12 @@ def _trainer_rows(
         trained = f"{step.adapter.parameters:,} parameters of the adapter"
         weights = "weights (frozen), adapter (float32)"
         of_weights = f"({step.value_bytes} x {parameters} + 4 x {trained}) / {step.ranks}"
+    of_optimizer = f"8 x {trained} / {step.ranks}"
+    if step.offload:
+        of_weights = of_optimizer = "in host memory, because of trainer.offload"
     yield Row(section, "weights", weights, "bytes", memory.weights, of_weights)
     yield Row(section, "gradients", "gradients", "bytes", memory.gradients, _gradients(trained, step))
-    yield Row(section, "optimizer", "optimiser (AdamW)", "bytes", memory.optimizer, f"8 x {trained} / {step.ranks}")
+    yield Row(section, "optimizer", "optimiser (AdamW)", "bytes", memory.optimizer, of_optimizer)
     yield Row(
         *(section, "gathered", "gathered parameters", "bytes", memory.gathered),
         f"{step.value_bytes} bytes x ({shape.root_parameters:,} parameters of embedding and projection, and the layers "
@@ -120,6 +123,9 @@ def _trainer_rows(
     if not step.snapshot_on_device:
         size = snapshot_bytes(shape, ranks=step.ranks, adapter=step.adapter)
         yield Row(section, "checkpointCopy", "host: copy for a checkpoint", "bytes", size, copy)
+    if step.offload:
+        states = "weights, gradients and moments of the rank; the seconds of an update do not count their copies"
+        yield Row(section, "offloaded", "host: trainer.offload", "bytes", memory.offloaded, states)
 
 
 def _reference(job: AgenticRLJob, stage: Stage) -> str:
@@ -128,9 +134,8 @@ def _reference(job: AgenticRLJob, stage: Stage) -> str:
 
 
 def _gradients(parameters: str, step: TrainerStep) -> str:
-    return f"4 x {parameters} / {step.ranks}" + (
-        ", and 4 x all of them until the reduction" if step.reduce_once else ""
-    )
+    shards = "in host memory" if step.offload else f"4 x {parameters} / {step.ranks}"
+    return shards + (", and 4 x all of them until the reduction" if step.reduce_once else "")
 
 
 def _engine_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:

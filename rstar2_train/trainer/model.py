@@ -223,12 +223,12 @@ def shard_policy(
     mesh = _mesh(compute.device.type, layout)
     reduced = MixedPrecisionPolicy(param_dtype=compute.dtype, reduce_dtype=torch.float32)
     precision = MixedPrecisionPolicy() if compute.dtype is torch.float32 else reduced
-    on_host = layout.offload and compute.device.type != "cpu"
-    offload = CPUOffloadPolicy() if on_host else OffloadPolicy()
+    on_host = CPUOffloadPolicy(pin_memory=compute.device.type != "cpu")
+    offload = on_host if layout.offload else OffloadPolicy()
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=offload)
     fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
-    policy.to_empty(device="cpu" if on_host else compute.device)
+    policy.to_empty(device="cpu" if layout.offload else compute.device)
     _fill_buffers(model, compute.device)
     return policy
 

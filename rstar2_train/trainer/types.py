@@ -46,7 +46,7 @@ class TrainConfig:
     sharding: Sharding = "Auto"
     """Whether a copy of weights and optimiser is sharded over all ranks, or over those of a host."""
     offload: bool = False
-    """Keep weights and optimiser in host memory between their uses."""
+    """Keep weights, also of a frozen base, gradients and moments in host memory between their uses."""
     threads: int | None = None
     """CPU threads per rank; default: the machine's cores divided by its ranks."""
     seed: int = 0

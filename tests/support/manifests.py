@@ -33,6 +33,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.accelerator", {"vendor": "AMD", "resource": "amd.com/xcd", "rdma": {"resource": "rdma/hca", "count": 8}}),
     ("spec.accelerator", {"vendor": "AMD", "claimTemplates": {"trainer": "eight-gpus", "rollout": "one-gpu"}}),
     ("spec.accelerator", {"vendor": "AMD", "claimTemplates": {"trainer": "a", "rollout": "b", "teacher": "b"}}),
+    ("spec.trainer", {"lora": {}, "offload": True, "sharding": "PerHost"}),
     ("spec.managedBy", "example.org/canary"),
     ("spec.judge", {"limits": {"timeoutSeconds": 600, "memory": "1Ti", "output": 256}}),
     ("spec.executor", {"cpu": "500m", "isolation": "None"}),

@@ -16,12 +16,6 @@ POD_FAULTS: list[Fault] = [
         "Unsupported value",
     ),
     (
-        "spec.trainer",
-        {"lora": {}, "offload": True},
-        "spec.trainer.offload is True: must be false with LoRA",
-        "must be false",
-    ),
-    (
         "spec",
         copy.deepcopy(GOOD["spec"])
         | {

@@ -43,6 +43,7 @@ class Case:
     packed: bool = False
     compiled: bool = False
     reduce_once: bool = False
+    offload: bool = False
     dtype: torch.dtype = torch.float32
     """Number format of forward and backward: bfloat16 is that of accelerators."""
 

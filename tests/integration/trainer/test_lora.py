@@ -17,6 +17,7 @@ from rank_processes import run_ranks
 from safetensors.torch import load_file
 from test_gradient import BFLOAT16_RTOL, SETTINGS, Case, reference_loss
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.func import functional_call
 from transformers import AutoModelForCausalLM
 
@@ -47,6 +48,8 @@ CASES = {
     2: [
         *(Case(2, tokens=20), Case(2, packed=True, reduce_once=True, unchecked=0), Case(1, tokens=30, packed=True)),
         Case(2, tokens=20, packed=True, dtype=torch.bfloat16),
+        Case(2, tokens=20, packed=True, unchecked=0, offload=True, dtype=torch.bfloat16),
+        Case(1, tokens=30, packed=True, reduce_once=True, unchecked=1, offload=True),
     ],
 }
 
@@ -78,12 +81,12 @@ def lora_gradients(rank: int, ranks: int, port: int, model: Path, cases: list[Ca
 
 def lora_gradient(trainer: TrainerRank, model: Path, case: Case, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     """Return the gradient of the adapter; the base must have none."""
-    layout = Layout(
-        ranks=ranks, shards=case.shards, tokens=case.tokens, unchecked=case.unchecked, reduce_once=case.reduce_once
-    )
+    names = ("shards", "tokens", "unchecked", "reduce_once", "offload")
+    layout = Layout(ranks=ranks, **{name: getattr(case, name) for name in names})
     compute = replace(trainer.compute, dtype=case.dtype)
     policy = load_policy(model, compute=compute, chunk=16, layout=layout, packed=case.packed, adapter=SPEC, seed=3)
     fill(policy)
+    assert offloads(policy) == {case.offload}
     (update,) = grpo_updates(rollout_groups(4, 4), updates=1, seed=0)
     rows = [row for group in update for row in group]
     batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
@@ -93,6 +96,12 @@ def lora_gradient(trainer: TrainerRank, model: Path, case: Case, *, rank: int = 
         assert (shard.grad is not None) == (name in trained), name
         assert shard.dtype == (torch.float32 if name in trained else case.dtype), name
     return {name: shard.grad.full_tensor().numpy() for name, shard in trained.items() if shard.grad is not None}
+
+
+def offloads(policy: Policy) -> set[bool]:
+    """Return whether FSDP copies the parameters of each of its modules from host memory."""
+    states = [module._get_fsdp_state() for module in policy.modules() if isinstance(module, FSDPModule)]
+    return {isinstance(state._fsdp_param_group.offload_policy, CPUOffloadPolicy) for state in states}
 
 
 def reference_gradient(model: Path, adapters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -137,9 +146,11 @@ def state_digest(trainer: TrainerRank) -> str:
     return digest.hexdigest()
 
 
-def run_lora_rank(rank: int, ranks: int, port: int, model: Path, source: Path | None, target: Path) -> tuple[str, str]:
+def run_lora_rank(
+    rank: int, ranks: int, port: int, model: Path, offload: bool, source: Path | None, target: Path
+) -> tuple[str, str]:
     """Start or restore, and write a checkpoint; return the digests of the fresh and of the written state."""
-    trainer = TrainerRank(rank=rank, ranks=ranks, config=replace(CONFIG, lora=SPEC, seed=3))
+    trainer = TrainerRank(rank=rank, ranks=ranks, config=replace(CONFIG, lora=SPEC, offload=offload, seed=3))
     trainer.connect("127.0.0.1", port, 1)
     trainer.load(model, OPTIMIZER)
     fresh = state_digest(trainer)
@@ -157,13 +168,16 @@ def run_lora_rank(rank: int, ranks: int, port: int, model: Path, source: Path | 
 
 
 def test_lora_state_moves_between_ranks(model_dir: Path, tmp_path: Path) -> None:
-    """2 ranks, 1 rank, 2 ranks: the fresh adapter, and the restored one with its moments, are the same bits."""
+    """2 ranks, 1 rank, 2 ranks: the fresh adapter, and the restored one with its moments, are the same bits.
+
+    The shards of the first and of the last ranks are in host memory.
+    """
     source: Path | None = None
     digests = []
-    for number, ranks in enumerate((2, 1, 2)):
+    for number, (ranks, offload) in enumerate(((2, True), (1, False), (2, True))):
         target = tmp_path / f"{number}"
         target.mkdir()
-        digests += run_ranks(run_lora_rank, ranks, model_dir, source, target)
+        digests += run_ranks(run_lora_rank, ranks, model_dir, offload, source, target)
         source = target
     assert len({fresh for fresh, _ in digests}) == 1
     assert len({written for _, written in digests}) == 1

@@ -196,13 +196,16 @@ def test_rank_refuses_a_reference_of_another_tokenizer(model_dir: Path, tmp_path
         pass
 
 
-@pytest.mark.parametrize("adapter", [None, LoRASpec(rank=8)])
-def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path, adapter: LoRASpec | None) -> None:
-    """Memory of a sleeping rank is free on the device and unusable; afterwards training continues unchanged."""
+@pytest.mark.parametrize(("adapter", "offload"), [(None, False), (LoRASpec(rank=8), False), (LoRASpec(rank=8), True)])
+def test_rank_sleeping_memory_returns_bit_for_bit(model_dir: Path, adapter: LoRASpec | None, offload: bool) -> None:
+    """Memory of a sleeping rank is free on the device and unusable; afterwards training continues unchanged.
+
+    With offload the weights are also those of a rank without it.
+    """
     batches = sft_batches(conversations(6))
     results = []
     for sleeps in (False, True):
-        with rank_here(model_dir, lora=adapter) as rank:
+        with rank_here(model_dir, lora=adapter, offload=offload and sleeps) as rank:
             assert rank.policy is not None
             for _ in range(3):
                 rank.sft(batches, 1e-2)

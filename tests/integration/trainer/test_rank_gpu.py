@@ -8,9 +8,11 @@ import pytest
 import torch
 from models import conversations, rank_here, rollout_groups
 
+from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.roles import Vendor
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
+from rstar2_train.trainer.model import named_shards
 from rstar2_train.trainer.step import start_logprobs
 
 pytestmark = pytest.mark.gpu
@@ -54,3 +56,20 @@ def test_rank_gpu_grpo_step_follows_advantages(model_dir: Path) -> None:
     advantages = torch.cat([torch.tensor(batch.advantages) for batch in batches])
     assert change[advantages > 0].mean() > 0
     assert change[advantages < 0].mean() < 0
+
+
+@pytest.mark.parametrize("adapter", [None, LoRASpec(rank=8)])
+def test_rank_gpu_offload_keeps_shards_in_pinned_memory(model_dir: Path, adapter: LoRASpec | None) -> None:
+    """Between the updates no shard is on the GPU, also after a turn of the engine; the losses are those without it."""
+    losses = []
+    for offload in (False, True):
+        with rank_here(model_dir, vendor=VENDOR, lora=adapter, offload=offload) as rank:
+            assert rank.policy is not None
+            losses.append([])
+            for _ in range(4):
+                losses[-1].append(rank.sft(sft_batches(), 1e-2).sums["loss"])
+                rank.sleep()
+                rank.wake_up()
+                shards = [shard.to_local() for shard in named_shards(rank.policy).values()]
+                assert all(shard.is_pinned() if offload else shard.is_cuda for shard in shards)
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)

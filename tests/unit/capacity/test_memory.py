@@ -100,3 +100,6 @@ def test_memory_of_an_adapter_has_no_state_of_the_base() -> None:
     assert low.optimizer == 8 * adapter.parameters / 2
     assert low.transient < whole.transient
     assert snapshot_bytes(shape, ranks=2, adapter=adapter) == 12 * adapter.parameters / 2
+    offloaded = trainer_memory(shape, dataclasses.replace(step, adapter=adapter, offload=True))
+    assert offloaded.states == 0 and offloaded.offloaded == low.states, "also the frozen base"
+    assert offloaded.total == pytest.approx(low.total - low.states)

@@ -101,6 +101,23 @@ def test_shared_device_host_memory_counts_every_copy() -> None:
     assert together["hostBytes"] == pytest.approx((2 + 12) * parameters)
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 32}])
+def test_shared_device_offload_moves_states_to_the_host(lora: dict[str, int] | None) -> None:
+    """The device has no weights, gradients and moments, the host has all, and a turn does not move them."""
+    data = one_gpu(weightTransport="Folder").model_dump(by_alias=True, exclude_none=True)
+    data["spec"]["trainer"] |= {"lora": lora, "tokensPerMicroBatch": 16384, "activationCheckpointing": "Always"}
+    plans = []
+    for offload in (False, True):
+        data["spec"]["trainer"]["offload"] = offload
+        plans.append(plan_job(load(data), SHAPE, PROFILE, shared=TIME_SHARED).as_json()["stages"]["rl-8k"])
+    plain, values = plans
+    states = sum(plain[name] for name in ("weights", "gradients", "optimizer"))
+    assert values["offloaded"] == pytest.approx(states) and "offloaded" not in plain
+    assert values["trainerTotal"] == pytest.approx(plain["trainerTotal"] - states)
+    assert values["hostBytes"] == pytest.approx(plain["hostBytes"] + plain["gradients"])
+    assert values["sleepingTrainer"] == 0
+
+
 def test_shared_device_step_is_the_sum_of_its_parts() -> None:
     """A step has the turns too: 14 bytes per parameter, out and back. No figure overlaps sampling and training."""
     values = planned(TIME_SHARED).as_json()["stages"]["rl-8k"]
