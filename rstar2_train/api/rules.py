@@ -169,6 +169,9 @@ def _accelerator(job: AgenticRLJob) -> Iterator[Issue]:
     accelerator, gpus = job.spec.accelerator, job.spec.trainer.gpus_per_replica
     if accelerator.vendor == "None" and gpus:
         yield Issue("spec.trainer.gpusPerReplica", "must be 0 if spec.accelerator.vendor is None", gpus)
+    if accelerator.vendor == "None" and job.spec.trainer.offload:
+        message = "has no effect if spec.accelerator.vendor is None: a CPU computes in the memory of the host"
+        yield Issue("spec.trainer.offload", message, True, warning=True)
     if accelerator.vendor != "None" and not gpus:
         message = f"must be at least 1 if spec.accelerator.vendor is {accelerator.vendor}; use vendor: None for CPU"
         yield Issue("spec.trainer.gpusPerReplica", message, gpus)

@@ -39,7 +39,7 @@ class Layout:
     reduce_once: bool = False
     """Whether gradients are summed over ranks once per update; each rank holds whole gradients until then."""
     offload: bool = False
-    """Whether weights, gradients and moments are in host memory between their uses."""
+    """Whether weights, also of a frozen base, gradients and moments are in host memory between their uses."""
     published: bool = False
     """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
     reference: ModelShape | None = None
@@ -72,7 +72,7 @@ def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: 
 def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, accelerated: bool) -> TrainerStep:
     """Return the settings of a step with a layout. Its `ranks` are those of one copy of the weights.
 
-    On the CPU the snapshot of a checkpoint is in the memory of the step.
+    On the CPU the snapshot of a checkpoint is in the memory of the step, and so are the shards with `offload`.
     """
     return TrainerStep(
         ranks=layout.shards,
@@ -81,7 +81,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int, 
         checkpointed_layers=shape.layers - layout.unchecked,
         value_bytes=value_bytes,
         reduce_once=layout.reduce_once,
-        offload=layout.offload,
+        offload=layout.offload and accelerated,
         published=layout.published,
         reference=layout.reference,
         adapter=layout.adapter,

@@ -330,6 +330,15 @@ def test_validation_agent_excludes_other_tools_and_rewards() -> None:
     ], issues
 
 
+@pytest.mark.parametrize("lora", [None, {}])
+def test_validation_warns_of_offload_on_the_cpu(lora: dict | None) -> None:
+    """The weights are in host memory already. On a GPU the field has an effect, with an adapter too."""
+    data = changed("spec.trainer", {"gpusPerReplica": 0, "offload": True, "lora": lora})
+    for vendor, expected in (("None", ["spec.trainer.offload"]), ("AMD", [])):
+        data["spec"]["accelerator"] = {"vendor": vendor}
+        assert [issue.field for issue in check(data)[1] if "offload" in issue.field] == expected
+
+
 @pytest.mark.parametrize("source", ["s3://bucket/base", "gs://bucket/base"])
 def test_validation_warns_of_a_server_without_sources(source: str) -> None:
     """The server of s3:// sources is not ignored silently; the default that the API server fills in is no setting."""

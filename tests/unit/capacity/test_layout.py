@@ -55,9 +55,11 @@ def test_choose_layout_follows_the_settings() -> None:
 
 
 def test_choose_layout_offload_leaves_memory_for_activations() -> None:
-    """With weights and moments on the host, a small device keeps more layers."""
+    """With weights and moments on the host, a small device keeps more layers. The memory of a CPU is the host's."""
     small = machine(memory=60e9, ranks=8)
     assert choose(small, offload=True, tokens=16_384).unchecked > choose(small, tokens=16_384).unchecked
+    cpu = machine(memory=60e9, ranks=8, accelerated=False)
+    assert choose(cpu, offload=True, tokens=16_384) == replace(choose(cpu, tokens=16_384), offload=True)
 
 
 def test_choose_layout_keeps_the_order_of_sums_on_the_cpu() -> None:
