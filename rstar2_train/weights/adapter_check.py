@@ -26,7 +26,7 @@ from rstar2_train.weights.adapter_folder import (
     AdapterIdentity,
     find_base,
     folder_digest,
-    read_tensors,
+    open_tensors,
     tensor_name,
 )
 from rstar2_train.weights.shard_file import ShardFileInvalid
@@ -165,8 +165,10 @@ def find_difference(layers: LayerShapes, model: dict[str, tuple[int, ...]], *, m
 
 
 def is_zero(folder: Path) -> bool:
-    """Return whether an adapter changes nothing, because B is zero in each layer."""
-    return not any(tensor.any() for name, tensor in read_tensors(folder).items() if ".lora_B." in name)
+    """Return whether an adapter changes nothing, because B is zero in each layer. Reads up to the first other B."""
+    with open_tensors(folder) as file:
+        names = list(file.keys())
+        return not any(file.get_tensor(name).any() for name in names if ".lora_B." in name)
 
 
 def _verify_file(path: Path, *, size: int, digest: str) -> None:

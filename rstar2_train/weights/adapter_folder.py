@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,15 +106,22 @@ def write_adapter(
     return [_summary(folder / CONFIG, changed=0), _summary(folder / TENSORS, changed=changed)]
 
 
-def read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of an adapter by name. Raises ShardFileInvalid if its file is missing or damaged."""
+@contextmanager
+def open_tensors(folder: Path) -> Iterator[Any]:
+    """Open the tensors of an adapter. An error of a read in the block is ShardFileInvalid too: the file is damaged."""
     path = folder / TENSORS
     try:
         with safe_open(path, framework="numpy") as file:
-            names = list(file.keys())
-            return {name: file.get_tensor(name) for name in names}
+            yield file
     except Exception as error:  # safetensors has errors of its own
         raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
+
+
+def read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
+    """Return the tensors of an adapter by name. Raises ShardFileInvalid if its file is missing or damaged."""
+    with open_tensors(folder) as file:
+        names = list(file.keys())
+        return {name: file.get_tensor(name) for name in names}
 
 
 def adapter_files(folder: Path) -> list[Path]:
@@ -127,12 +135,8 @@ def find_base(folder: Path) -> str | None:
 
     Raises ShardFileInvalid if its file is missing or damaged.
     """
-    path = folder / TENSORS
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return (file.metadata() or {}).get(BASE_KEY)
-    except Exception as error:  # safetensors has errors of its own
-        raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
+    with open_tensors(folder) as file:
+        return (file.metadata() or {}).get(BASE_KEY)
 
 
 def weight_files(model_dir: Path) -> list[Path]:
