@@ -67,6 +67,8 @@ class EngineClient(EngineHttp):
         self._token = token
         self._sampled, self._sampled_at = 0, 0.0
         """Tokens that the engine had sampled in all, and the time at which they last changed."""
+        self._base_scores: tuple[list[list[int]], list[list[float]]] | None = None
+        """Rows, and the log-probabilities of their tokens under the whole weights that were loaded last."""
 
     @cached_property
     def _generate_route(self) -> Route:
@@ -259,10 +261,16 @@ class EngineClient(EngineHttp):
     async def score(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]]:
         """Return the log-probability of each token of `rows` after its first. Raises as `generate` does.
 
-        `base`: without the adapter that the engine serves.
+        `base`: without the adapter that the engine serves. They do not change until other whole weights are loaded, so
+        the engine computes them once.
         """
-        reply = await self.post(SCORE, {"rows": [list(row) for row in rows], "base": base}, seconds=60)
+        lists = [list(row) for row in rows]
+        if base and self._base_scores is not None and self._base_scores[0] == lists:
+            return self._base_scores[1]
+        reply = await self.post(SCORE, {"rows": lists, "base": base}, seconds=60)
         scores: list[list[float]] = reply["logprobs"]
+        if base:
+            self._base_scores = lists, scores
         return scores
 
     async def release(self) -> None:
@@ -302,7 +310,7 @@ class EngineClient(EngineHttp):
         keep_requests: bool = False,
     ) -> None:
         """Replace the engine's whole weights, as `_replace_weights`; no adapter is served afterwards."""
-
+        self._base_scores = None
         if not self._has_adapters:
             await self._replace_weights(replace, version=version, seconds=seconds, keep_requests=keep_requests)
             return

@@ -212,6 +212,32 @@ async def test_orchestrator_killed_in_each_phase_is_followed(tmp_path: Path, kee
             assert_serves(engine, update)
 
 
+class UnusedAdapterEngine(MemoryEngine):
+    """An engine that scores without its adapter for some requests."""
+
+    unused = 0
+    """Number of such requests that follow."""
+
+    def scores(self, *, base: bool) -> list[list[float]]:
+        is_unused, self.unused = self.unused > 0, max(0, self.unused - 1)
+        return super().scores(base=base or is_unused)
+
+
+async def test_base_is_scored_once_per_load_of_it(tmp_path: Path) -> None:
+    """An adapter that is not used is found by the scores of before; then the base is loaded, and scored, again."""
+    engine, counts = UnusedAdapterEngine(), []
+    async with connected(engine) as pool:
+        for number, unused in enumerate((0, 0, 0, 1, 0), start=1):
+            engine.unused, before = unused, engine.requests.count(SCORE)
+            if number == 3:
+                engine.restart()
+            update = update_of(tmp_path, number)
+            await pool.push(update)
+            assert_serves(engine, update)
+            counts.append(engine.requests.count(SCORE) - before)
+    assert counts == [2, 1, 2, 3, 1]
+
+
 class WritingRanks:
     """Ranks that write one real adapter."""
 
