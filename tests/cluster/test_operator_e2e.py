@@ -177,7 +177,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
     uri = mlflow_server.start(operated, namespace)
     manifest = jobs.example_job(
         operated, namespace, "smoke.yaml", trainer={"replicas": 2, "gpusPerReplica": 0, "tokensPerMicroBatch": 4096},
-        tracking={"mlflow": {"uri": uri}},
+        tracking={"mlflow": {"uri": uri}}, roles=("trainer", "rollout", "teacher"),
     )  # fmt: skip
     manifest["spec"]["rollout"]["replicas"] = ENGINES
     manifest["spec"]["teacher"] = {}
