@@ -19,12 +19,12 @@ MAX_EXPONENT = 2000
 """Largest absolute exponent of a number in scientific notation."""
 _GROUPED = re.compile(
     r"\d{1,3}(?:(?:\{,\}|\\text\{,\}|,?\\!|,\\!|\\,|\\ |[ _\u2009\u202f\xa0]|\\;)\d{3})+(?!\d| ?\d)(?:\.\d+)?"
-    r"|\d{1,3}(?:\{?,\}?\\!\s*\d{3})+(?!\d)(?:\.\d+)?"
+    r"|\d{1,3}(?:\{?,\}?\\!\s*\d{3})+(?!\d)(?:\.\d+)?|[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.,])"
 )
-_COMMAS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d|,\d)(?:\.\d+)?")
+_COMMAS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)(?:\.\d+)?")
 _DIGITS = re.compile(r"\d+(?:\.\d+|\.(?!\.|\s*[A-Za-z]{2}))?|\.\d+", re.ASCII)
 _DECIMAL_COMMA = re.compile(
-    r"(\d{1,3}(?:[. \u202f]\d{3})+|\d+(?!(?:,|\{,\})\d{3}(?!\d)))(?:,|\{,\})(\d+)([eE][-+]?\d+)?(?![\d,])", re.ASCII
+    r"(\d{1,3}(?:[. \u202f]\d{3})+|0|\d+(?!(?:,|\{,\})\d{3}(?!\d)))(?:,|\{,\})(\d+)([eE][-+]?\d+)?(?![\d,])", re.ASCII
 )
 _EXPONENT = re.compile(r"[eE]([-+]?\d+)(?![\w.]|\s*\^)")
 _REPEATED = re.compile(
@@ -83,7 +83,8 @@ class Scanner:
             raise ParseError("a digit that is not ASCII")
         if match.end() - at > MAX_DIGITS:
             raise ParseError("a number of too many digits")
-        whole, point, part = re.sub(r"[^\d.]", "", match[0]).partition(".")
+        written = match[0] if match[0].count(".") < 2 else match[0].replace(".", "")  # `1.000.000`
+        whole, point, part = re.sub(r"[^\d.]", "", written).partition(".")
         if decimal:
             whole, point, part = re.sub(r"\D", "", decimal[1]), ".", decimal[2]
         end = match.end()

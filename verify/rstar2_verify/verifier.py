@@ -47,8 +47,9 @@ _NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
 _DECIMAL_COMMA = re.compile(
     r"(?<![\d,])\d+(?:[. ]\d{3})+(?:,|\{,\})\d|(?<![\d,])\d+(?:,(?!\d\s*\Z)|\{,\})(?!\d{3}(?!\d))\d"
+    r"|(?<![\d,])0(?:,|\{,\})\d"
 )
-"""A comma that is no mark of thousands. `3,5` at the end is a list; `3{,}5`, `3,50` and `3,5 m` are decimals."""
+"""A comma that is no mark of thousands. `3,5` at the end is a list; `0,5`, `3{,}5`, `3,50` and `3,5 m` are decimals."""
 _MARK = re.compile(r"\{,\}|(?<=\d),(?=\d{3}(?!\d))")
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 _DIVISION = re.compile(r"/\s*[\w\\]")
