@@ -83,7 +83,8 @@ def same_expressions(given: Node, known: Node) -> bool:
     if ours is not None and theirs is not None:
         if max(ours[1], theirs[1]) > FLOAT_DIGITS and abs(ours[0] - theirs[0]) <= abs(theirs[0]) / 10**FLOAT_DIGITS:
             return True
-        return ours[0] == theirs[0] or _is_more_precise(ours, theirs) or _is_rounded_float(ours, theirs)
+        approximate = given.text == "~"
+        return ours[0] == theirs[0] or _is_more_precise(ours, theirs, approximate) or _is_rounded_float(ours, theirs)
     binds = [any(node.kind == "bind" for node in nodes(side)) for side in (given, known)]
     if binds[0] != binds[1] and len(names(given) | names(known)) <= 1:
         return same_numerically(given, known) or equal_values(given, known)
@@ -130,16 +131,17 @@ def rounded(value: Fraction, decimals: int) -> Fraction:
     return size if value > 0 else -size
 
 
-def _is_more_precise(given: tuple[Fraction, int], known: tuple[Fraction, int]) -> bool:
+def _is_more_precise(given: tuple[Fraction, int], known: tuple[Fraction, int], approximate: bool) -> bool:
     """Return whether a known decimal is the answer with fewer digits: `3.1416` for `3.14`, `0.15866` for `0.1587`.
 
-    One more digit is no evidence of rounding, unless the last digit of the known answer changes by it.
+    One more digit is no evidence of rounding, unless the last digit of the known answer changes by it, or the answer is
+    approximate: `x \\approx 2.2361` for `2.236`.
     """
     (number, decimals), (other, places) = given, known
     if decimals <= places or significant(known) < KNOWN_DIGITS or rounded(number, places) != other:
         return False
     unit = Fraction(10) ** -places
-    return decimals - places > 1 or abs(number) // unit * unit != abs(other)
+    return approximate or decimals - places > 1 or abs(number) // unit * unit != abs(other)
 
 
 def _is_rounded_float(given: tuple[Fraction, int], known: tuple[Fraction, int]) -> bool:

@@ -78,7 +78,9 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
         at = operators.index("~")
         kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
         operators = ["=" if operator == "~" else operator for operator in operators[:kept]]
-        node = Node("relation", node.parts[: kept + 1], " ".join(operators)) if operators else node.parts[0]
+        *parts, last = node.parts[: kept + 1]
+        last = last._replace(text="~") if kept > at and last.kind == "number" else last
+        node = Node("relation", (*parts, last), " ".join(operators)) if operators else last
     if len(node.parts) > 2 and is_equation(node) and is_equation(other) and len(other.parts) == 2:
         first, *middle, last = node.parts  # `x = 2+3 = 5`
         node = Node("relation", (first, last), "=") if all(_equal_or_unknown(part, last) for part in middle) else node
