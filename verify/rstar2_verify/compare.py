@@ -31,7 +31,6 @@ from .shapes import (
     as_cases,
     as_column,
     as_links,
-    as_list,
     as_matrix,
     as_range,
     as_vector,
@@ -39,6 +38,7 @@ from .shapes import (
     componentwise,
     from_rows,
     has_signs,
+    in_order,
     members,
     operands,
     same_products,
@@ -65,8 +65,6 @@ def same_answer(given: Node, known: Node) -> bool:
     given, known = (as_cases(with_systems(with_first_index(side))) for side in (given, known))
     given, known = with_names(given, known), with_names(known, given)
     given, known = as_bound(given, known), as_bound(known, given)
-    if known.kind == "list":
-        given = as_list(given)
     ours, theirs = declared(given, known), declared(known, given)
     if not same_declarations(ours, theirs):
         return False
@@ -130,6 +128,7 @@ def same(given: Node, known: Node) -> bool:
         if residues is not None:
             return residues
     given, known = (evaluated(excluded_points(side)) for side in (given, known))
+    given = in_order(given, known)
     pair = function_values(given, known) or (without_labels(given, known), without_labels(known, given, known=True))
     if pair != (given, known):
         return same(*pair)

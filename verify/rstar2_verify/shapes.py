@@ -243,10 +243,11 @@ def with_names(node: Node, other: Node) -> Node:
     return Node("list", tuple(equations), " ".join("," * len(labels[1:])))
 
 
-def as_list(node: Node) -> Node:
-    r"""Return the list of `3 \to 6 \to 12`; other nodes unchanged."""
-    arrows = node.text.split() if node.kind == "relation" else []
-    return Node("list", node.parts, "," * len(arrows)) if len(arrows) > 1 and set(arrows) == {"\\to"} else node
+def in_order(node: Node, other: Node) -> Node:
+    r"""Return the members of `3 \to 6 \to 12` and `a < b < c` in order next to a list of values; else the node."""
+    signs = node.text.split() if node.kind == "relation" and other.kind == "list" else []
+    ordered = len(signs) > 1 and len(set(signs)) == 1 and signs[0] in ("\\to", "<", ">")
+    return Node("tuple", node.parts) if ordered and all(part.kind != "relation" for part in other.parts) else node
 
 
 def with_first_index(node: Node) -> Node:
