@@ -32,6 +32,7 @@ from .shapes import (
     as_column,
     as_links,
     as_matrix,
+    as_point,
     as_range,
     as_vector,
     components,
@@ -128,7 +129,7 @@ def same(given: Node, known: Node) -> bool:
         if residues is not None:
             return residues
     given, known = (evaluated(excluded_points(side)) for side in (given, known))
-    given = in_order(given, known)
+    given, known = as_point(in_order(given, known), known), as_point(known, given)
     pair = function_values(given, known) or (without_labels(given, known), without_labels(known, given, known=True))
     if pair != (given, known):
         return same(*pair)
@@ -173,8 +174,6 @@ def _same_kind(given: Node, known: Node) -> bool:
         return _same_matrices(given, known)
     if given.kind == "ratio" or known.kind == "ratio":
         return _same_ratios(given, known)
-    if given.kind == "apply" and len(given.parts) > 1 and known.kind == "tuple":
-        given = Node("tuple", given.parts)  # `P(1,2)`
     collections = ("list", "set", "tuple")
     alternatives = given.kind == "list" and set(given.text.split()) == {"or"}
     if alternatives and known.kind not in collections and not has_signs(known):

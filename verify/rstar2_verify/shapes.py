@@ -250,6 +250,14 @@ def in_order(node: Node, other: Node) -> Node:
     return Node("tuple", node.parts) if ordered and all(part.kind != "relation" for part in other.parts) else node
 
 
+def as_point(node: Node, other: Node) -> Node:
+    """Return `P = (1,2)` for `P(1,2)` next to a point; other nodes unchanged."""
+    point = other.parts[-1] if is_equation(other) else other
+    if node.kind != "apply" or len(node.parts) < 2 or point.kind != "tuple":
+        return node
+    return Node("relation", (Node("name", text=node.text), Node("tuple", node.parts)), "=")
+
+
 def with_first_index(node: Node) -> Node:
     """Return `a_{n+1} = 3a_n` for the recurrence `a_n = 3a_{n-1}`: its smallest index is a letter; else the node."""
     indices = [match for name in names(node) if (match := _INDEXED.fullmatch(name))]
