@@ -101,7 +101,7 @@ class ExpressionParser(CommandParser):
             while self.token.text.lower() == "to":
                 self.take()
                 ratio.append(self.sum())
-            return Node("ratio", tuple(ratio))
+            return Node("ratio", tuple(ratio), "to")
         if self.is_sign(":") and not self.bars:
             parts = [node]
             written = [self.tokens[self.at - 1].text]

@@ -112,8 +112,13 @@ def as_vector(node: Node, other: Node) -> Node:
 
 
 def as_range(node: Node, other: Node) -> Node:
-    r"""Return the ends of `50 \pm 1.96` next to a pair of decimals, which is no list of solutions; else the node."""
+    r"""Return the ends of `50 \pm 1.96` and `48 to 52` next to a pair of decimals or an interval; else the node.
+
+    A sign next to other pairs has two solutions.
+    """
     ends = other.kind in ("tuple", "interval") and all(part.decimals is not None for part in other.parts)
+    if node.kind == "ratio" and node.text == "to" and (ends or other.kind == "interval"):
+        return node._replace(kind=other.kind, text="[]")
     if not ends or node.kind != "add" or not has_signs(node):
         return node
     return Node("tuple", (signed(node, upper=False), signed(node, upper=True)))
