@@ -97,7 +97,8 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
         labels, value = [value], labels[0]  # `5 = x`
     for label in labels:
         written_out = label.kind == "add" and any(part.kind == "dots" for part in label.parts)
-        if not (written_out or _is_label(label) or _equal_or_unknown(label, value)):
+        remainder = value.kind == "congruent" and not names(label)  # `2^{100} \\equiv 2 \\pmod 7`
+        if not (written_out or remainder or _is_label(label) or _equal_or_unknown(label, value)):
             return node
     return value
 
