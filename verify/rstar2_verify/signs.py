@@ -53,4 +53,3 @@ UNICODE_COMMANDS = {
 }  # fmt: skip
 SUPERSCRIPTS = {**dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵏᵗᵃᵇᵐ", "0123456789+-()nixyktabm", strict=True))}
 SUBSCRIPTS = {**dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₐₑₓₙᵢⱼₖₘₜₙ", "0123456789+-()aexnijkmtn", strict=True))}
-FRACTIONS = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅛": (1, 8), "⅙": (1, 6)}

@@ -15,7 +15,6 @@ from .lexicon import FUNCTION_ALIASES, FUNCTIONS, GREEK, KNOWN_WORDS, MATH_WORDS
 from .scanner import LITERAL, NUMERAL, Scanner, Token
 from .signs import (
     FONTS,
-    FRACTIONS,
     SIGNS,
     SKIPPED,
     SPACES,
@@ -50,6 +49,8 @@ _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _SI_GROUP = re.compile(r"\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}")
 _SI_PART = re.compile(r"\\[a-zA-Z]+|[^\\\s]+")
 """Commands of a unit, and a unit as text."""
+_FRACTION = re.compile("[¼-¾⅐-⅞]|[⁰¹²³⁴-⁹]+⁄[₀-₉]+")
+"""`½`, and a fraction of raised and lowered digits."""
 _LETTERS = re.compile(r"[^\W\d_]+")
 _BARE = sorted(FUNCTIONS - {"arg", "Re", "Im", "det", "lg", "sgn", "cis", "gcd", "lcm", "max", "min"}, key=len)[::-1]
 
@@ -88,6 +89,12 @@ class Lexer(Scanner):
                 self._sign("\\sim")
             self.gap = max(self.gap, 1)
             return at + 1
+        fraction = _FRACTION.match(self.text, at)
+        if fraction:
+            self._add("command", "frac")
+            for part in unicodedata.normalize("NFKC", fraction[0]).split("⁄"):
+                self._add("number", part, Node("number", number=Fraction(part)))
+            return fraction.end()
         for table, sign in ((SUPERSCRIPTS, "^"), (SUBSCRIPTS, "_")):
             if character in table:
                 return self._script(at, table, sign)
@@ -96,11 +103,6 @@ class Lexer(Scanner):
                 self._sign(sign)
         elif character in UNICODE_COMMANDS:
             self._add("command", UNICODE_COMMANDS[character])
-        elif character in FRACTIONS:
-            top, bottom = FRACTIONS[character]
-            self._add("command", "frac")
-            for value in (top, bottom):
-                self._add("number", str(value), Node("number", number=Fraction(value)))
         elif character in _IGNORED:
             self.gap = self.gap or int(character == "$" and at > 0 and self.text[at - 1] != "\\")
             if character == "$" and not self._is_math(at):
