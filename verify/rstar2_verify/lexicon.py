@@ -142,7 +142,7 @@ SYNONYMS = {
     "rightward": "right", "dne": "undefined", "convergent": "converges", "divergent": "diverges", "infinite": "infinitely many",
     "undefined": "undefined", "anticlockwise": "counterclockwise", "upwards": "up", "upward": "up", "downwards": "down",
     "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
-    "weds": "wednesday", "nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast",
+    "ja": "yes", "oui": "yes", "sí": "yes", "是": "yes", "nein": "no", "否": "no", "weds": "wednesday", "nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast",
     "infty": "infinitely many", "fri": "friday", "sat": "saturday", "downward": "down", "kids": "children", "max": "maximum", "min": "minimum",
 }  # fmt: skip
 
@@ -183,7 +183,7 @@ _KNOWN = word_set(
     "volts amps ohms tesla pascals hertz moles coulombs farads square cubic squared cubed only about around cube",
     "he she it they has have left more less than out max min if with and or on as but usd eur hr hrs sec secs min mins",
     "tues thurs weds dogs cats dog cat cow cows pen pens cup cups way ways old new one two both day yr yrs tons ton each",
-    "off reject",
+    "off reject ja nein oui",
 )
 KNOWN_WORDS = (
     _KNOWN

@@ -68,7 +68,9 @@ def statements(text: str, known: str) -> Iterator[str]:
     if len(text) > MAX_CHARACTERS or opposed(ours, theirs) or opposed_directions(ours, theirs):
         return
     decision = _DECISION.match(text)
-    if decision and not re.search(r"\b(?:yes|no|true|false|but|however|maybe)\b", decision[2], re.IGNORECASE):
+    if decision and {*re.findall(r"\b(?:yes|no|true|false|but|however|maybe)\b", decision[2].lower())} <= {
+        decision[1].lower()
+    }:
         yield decision[1]
     sentences = [part.strip() for part in _SPLIT.split(text) if part.strip(" \n*$")]
     if not sentences:
