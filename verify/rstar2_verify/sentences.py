@@ -16,7 +16,8 @@ MAX_CHARACTERS = 2_000
 """Longest text that is read as a sentence."""
 _SPLIT = re.compile(r"\n+|,\s+(?:so|thus|hence|therefore)\s+|(?<=[.!?])\s+(?=[A-Z\\$*])")
 _MATH = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\)).)+)\\\)")
-_BOLD = re.compile(r"\*\*([^*]+)\*\*")
+_BOLD = re.compile(r"(?<!`)(\*\*|`)((?:(?!\1).)+)\1")
+"""Bold text, and code."""
 _REASON = re.compile(
     r"[,;]?\s+(?:(?:since|because|as required|as expected|due to|according to|using|attained|achieved|which)\b"
     r"|by (?:the )?[\w' -]*\b(?:test|comparison|theorem|criterion|rule|law|symmetry|induction|definition)\b).*\Z",
@@ -88,7 +89,7 @@ def _stated(sentence: str) -> Iterator[str]:
     """Yield the parts of a sentence, or of a sentence without its circumstances, that may be the answer."""
     outside = _BOLD.sub(" ", _MATH.sub(" ", sentence))
     terms = re.findall(r"[A-Za-z']+", outside)
-    bold, math = _BOLD.findall(sentence), _MATH.findall(sentence)
+    bold, math = [mark[2] for mark in _BOLD.finditer(sentence)], _MATH.findall(sentence)
     members = _SET.search(sentence)
     if members and (_LIMITS - {"between", "or"}).isdisjoint(word.lower() for word in terms):
         yield members[0]
