@@ -74,8 +74,8 @@ _MARKER = re.compile(
     r"(?:[ \t]*:)?|[*_ \t]*[:=]|[ \t]*[*_#]*[ \t]*\n)[*_]{0,3}\s*",
     re.IGNORECASE,
 )
-_BULLET = re.compile(r"\s*[-*+\N{BULLET}] +(\S.*?)[\s,;]*\Z")
-"""An item of a list, in a line of its own."""
+_BULLET = re.compile(r"\s*(?:[-*+\N{BULLET}]|\d{1,2}[.)]) +(\S.*?)[\s,;]*\Z")
+"""An item of a list, with a mark or a number, in a line of its own."""
 _LINE = re.compile(
     r"(?![=+*/<>&^])(?:(?!"
     + _OPENED
