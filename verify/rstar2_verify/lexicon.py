@@ -116,6 +116,7 @@ GROUPS = tuple(
         ("max maximum maxima maximizes maximises", "min minimum minima minimizes minimises", "saddle"),
         ("am", "pm"), ("converges convergent", "diverges divergent"), ("positive", "negative"),
         ("first", "second", "third"), ("rational", "irrational"), ("stable", "unstable"),
+        ("mean average mu", "median", "mode", "variance", "deviation sigma"),
     )
 )  # fmt: skip
 """Words of which one excludes the others."""

@@ -245,8 +245,10 @@ def unnoted(node: Node) -> tuple[Node, str]:
 
 
 def words_around(node: Node) -> list[str]:
-    """Return the words around the values of an answer."""
-    return _plain_words(" ".join(part.text for part in nodes(node) if part.kind == "noted"))
+    """Return the words around the values of an answer, and the words for its labels."""
+    sources = (part for part in nodes(node) if part.kind in ("noted", "relation"))
+    written = " ".join((part.parts[0] if part.text == "=" else part).text for part in sources)
+    return _plain_words(written.replace("\\", ""))
 
 
 def with_common_note(node: Node) -> Node:
