@@ -93,7 +93,7 @@ class ExpressionParser(CommandParser):
                 node = Node(kind, (node, other._replace(kind="set") if other.kind == "list" else other))
             else:
                 node = Node(kind, (node, self.sum()))
-        if self.is_word("to", "in") and self.ahead().kind == node.kind == "number":
+        if self.is_word("to", "in") and node.kind in ("number", "neg") and self._is_number(1):
             if self.is_word("in"):
                 self.take()
                 return Node("div", (node, self.sum()))
@@ -117,6 +117,10 @@ class ExpressionParser(CommandParser):
                 return Node("relation", (Node("text", text="label"), parts[1]), "=")  # `95% CI: [1, 2]`
             return Node("ratio", tuple(parts))
         return node
+
+    def _is_number(self, steps: int) -> bool:
+        """Return whether a number, which may have a sign, is some steps ahead."""
+        return self.ahead(steps + (self.ahead(steps).text == "-")).kind == "number"
 
     def sum(self) -> Node:
         """Parse a sum of signed terms."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from .expression_grammar import UNNAMED
+from .expressions import decimal
 from .tree import MINUS_ONE, Node, groups, integer, matrix, names, nodes, substituted
 
 MAX_SPELLED = 1000
@@ -116,7 +117,7 @@ def as_range(node: Node, other: Node) -> Node:
 
     A sign next to other pairs has two solutions.
     """
-    ends = other.kind in ("tuple", "interval") and all(part.decimals is not None for part in other.parts)
+    ends = other.kind in ("tuple", "interval") and all(decimal(part) for part in other.parts)
     if node.kind == "ratio" and node.text == "to" and (ends or other.kind == "interval"):
         return node._replace(kind=other.kind, text="[]")
     if not ends or node.kind != "add" or not has_signs(node):
