@@ -22,7 +22,7 @@ FUNCTION_ALIASES = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "cosec": "csc", "tg": "tan", "ctg": "cot",
     "arctg": "arctan", "arcsinh": "arsinh", "arccosh": "arcosh", "arctanh": "artanh", "asinh": "arsinh",
     "acosh": "arcosh", "atanh": "artanh", "sign": "sgn", "Abs": "abs", "ceiling": "ceil", "acot": "arccot",
-    "Max": "max", "Min": "min", "sgn": "sgn",
+    "Max": "max", "Min": "min",
 }  # fmt: skip
 GREEK = word_set(
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi chi",
@@ -141,7 +141,7 @@ DIRECTIONS = word_set(
 SYNONYMS = {
     "eastward": "east", "westward": "west", "northward": "north", "southward": "south", "leftward": "left",
     "rightward": "right", "dne": "undefined", "convergent": "converges", "divergent": "diverges", "infinite": "infinitely many",
-    "undefined": "undefined", "anticlockwise": "counterclockwise", "upwards": "up", "upward": "up", "downwards": "down",
+    "anticlockwise": "counterclockwise", "upwards": "up", "upward": "up", "downwards": "down",
     "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
     "ja": "yes", "oui": "yes", "sí": "yes", "是": "yes", "nein": "no", "否": "no", "weds": "wednesday", "nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast",
     "infty": "infinitely many", "fri": "friday", "sat": "saturday", "downward": "down", "kids": "children", "max": "maximum", "min": "minimum",

@@ -32,7 +32,6 @@ _REPEATED = re.compile(
 )
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\\(?:ldots|dots|cdots)(?![a-zA-Z]))")
 LITERAL = re.compile(r"0([xX](?=[0-9a-fA-F]{1,64}\b)|[bB](?=[01]{1,64}\b)|[oO](?=[0-7]{1,64}\b))([0-9a-fA-F]+)")
-NUMERAL = re.compile(r"([0-9]{0,32}[A-F][0-9A-F]{0,32})_(?:16|\{\s*(?:\\text\s*\{)?\s*(?:16|hex|sixteen)\s*\}?\s*\})")
 
 
 class Token(NamedTuple):
@@ -113,9 +112,8 @@ class Scanner:
         return end
 
     def _numeral(self, match: re.Match[str]) -> int:
-        """Read `0x2A`, whose value counts, or `2A_{16}`."""
-        base = {"x": 16, "b": 2, "o": 8}[match[1].lower()] if match.re is LITERAL else 16
-        digits = (match[2] if match.re is LITERAL else match[1]).upper().lstrip("0") or "0"
-        value = Fraction(int(digits, base)) if match.re is LITERAL else Fraction(0)
-        self._add("number", match[0], Node("based", text=f"{digits}|{base}", number=value))
+        """Read `0x2A`, whose value counts."""
+        base = {"x": 16, "b": 2, "o": 8}[match[1].lower()]
+        digits = match[2].upper().lstrip("0") or "0"
+        self._add("number", match[0], Node("based", text=f"{digits}|{base}", number=Fraction(int(digits, base))))
         return match.end()

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from .extract import ENVIRONMENT, ESCAPED
 from .lexicon import FUNCTION_ALIASES, FUNCTIONS, GREEK, KNOWN_WORDS, MATH_WORDS, is_prose
-from .scanner import LITERAL, NUMERAL, Scanner, Token
+from .scanner import LITERAL, Scanner, Token
 from .signs import (
     FONTS,
     SIGNS,
@@ -75,7 +75,7 @@ class Lexer(Scanner):
                 return self._command_named(name, at + 1 + match.end())
         if character == "\\":
             return self._command(at)
-        numeral = LITERAL.match(self.text, at) or NUMERAL.match(self.text, at)
+        numeral = LITERAL.match(self.text, at)
         if numeral:
             return self._numeral(numeral)
         if re.match(r"\.?[0-9]", self.text[at : at + 2]):
