@@ -93,7 +93,7 @@ class ExpressionParser(CommandParser):
                 node = Node(kind, (node, other._replace(kind="set") if other.kind == "list" else other))
             else:
                 node = Node(kind, (node, self.sum()))
-        if self.is_word("to", "in") and node.kind in ("number", "neg") and self._is_number(1):
+        if self.is_word("to", "in") and node.kind in ("number", "neg") and self._number_follows():
             if self.is_word("in"):
                 self.take()
                 return Node("div", (node, self.sum()))
@@ -118,9 +118,9 @@ class ExpressionParser(CommandParser):
             return Node("ratio", tuple(parts))
         return node
 
-    def _is_number(self, steps: int) -> bool:
-        """Return whether a number, which may have a sign, is some steps ahead."""
-        return self.ahead(steps + (self.ahead(steps).text == "-")).kind == "number"
+    def _number_follows(self) -> bool:
+        """Return whether a number, which may have a sign, is behind the next token."""
+        return self.ahead(1 + (self.ahead().text == "-")).kind == "number"
 
     def sum(self) -> Node:
         """Parse a sum of signed terms."""

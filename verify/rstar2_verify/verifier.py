@@ -106,9 +106,8 @@ def is_choice(text: str) -> bool:
 
 
 def _digits(text: str) -> str:
-    sign, digits = ("-", text[1:]) if text[0] == "-" else ("", text.lstrip("+"))
-    digits = digits.lstrip("0") or "0"
-    return digits if digits == "0" else sign + digits
+    digits = text.lstrip("+-0")
+    return "-" * (text[0] == "-" and digits != "") + digits
 
 
 class Comparison:
