@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.data.json_values import json_decoder
-from rstar2_train.data.readers import DataError
+from rstar2_train.data.readers import DataError, spelled
 
 if TYPE_CHECKING:
     import pyarrow
@@ -92,10 +92,13 @@ def _open_arrow(source: pyarrow.MemoryMappedFile) -> Iterator[tuple[pyarrow.Sche
 
 
 def _selected(names: list[str], columns: Sequence[str] | None, path: Path) -> list[str]:
-    """Return the names in `columns`, or all names if none is: the error for the row then lists the existing fields."""
+    """Return the names that are `columns` in any spelling, so that a row with another spelling is refused.
+
+    If there are none, all names are returned: the error for the row then lists the existing fields.
+    """
     if repeated := next((name for name in names if names.count(name) > 1), ""):
         raise DataError(f"{path}: two columns have the same name {repeated!r}; rename one")
-    return [name for name in names if columns is None or name in columns] or names
+    return [name for name, _ in spelled(names, tuple(columns or ()))] or names
 
 
 def _rows(batch: pyarrow.RecordBatch, path: Path) -> Iterator[dict[str, Any]]:

@@ -25,6 +25,7 @@ from rstar2_train.data.readers import (
     is_whole,
     json_value,
     read_rows,
+    spelled,
 )
 from rstar2_train.utils.text import short_repr
 
@@ -91,6 +92,7 @@ ROW_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(MEDIA_FIELDS, "models are trained on text only"),
 }
 """Fields of a row that would change the conversation, or what is trained -> remedy."""
+_ROW_NAMES = tuple(ROW_FIELDS)
 _REASONING_TAGS = ("<think>", "</think>")
 LARGEST_LEVEL = 2**31 - 1
 
@@ -130,10 +132,10 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
     """Return the messages of the field `name`. Raises DataError for a field of a message or row that is not trained."""
-    for field, remedy in ROW_FIELDS.items():
-        if _has_effect(row, field):
-            raise DataError(f"{where}: {field} is not trained on: {remedy}")
-    check_spelling(row, (name, "tools", "level", *ROW_FIELDS), where)
+    for given, field in spelled(row, _ROW_NAMES):
+        if _has_effect(field, row[given]):
+            raise DataError(f"{where}: {given} is not trained on: {ROW_FIELDS[field]}")
+    check_spelling(row, (name, "tools", "level"), where)
     messages = json_value(row.get(name), f"{where}: {name}", exact=True)
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")
@@ -254,9 +256,8 @@ def _text(value: Any, field: str) -> str:
     return value
 
 
-def _has_effect(row: Mapping[str, Any], field: str) -> bool:
-    """Return whether a field of a row has an effect. A gap of pandas has none."""
-    value = row.get(field)
+def _has_effect(field: str, value: Any) -> bool:
+    """Return whether a field of a row with this value has an effect. A gap of pandas has none."""
     if isinstance(value, float) and math.isnan(value):
         return False
     if field == "enable_thinking":

@@ -25,6 +25,7 @@ from rstar2_train.data.readers import (
     json_value,
     known_answer,
     read_rows,
+    spelled,
     text_field,
 )
 from rstar2_train.rewards.answer_forms import form_of, form_of_row
@@ -48,6 +49,7 @@ LOST_FIELDS: Mapping[str, str] = {
     "file": "rename it to files",
 }
 """Fields of a row that would change the problem or its reward -> remedy."""
+_LOST_NAMES = tuple(LOST_FIELDS)
 
 
 FIELDS = ("id", "problem", "answer", "slice", "hard", "tools", "reward", "files", "data", "functions")
@@ -109,14 +111,15 @@ class Problem:
 def check_lost_fields(row: Mapping[str, Any], where: str) -> None:
     """Raise DataError for a field of a row that would change the problem or its reward, and is not read."""
     check_spelling(row, FIELDS, where)
-    problem, question = row.get("problem"), row.get("question")
-    if not is_gap(problem) and not is_gap(question) and problem != question:
-        raise DataError(
-            f"{where}: question would be lost, because the row has a problem too: write one text in problem"
-        )
-    for field, remedy in LOST_FIELDS.items():
-        if is_set(row, field):
-            raise DataError(f"{where}: {field} is no part of a problem, and would be lost: {remedy}")
+    problem = row.get("problem")
+    for name, _ in spelled(row, ("question",)):
+        if not is_gap(problem) and not is_gap(row[name]) and problem != row[name]:
+            raise DataError(
+                f"{where}: {name} would be lost, because the row has a problem too: write one text in problem"
+            )
+    for name, field in spelled(row, _LOST_NAMES):
+        if is_set(row, name):
+            raise DataError(f"{where}: {name} is no part of a problem, and would be lost: {LOST_FIELDS[field]}")
 
 
 def read_problems(path: Path) -> Iterator[Problem]:

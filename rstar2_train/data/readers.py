@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +74,8 @@ def require_file(path: Path) -> None:
 def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number, row) for each row. Numbers start at 1: lines in JSON Lines and CSV files, rows in other files.
 
-    `columns`: the columns to read from a Parquet or Arrow file. If the file has none of them, all columns are read.
+    `columns`: the columns to read from a Parquet or Arrow file, in any spelling (`spelled`). If the file has none of
+    them, all columns are read.
     Raises DataError, which names file and line, for a file that is missing, empty or of an unsupported type, and for a
     row that is not an object.
     """
@@ -126,15 +127,23 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
 
 
 def check_spelling(row: Mapping[str, Any], fields: tuple[str, ...], where: str) -> None:
-    """Raise DataError for a field that differs from an absent one of `fields` in case, spaces or marks: it is not read.
+    """Raise DataError for a name that is one of `fields` in another spelling: it is not read.
 
-    A header such as `problem, answer, tools` has a blank before its names.
+    A header such as `problem, answer, tools` has a blank before its names. A name with the value of its field is
+    accepted.
     """
+    for name, field in spelled(row, fields):
+        if name != field and is_set(row, name) and row[name] != row.get(field):
+            remedy = "remove one of them" if field in row else f"rename it to {field!r}, or remove it"
+            raise DataError(f"{where}: {name!r} is not read: {remedy}")
+
+
+def spelled(names: Iterable[str], fields: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (name, field) for each name that is one of `fields` in any case, with any spaces and marks."""
     spellings = _spellings(fields)
-    for name in row:
-        field = spellings.get(_spelling(name))
-        if field and field not in row and is_set(row, name):
-            raise DataError(f"{where}: {name!r} is not read: rename it to {field!r}, or remove it")
+    for name in names:
+        if field := spellings.get(_spelling(name)):
+            yield name, field
 
 
 @lru_cache(maxsize=8)

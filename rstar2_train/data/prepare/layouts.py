@@ -15,6 +15,7 @@ from rstar2_train.data.problems import LOST_FIELDS, check_lost_fields
 from rstar2_train.data.readers import (
     LONGEST_TEXT,
     DataError,
+    check_spelling,
     check_written,
     first_text,
     flag_field,
@@ -81,6 +82,7 @@ def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
     check_lost_fields(row, where)
+    check_spelling(row, ("question",), where)
     for field in KEPT_BY_STAGES:
         if not is_gap(value := row.get(field)) and (field != "files" or value):
             raise DataError(f"{where}: {field} would be lost: name the file in the data of the stage as it is")
@@ -89,6 +91,7 @@ def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 def _benchmark(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row of a benchmark. Its id, its slice or else its level, and `hard` are retained if it has them."""
+    check_spelling(row, ("level", *_IDS), where)
     level = text_field(row, "level", where, default="")
     slice_name = text_field(row, "slice", where, default="") or (f"level {level}" if level else "")
     problem = _with_id_and_slice(_own_problems(row, where), row, where, _IDS, slice=slice_name)

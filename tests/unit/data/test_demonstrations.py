@@ -275,6 +275,8 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         ({"system_prompt": "Be brief."}, "system_prompt is not trained on: write it as the first message"),
         ({"documents": [{"text": "x"}]}, "documents is not trained on: write them in the content"),
         ({"images": ["a.png"]}, "images is not trained on: models are trained on text only"),
+        ({"Images": ["a.png"]}, "Images is not trained on: models are trained on text only"),
+        ({"Messages": [USER]}, "'Messages' is not read: remove one of them"),
         ({"weight": 0}, "weight is not trained on: write weight: 0 for each message"),
         ({"weight": 0.5}, "weight is not trained on"),
         ({"tools": "add"}, "tools must be a list"),

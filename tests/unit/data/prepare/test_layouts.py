@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,7 @@ def test_convert_row_of_other_layout_names_fields(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["problems", "benchmark", "hmmt"])
-@pytest.mark.parametrize("field", ["reward", "data", "functions", "images", "choices", "system"])
+@pytest.mark.parametrize("field", ["reward", "data", "functions", "images", "choices", "system", "Images", " context"])
 def test_own_fields_that_would_be_lost_are_refused(layout: str, field: str, tmp_path: Path) -> None:
     """Fields that the preparation does not write, also in columns of a Parquet file."""
     file = tmp_path / "own.parquet"
@@ -205,6 +206,33 @@ def test_own_fields_that_would_be_lost_are_refused(layout: str, field: str, tmp_
     assert set(row) == {"problem", "answer", field}
     with pytest.raises(DataError, match=rf"f:1: {field} .*would be lost"):
         LAYOUTS[layout].convert(row, "f:1")
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "name", "remedy"),
+    [
+        ("problems", {"Question": "p", "answer": "5"}, "Question", "rename it to 'question', or remove it"),
+        ("problems", {"problem": "p", "Answer": "5"}, "Answer", "rename it to 'answer', or remove it"),
+        ("problems", {"problem": "p", "answer": "5", "Answer": "6"}, "Answer", "remove one of them"),
+        ("problems", {"problem": "p", "answer": "5", "Tools": ["a"]}, "Tools", "rename it to 'tools'"),
+        ("benchmark", {"problem": "p", "answer": "5", "ID": "a"}, "ID", "rename it to 'id'"),
+        ("benchmark", {"problem": "p", "answer": "5", "Level": 3}, "Level", "rename it to 'level'"),
+        ("conversations", {"messages": [{"role": "user", "content": "x"}], "Tools": ["a"]}, "Tools", "rename it to"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_own_columns_in_another_spelling_are_refused(
+    layout: str, row: dict[str, Any], name: str, remedy: str, kind: str, tmp_path: Path
+) -> None:
+    """A column that a layout reads is refused in another spelling, also if only some columns of the file are read."""
+    file = tmp_path / f"own.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([row | {"year": 2025}]), file)
+    else:
+        file.write_text(json.dumps(row))
+    ((line, read),) = LAYOUTS[layout].read(file)
+    with pytest.raises(DataError, match=rf"f:1: '{name}' is not read: {remedy}"):
+        LAYOUTS[layout].convert(read, f"f:{line}")
 
 
 @pytest.mark.parametrize("layout", ["problems", "benchmark"])
