@@ -25,6 +25,7 @@ from rstar2_train.data.readers import (
     json_value,
     known_answer,
     read_rows,
+    slice_field,
     spelled,
     text_field,
 )
@@ -140,7 +141,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
             id=_label(row, "id", where) or f"{path.stem}-{line}",
             problem=_problem(row, where),
             answer=check_characters(_answer(row, where), f"{where}: answer"),
-            slice=_label(row, "slice", where),
+            slice=check_characters(slice_field(row, "slice", where), f"{where}: slice"),
             hard=flag_field(row, "hard", where),
             tools=_tools(row, where),
             reward=_label(row, "reward", where),

@@ -126,6 +126,11 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     return value
 
 
+def slice_field(row: dict[str, Any], field: str, where: str) -> str:
+    """Return the name of a slice, without white space at its ends, such as that after a comma of a CSV file."""
+    return text_field(row, field, where, default="").strip()
+
+
 def check_spelling(row: Mapping[str, Any], fields: tuple[str, ...], where: str) -> None:
     """Raise DataError for a name that is one of `fields` in another spelling: it is not read.
 

@@ -21,6 +21,7 @@ from rstar2_train.data.readers import (
     flag_field,
     is_gap,
     known_answer,
+    slice_field,
     text_field,
 )
 from rstar2_train.rewards.answer_forms import answer_forms
@@ -92,8 +93,8 @@ def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
 def _benchmark(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row of a benchmark. Its id, its slice or else its level, and `hard` are retained if it has them."""
     check_spelling(row, ("level", *_IDS), where)
-    level = text_field(row, "level", where, default="")
-    slice_name = text_field(row, "slice", where, default="") or (f"level {level}" if level else "")
+    level = slice_field(row, "level", where)
+    slice_name = slice_field(row, "slice", where) or (f"level {level}" if level else "")
     problem = _with_id_and_slice(_own_problems(row, where), row, where, _IDS, slice=slice_name)
     is_hard = flag_field(row, "hard", where)
     return problem | {"hard": True} if is_hard and not isinstance(problem, RemovedRow) else problem
@@ -104,7 +105,9 @@ def _hmmt(row: dict[str, Any], where: str) -> Row | RemovedRow:
     areas = row.get("problem_type") or []
     if not isinstance(areas, list) or not all(isinstance(area, str) for area in areas):
         raise DataError(f"{where}: problem_type must be a list of texts, got {short_repr(areas)}")
-    return _with_id_and_slice(_own_problems(row, where), row, where, ("problem_idx",), slice=", ".join(areas))
+    return _with_id_and_slice(
+        _own_problems(row, where), row, where, ("problem_idx",), slice=", ".join(map(str.strip, areas))
+    )
 
 
 def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
@@ -124,7 +127,7 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
     listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip(_LETTERS, order, strict=True))
     problem = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
     answer = f"\\text{{{_LETTERS[order.index(right)]}}}"
-    domain = text_field(row, "High-level domain", where, default="")
+    domain = slice_field(row, "High-level domain", where)
     return _with_id_and_slice(_problem(problem, answer, where), row, where, ("Record ID",), slice=domain)
 
 
@@ -139,7 +142,7 @@ def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
         return RemovedRow("no-gold-answer", f"{answer!r}: not a number with a known unit: {error}")
     question = check_written(first_text(row, where, "problem_text"), f"{where}: problem_text").strip()
     unit_line = f"\n\nThe unit of the answer is {unit}." if unit and question else ""
-    source = text_field(row, "source", where, default="").strip()
+    source = slice_field(row, "source", where)
     return _with_id_and_slice(_problem(question + unit_line, answer, where), row, where, (), slice=source)
 
 

@@ -44,7 +44,7 @@ from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError, read_rows, require_file
 from rstar2_train.utils.files import write_atomically
 
-VERSION = 4
+VERSION = 5
 """Increment when the same input gives other bytes, so that the output of an older version is not reused."""
 REPORT = "report.json"
 FILES: Mapping[DatasetKind, str] = {

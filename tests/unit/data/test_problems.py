@@ -39,6 +39,13 @@ def _schema() -> pa.Schema:
     return pa.schema([*texts, ("hard", pa.bool_())])
 
 
+@pytest.mark.parametrize("name", [" easy", "easy\n", "\u00a0easy "])
+def test_read_problems_slice_has_no_space_at_its_ends(tmp_path: Path, name: str) -> None:
+    """A field of a CSV file behind `, ` starts with a blank: it is no slice of its own."""
+    (tmp_path / "data.csv").write_text(f'problem,answer,slice\nx,1,"{name}"\ny,2, \n')
+    assert [row.slice for row in read_problems(tmp_path / "data.csv")] == ["easy", ""]
+
+
 def test_read_problems_with_empty_id_uses_file_and_line(tmp_path: Path) -> None:
     """A gap in the column of ids of a CSV file is an empty text."""
     (tmp_path / "data.csv").write_text("id,problem,answer,slice\n,x,1,\n,y,2,\n")

@@ -88,6 +88,16 @@ EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$
             {"id": "3", "problem": "p", "answer": "1", "slice": "hard ones", "hard": True},
         ),
         (
+            "benchmark",
+            {"problem": "p", "answer": "1", "level": " 2", "slice": " "},
+            {"problem": "p", "answer": "1", "slice": "level 2"},
+        ),
+        (
+            "hmmt",
+            HMMT | {"problem_type": [" Algebra"]},
+            {"id": "3", "problem": "p", "answer": "\\frac{9}{2}", "slice": "Algebra"},
+        ),
+        (
             "math500",
             {"problem": "p", "answer": "\\frac12", "level": 3, "unique_id": "test/x/1.json"},
             {"id": "test/x/1.json", "problem": "p", "answer": "\\frac12", "slice": "level 3"},
