@@ -58,6 +58,8 @@ _REMEDIES: Mapping[str, str] = {
 }
 _WEIGHTS = "write weight: 0 for each message that is not trained"
 _OTHER = "remove it, or write it in the content"
+_FALSE_FIELDS = ("train", "training", "trainable", "label", "kto_tag", "desirable")
+"""Fields whose false marks a row that is not trained on, or that shows what to avoid; other values have no effect."""
 ROW_FIELDS: Mapping[str, str] = {
     "functions": "rename it to tools",
     "system": "write it as the first message, with role system",
@@ -75,9 +77,6 @@ ROW_FIELDS: Mapping[str, str] = {
     "available_tools": "rename it to tools",
     "loss_mask": _WEIGHTS,
     "train_mask": _WEIGHTS,
-    "chosen": "preferences are not trained on: write the conversation as messages",
-    "rejected": "preferences are not trained on: write the conversation as messages",
-    "rejected_messages": "preferences are not trained on: write the conversation as messages",
     "documents": "write them in the content of a message",
     "weight": "write weight: 0 for each message that is not trained, or remove the row",
     "sample_weight": "write weight: 0 for each message that is not trained, or remove the row",
@@ -88,7 +87,15 @@ ROW_FIELDS: Mapping[str, str] = {
     "function_definitions": "rename it to tools",
     **dict.fromkeys(("loss_weight", "loss_weights", "message_weights", "turn_weights", "sample_weights"), _WEIGHTS),
     **dict.fromkeys(("mask", "assistant_mask", "assistant_masks", "response_mask", "completion_mask"), _WEIGHTS),
-    **dict.fromkeys(("weights", "train_on_inputs"), _WEIGHTS),
+    **dict.fromkeys(("weights", "train_on_inputs", "loss_scale"), _WEIGHTS),
+    **dict.fromkeys(
+        (
+            *("chosen", "rejected", "rejected_messages", "rejected_response"),
+            *("preferred_output", "non_preferred_output"),
+        ),
+        "preferences are not trained on: write the conversation as messages",
+    ),
+    **dict.fromkeys(_FALSE_FIELDS, "remove the row, because each row is trained on"),
     **dict.fromkeys(MEDIA_FIELDS, "models are trained on text only"),
 }
 """Fields of a row that would change the conversation, or what is trained -> remedy."""
@@ -260,6 +267,8 @@ def _has_effect(field: str, value: Any) -> bool:
     """Return whether a field of a row with this value has an effect. A gap of pandas has none."""
     if isinstance(value, float) and math.isnan(value):
         return False
+    if field in _FALSE_FIELDS:
+        return value is False
     if field == "enable_thinking":
         return value is not None
     return value not in (None, 1) if field == "weight" else bool(value)

@@ -251,6 +251,7 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         "system": float("nan"),
         "tools": float("nan"),
         "source": "x",
+        "label": True,
     }
     assert list(_read(tmp_path, DEMO | row).messages) == DEMO["messages"]
 
@@ -276,6 +277,8 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         ({"documents": [{"text": "x"}]}, "documents is not trained on: write them in the content"),
         ({"images": ["a.png"]}, "images is not trained on: models are trained on text only"),
         ({"Images": ["a.png"]}, "Images is not trained on: models are trained on text only"),
+        ({"rejected_response": "no"}, "rejected_response is not trained on: preferences"),
+        ({"label": False}, "label is not trained on: remove the row, because"),
         ({"Messages": [USER]}, "'Messages' is not read: remove one of them"),
         ({"weight": 0}, "weight is not trained on: write weight: 0 for each message"),
         ({"weight": 0.5}, "weight is not trained on"),
