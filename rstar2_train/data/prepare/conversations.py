@@ -270,23 +270,25 @@ def _conversation(
 ) -> Row | RemovedRow:
     """Return the row of a conversation up to its last assistant message, or its removal.
 
-    Consecutive assistant messages are merged, because a chat template would put text between them that no policy
-    samples. Raises CallSyntaxError for the rest of a LaTeX command.
+    `system`: the system message, if a dataset has it apart. Those in `messages` stay unchanged. Consecutive assistant
+    messages are merged, because a chat template would put text between them that no policy samples. Raises
+    CallSyntaxError for the rest of a LaTeX command.
     """
     turns: list[Message] = []
     for place, text in texts_of(list(tools), "tools"):
         _check_written(text, place)
-    opening: Message = {"role": "system", "content": _stripped(system, "system")}
+    own_system = _stripped(system, "system")
+    opening: list[Message] = [{"role": "system", "content": own_system}] if own_system else []
     for message in messages:
         if message["role"] != "tool":
             _check_written(message["content"], f"a message of role {message['role']}")
         if message["role"] == "system" and not turns:
-            parts = (opening["content"], message["content"].strip())
-            opening |= message | {"content": "\n\n".join(part for part in parts if part)}
+            opening.append(message)
         elif turns and turns[-1]["role"] == message["role"] == "assistant":
             if turns[-1].get("weight") != message.get("weight"):
                 return RemovedRow("not-a-conversation", "consecutive assistant messages have different weights")
-            turns[-1] |= message | {"content": f"{turns[-1]['content']}\n{message['content']}".strip()}
+            parts = (turns[-1]["content"], message["content"])
+            turns[-1] |= message | {"content": "\n".join(part for part in parts if part)}
         else:
             turns.append(message)
     while turns and turns[-1]["role"] != "assistant":
@@ -296,7 +298,7 @@ def _conversation(
         return RemovedRow("not-a-conversation", f"roles: {', '.join(roles[:4]) or 'no assistant message'}")
     if any(not message["content"].strip() for message in turns if message["role"] != "tool"):
         return RemovedRow("not-a-conversation", "empty message")
-    converted = [*([opening] if opening["content"] else []), *turns]
+    converted = [*opening, *turns]
     try:
         check_order(converted, "messages")
     except DataError as error:

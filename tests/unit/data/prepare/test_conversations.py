@@ -206,6 +206,13 @@ def test_conversation_merges_and_trims_messages() -> None:
     ]
 
 
+@pytest.mark.parametrize("texts", [[" S\n"], ["S", "T"], [""], []])
+def test_conversation_keeps_its_system_messages(texts: list[str]) -> None:
+    """The stage trains on the same tokens as on the file before the conversion: an empty message has some, too."""
+    messages = [*({"role": "system", "content": text} for text in texts), *TULU["messages"]]
+    assert _messages("conversations", {"messages": messages}) == messages
+
+
 def _toolace_call(text: str) -> dict[str, Any]:
     turns = [TOOLACE["conversations"][0], {"from": "assistant", "value": text}]
     return TOOLACE | {"conversations": turns}
