@@ -12,7 +12,8 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -53,8 +54,6 @@ _TORN_SOLUTION = re.compile(r"^####[ \t]*(?:[-+$(\d.].*)?$", re.MULTILINE)
 """A line with the mark of GSM8K that is not the last one, or has no value, or two."""
 _LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
 """Control characters that no text to train on has: JSON reads the starts of `\\boxed`, `\\frac` and `\\vec` as such."""
-
-
 _SEPARATOR = re.compile(r"[;\t|]")
 """Other marks than a comma that separate fields in files named `.csv`."""
 _MARKS = re.compile(r"[\W_]")
@@ -65,10 +64,15 @@ class DataError(ValueError):
     """A data file is missing or unreadable, or one of its rows is invalid. The message names file and line."""
 
 
-def require_file(path: Path) -> None:
-    """Raise DataError unless the path is a file."""
-    if not path.is_file():
-        raise DataError(f"{path}: is a folder; pass a file" if path.is_dir() else f"{path}: no such file")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise DataError unless the path is a file, and for an error of the file system while it is read."""
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: is a folder; pass a file" if path.is_dir() else f"{path}: no such file")
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}; pass a file that you may read") from error
 
 
 def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -79,28 +83,28 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
     Raises DataError, which names file and line, for a file that is missing, empty or of an unsupported type, and for a
     row that is not an object.
     """
-    require_file(path)
+    empty = True
+    with reading(path):
+        for line, row in _numbered_rows(path, columns):
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{line}: a row must be a JSON object, got {short_repr(row)}")
+            empty = False
+            yield line, row
+    if empty:
+        raise DataError(f"{path}: the file has no rows")
+
+
+def _numbered_rows(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
     if path.suffix not in SUFFIXES:
         raise DataError(
             f"{path}: unsupported file type {path.suffix!r}; supported: {', '.join(SUFFIXES[:-1])} and {SUFFIXES[-1]}"
         )
-    readers: dict[str, Callable[[Path], Iterator[tuple[int, Any]]]] = {
-        ".jsonl": _jsonl_rows,
-        ".json": _json_rows,
-        ".csv": _csv_rows,
-    }
-    read = readers.get(path.suffix)
-    if read is None:
-        from rstar2_train.data.arrow_rows import read_arrow_rows
-    rows = read(path) if read else enumerate(read_arrow_rows(path, columns), start=1)
-    empty = True
-    for line, row in rows:
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{line}: a row must be a JSON object, got {short_repr(row)}")
-        empty = False
-        yield line, row
-    if empty:
-        raise DataError(f"{path}: the file has no rows")
+    read = {".jsonl": _jsonl_rows, ".json": _json_rows, ".csv": _csv_rows}.get(path.suffix)
+    if read is not None:
+        return read(path)
+    from rstar2_train.data.arrow_rows import read_arrow_rows
+
+    return enumerate(read_arrow_rows(path, columns), start=1)
 
 
 def text_field(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:
@@ -361,7 +365,7 @@ def _read_chunk(path: Path, file: TextIO) -> str:
         raise DataError(f"{path}: not UTF-8: {error.reason}; {_SAVE_AS_TEXT}") from error
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the rows of a CSV file as dicts by header, each with the number of its first line."""
     csv.field_size_limit(LARGEST_ROW)
     with path.open(encoding="utf-8-sig", newline="") as file:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.data.demonstrations import read_demonstrations
-from rstar2_train.data.problems import DataError
+from rstar2_train.data.readers import DataError, reading
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.trainer.checkpoint import remove_asides, write_folder
 from rstar2_train.trainer.types import TokenSequence
@@ -134,10 +134,8 @@ def _digest(folder: Path) -> str:
 
 def _digest_rows(data: Path) -> tuple[str, int]:
     """Return the SHA-256 of a data file, and its number of lines if it has a row per line, else 0."""
-    if not data.is_file():
-        raise DataError(f"{data}: no such file")
     digest, lines = hashlib.sha256(), 0
-    with data.open("rb") as file:
+    with reading(data), data.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             lines += chunk.count(b"\n")

@@ -41,7 +41,7 @@ from rstar2_train.data.prepare.records import (
 )
 from rstar2_train.data.prepare.report import RemovalReport
 from rstar2_train.data.problems import read_problems
-from rstar2_train.data.readers import DataError, read_rows, require_file
+from rstar2_train.data.readers import DataError, read_rows, reading
 from rstar2_train.utils.files import write_atomically
 
 VERSION = 5
@@ -366,10 +366,10 @@ def _with_progress(
 
 
 def _sha256(path: Path, on_progress: ProgressCallback = lambda *_: None) -> str:
-    """Return the SHA-256 of a file. Raises DataError if it does not exist."""
-    require_file(path)
-    digest, done, size = hashlib.sha256(), 0, path.stat().st_size
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file. Raises DataError if it does not exist or cannot be read."""
+    digest, done = hashlib.sha256(), 0
+    with reading(path), path.open("rb") as file:
+        size = path.stat().st_size
         while chunk := file.read(1 << 24):
             digest.update(chunk)
             done += len(chunk)

@@ -199,12 +199,15 @@ def test_read_problems_of_unreadable_file_raises(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes(b'{"problem": "\xe9"}\n')
     (tmp_path / "broken.parquet").write_bytes(b"PAR0")
     (tmp_path / "data.tsv").write_text("problem\tanswer\n")
+    for kind in ("jsonl", "json", "csv"):
+        (tmp_path / f"memory.{kind}").symlink_to("/proc/self/mem")  # each read of it is an error
     for name, message in {
         "none.jsonl": "no such file",
         "empty.jsonl": "the file has no rows",
         "broken.jsonl": ":1: not valid JSON: ",
         "latin.jsonl": ":1: not UTF-8",
         "broken.parquet": "not a readable Parquet file",
+        **{f"memory.{kind}": "cannot be read: " for kind in ("jsonl", "json", "csv")},
         "data.tsv": "unsupported file type '.tsv'; supported: .jsonl, .json, .csv, .parquet and .arrow",
     }.items():
         with pytest.raises(DataError) as caught:
