@@ -68,12 +68,73 @@ def test_find_data_files_with_card_without_splits(tmp_path: Path, data_files_of_
 
 
 @pytest.mark.parametrize(
-    "card", ["---\nconfigs: [\n---\n", "---\nconfigs: [x]\n---\n", "---\nconfigs: [{data_files: /etc/*}]\n---\n"]
+    ("header", "message"),
+    [
+        ("configs: [", "the header is not valid YAML"),
+        ("date: 2024-13-45", "the header is not valid YAML"),
+        ("configs: [x]", "configs must be a list of objects"),
+        ("configs: 5", "configs must be a list of objects"),
+        ("configs: [{data_files: /etc/*}]", "Non-relative patterns are unsupported"),
+        ("configs: [{data_files: {train: data.json}}]", "data_files must be patterns, or a list of"),
+        ("configs: [{data_files: [data.json, 5]}]", "data_files must be patterns, or a list of"),
+        ("configs: [{data_files: [{split: train, path: 5}]}]", "data_files must be patterns, or a list of"),
+        ("configs: [{data_dir: 5, data_files: x.json}]", "none of the data_files x.json exists"),
+        ("configs: [{data_files: x.json}]", "none of the data_files x.json exists; download them"),
+        ("\udcff", "can't decode byte 0xff"),
+    ],
 )
-def test_find_data_files_with_invalid_card_raises(tmp_path: Path, card: str) -> None:
+def test_find_data_files_with_invalid_card_raises(tmp_path: Path, header: str, message: str) -> None:
     """An invalid card is an error with its name."""
-    with pytest.raises(DataError, match=r"README\.md: "):
-        find_data_files(str(_folder(tmp_path, "data.json", card=card)))
+    card = tmp_path / "README.md"
+    card.write_text(f"---\n{header}\n---\n", encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(DataError) as caught:
+        find_data_files(str(_folder(tmp_path, "data.json")))
+    assert str(caught.value).startswith(f"{card}: ") and message in str(caught.value)
+
+
+def test_find_data_files_with_card_reads_data_dir_alone(tmp_path: Path) -> None:
+    """Files outside of the folder of a configuration are not of it."""
+    card = "---\nconfigs:\n- {config_name: a, data_dir: sub}\n- {config_name: b, data_dir: }\n---\n"
+    assert _names(_folder(tmp_path, "data.json", "sub/more.json", card=card)) == ["sub/more.json"]
+
+
+@pytest.mark.parametrize(
+    ("names", "argument", "message"),
+    [
+        (["a.jsonl", "b.jsonl.gz"], "", "b.jsonl.gz: a file of this type is not read; convert it"),
+        (["a.jsonl", "b.JSONL"], "", "b.JSONL: a file of this type is not read"),
+        (["a.jsonl", "b.tsv"], "/*", "b.tsv: a file of this type is not read"),
+        (["a.jsonl", "b.ndjson.zst"], "/*", "b.ndjson.zst: a file of this type is not read"),
+        (["slice=x/a.parquet", "slice=y/a.parquet"], "", "the column in the folder name 'slice=x' is not read"),
+        (["slice=x/a.parquet"], "/*/a.parquet", "the column in the folder name 'slice=x' is not read"),
+        (["a-00000-of-00003.arrow", "a-00002-of-00003.arrow"], "", "2 of the 3 files a-*-of-00003 exist"),
+        (["link/a.jsonl", "b.jsonl"], "", "link: a link to a folder is not followed; name the folder"),
+        (["a.jsonl"], "/a**b/*", "Invalid pattern"),
+    ],
+)
+def test_find_data_files_leaves_no_data_file_out(tmp_path: Path, names: list[str], argument: str, message: str) -> None:
+    """A file that would be left out, or a column that the name of a folder has, is an error with its name."""
+    root = _folder(tmp_path / "root", *names)
+    if (root / "link").exists():
+        (root / "link").rename(tmp_path / "other")
+        (root / "link").symlink_to(tmp_path / "other")
+    with pytest.raises(DataError) as caught:
+        find_data_files(f"{root}{argument}")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["", "@train", "~no-such-user/a.jsonl"])
+def test_find_data_files_of_no_path_raises(location: str) -> None:
+    """An unset variable of a shell does not select the current folder."""
+    with pytest.raises(DataError, match=r"is empty|Could not determine home directory"):
+        find_data_files(location)
+
+
+def test_find_data_files_of_pattern_skips_hidden_files(tmp_path: Path) -> None:
+    """As a shell does: programs put files next to data that are no data, such as `._a.jsonl`."""
+    root = _folder(tmp_path, "a.jsonl", "._a.jsonl", "_SUCCESS", "README.md", ".cache/b.jsonl")
+    assert _names(root, "/*") == _names(root) == ["a.jsonl"]
+    assert _names(root, "/.*/*.jsonl") == [".cache/b.jsonl"]
 
 
 def test_find_data_files_without_card_uses_file_names(tmp_path: Path) -> None:
