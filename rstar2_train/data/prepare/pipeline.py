@@ -225,7 +225,7 @@ def _write_part(
     if answers := layout.answers(file):
         key["answers"] = _sha256(answers, on_progress)
     path = out / "parts" / f"{_hash(key)}.jsonl"
-    if path.is_file() and path.with_suffix(".json").is_file():
+    if _has_digest(path, path.with_suffix(".json")):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -249,7 +249,8 @@ def _write_part(
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-    write_atomically(path.with_suffix(".json"), json.dumps(removals.as_json(), ensure_ascii=False, indent=1) + "\n")
+    report = removals.as_json() | {"output": {"file": path.name, "sha256": _sha256(path)}}
+    write_atomically(path.with_suffix(".json"), json.dumps(report, ensure_ascii=False, indent=1) + "\n")
     return path
 
 
@@ -330,11 +331,18 @@ def _existing_result(folder: Path, name: str) -> PreparedDataset | None:
     """Return the output of an earlier run on the same input, or None. Raises DataError if its file was modified."""
     if not folder.exists():
         return None
-    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     file = folder / name
-    if not file.is_file() or _sha256(file) != report["output"]["sha256"]:
+    if not _has_digest(file, folder / REPORT):
         raise DataError(f"{file}: modified or deleted since it was written; remove {folder} or set another --out")
-    return PreparedDataset(file, report, reused=True)
+    return PreparedDataset(file, json.loads((folder / REPORT).read_text(encoding="utf-8")), reused=True)
+
+
+def _has_digest(file: Path, report: Path) -> bool:
+    """Return whether a file is the one that its report describes."""
+    try:
+        return bool(json.loads(report.read_text(encoding="utf-8"))["output"]["sha256"] == _sha256(file))
+    except (OSError, ValueError, LookupError, TypeError):  # a file is missing, or the report is damaged
+        return False
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,10 +143,16 @@ def test_prepare_reuses_existing_result_unless_modified(tmp_path: Path) -> None:
     first = _prepare(tmp_path)
     second = _prepare(tmp_path)
     assert second.reused and (second.file, second.report) == (first.file, first.report)
-    first.file.write_text("mine", encoding="utf-8")
-    with pytest.raises(DataError, match="modified or deleted since it was written; remove"):
-        _prepare(tmp_path)
-    assert first.file.read_text(encoding="utf-8") == "mine"
+    content = _bytes(first)
+    for path in (first.file.with_name("report.json"), first.file):
+        path.write_text("{", encoding="utf-8")
+        with pytest.raises(DataError, match="modified or deleted since it was written; remove"):
+            _prepare(tmp_path)
+        assert path.read_text(encoding="utf-8") == "{"
+    shutil.rmtree(first.file.parent)
+    for part in (tmp_path / "out" / "parts").iterdir():  # a part is written again
+        part.write_text("{", encoding="utf-8")
+    assert _bytes(_prepare(tmp_path)) == content
 
 
 class Killed(BaseException):
