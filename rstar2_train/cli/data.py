@@ -6,6 +6,7 @@ The work is in data/prepare/pipeline.py and data/prepare/inspect.py.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,6 +176,9 @@ def _decontaminate(args: argparse.Namespace) -> None:
     from rstar2_train.data.prepare.pipeline import decontaminate
 
     files = [file for location in args.files for file in find_data_files(location)]
+    for path, number in Counter(file.resolve() for file in files).items():
+        if number > 1:
+            raise DataError(f"{path}: named twice, so that its rows would be written twice; name it once")
     with _progress() as on_progress:
         prepared = decontaminate(files, out=args.out, against=args.against, on_progress=on_progress)
     _print(prepared)

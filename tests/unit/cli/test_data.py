@@ -124,6 +124,7 @@ def test_tables_show_each_value_at_any_width(tmp_path: Path, width: int) -> None
         (["prepare", "problems={mine}", "--out", "o", "--similarity", "2"], "at most 1, got 2.0"),
         (["prepare", "problems={mine}", "--out", "{mine}"], "Not a directory"),
         (["decontaminate", "{mine}", "--out", "o"], "--against is missing"),
+        (["decontaminate", "{mine}", "mine.*", "--against", "{mine}", "--out", "o"], "mine.jsonl: named twice, so"),
         (["inspect", "none.jsonl"], "none.jsonl: no such file"),
     ],
 )
