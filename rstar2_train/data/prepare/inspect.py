@@ -133,7 +133,8 @@ def _count_row(report: InspectionReport, row: Row, where: str) -> None:
         fault = answer_fault(str(row["answer"])) if row.get("functions") is None and not row.get("reward") else None
         if fault:
             report.unclear.append(f"{where}: {fault}")
-    for message in row.get("messages") or ():
+    messages = row.get("messages")
+    for message in messages if isinstance(messages, list) else ():
         role = message.get("role") if isinstance(message, dict) else None
         report.turns[str(role)] += 1
         if role == "assistant":

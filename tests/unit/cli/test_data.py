@@ -82,6 +82,9 @@ def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_inspect_reads_rows_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Messages without content, other message formats, and dates."""
+    mixed = _write(tmp_path / "mixed.jsonl", PROBLEM | {"messages": 5})
+    assert main(["data", "inspect", str(mixed)]) == 0
+    assert "1 rows, 1 usable" in capsys.readouterr().out
     calls = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{}]}]
     given = _write(tmp_path / "talk.jsonl", {"messages": calls}, {"messages": [{"from": "human", "value": "b"}]})
     assert main(["data", "inspect", str(given)]) == 0
