@@ -41,6 +41,8 @@ from rstar2_train.utils.text import short_repr
 _GLAIVE_TURN = re.compile(r"(?:^|\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 _GLAIVE_CALL = "<functioncall>"
 _END = "<|endoftext|>"
+_NEMOTRON_SWITCHES = ("detailed thinking off", "detailed thinking on")
+"""System prompts of Nemotron that switch its reasoning; other models have no such switch."""
 _NO_SPACE = re.compile(r"\S")
 _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*)(?P<marks>(?P<mark>[`~])(?P=mark){2,}+)[ \t]*(?P<label>[^`\n]*)\n"
@@ -105,7 +107,9 @@ def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
     signatures.
     """
     system, chat = first_text(row, where, "system"), first_text(row, where, "chat")
-    _, *parts = _GLAIVE_TURN.split(chat)
+    before_turns, *parts = _GLAIVE_TURN.split(chat)
+    if before_turns.strip():
+        return RemovedRow("not-a-conversation", f"text before the first turn: {short_repr(before_turns.strip())}")
     messages: list[Message] = []
     tools = [tool_signature(tool) for tool in parse_objects(system)]
     for speaker, text in zip(parts[::2], parts[1::2], strict=True):
@@ -164,9 +168,11 @@ def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
     history = row.get("input")
     if not isinstance(history, list):
         history = [{"role": "user", "content": first_text(row, where, "input")}]
-    others = {name: value for name, value in row.items() if name != "system_prompt"}  # it switches reasoning off
+    others = {name: value for name, value in row.items() if name != "system_prompt"}
+    system = text_field(row, "system_prompt", where, default="")
     messages = _read(others | {"input": history}, where, "input") if history else []
-    return _conversation([*messages, {"role": "assistant", "content": _stripped(output, "assistant")}])
+    reply: Message = {"role": "assistant", "content": _stripped(output, "assistant")}
+    return _conversation([*messages, reply], system="" if system.strip() in _NEMOTRON_SWITCHES else system)
 
 
 def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple[str, str]]:
@@ -322,7 +328,7 @@ DEMONSTRATIONS = (
     DatasetLayout("tulu3", "allenai/tulu-3-sft-mixture", "conversations", _OWN_COLUMNS, _messages),
     DatasetLayout(
         "nemotron", "nvidia/Llama-Nemotron-Post-Training-Dataset", "conversations",
-        ("input", "output", "reasoning"), _nemotron,
+        ("input", "output", "reasoning", "system_prompt"), _nemotron,
     ),
     DatasetLayout(
         "conversations", "your own data: {messages: [{role, content}], level?, tools?}", "conversations",

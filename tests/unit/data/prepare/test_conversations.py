@@ -192,6 +192,8 @@ def test_tulu3_and_nemotron_convert_to_same_messages() -> None:
     """Chats of Tulu 3 and Nemotron."""
     assert _messages("tulu3", TULU) == _messages("nemotron", NEMOTRON) == TULU["messages"]
     assert _messages("nemotron", NEMOTRON | {"input": "Hi"}) == TULU["messages"]
+    with_system = [{"role": "system", "content": "Be kind."}, *TULU["messages"]]
+    assert _messages("nemotron", NEMOTRON | {"system_prompt": "Be kind."}) == with_system
 
 
 def test_conversation_merges_and_trims_messages() -> None:
@@ -254,6 +256,7 @@ def _glaive_call(text: str) -> dict[str, Any]:
         ("apigen-mt", APIGEN | {"tools": '[{"description": "nameless"}]'}, "unreadable-call"),
         ("glaive", GLAIVE | {"chat": "USER: a\n\n\nASSISTANT: <functioncall> now"}, "unreadable-call"),
         ("glaive", GLAIVE | {"chat": "hello"}, "not-a-conversation"),
+        ("glaive", GLAIVE | {"chat": "hello\nUSER: a\n\n\nASSISTANT: b"}, "not-a-conversation"),
         ("glaive", GLAIVE | {"chat": None}, "not-a-conversation"),
         ("nemotron", NEMOTRON | {"output": ""}, "not-a-conversation"),
         ("magicoder", MAGICODER | {"solution": "```rust\nfn main() {}\n```"}, "no-python"),
