@@ -17,6 +17,10 @@ Modules:
 - `answer_program`        the program in an answer, for `Tests`
 - `markup_blocks`         code blocks of HTML, LaTeX and BBCode
 - `document_blocks`       code blocks of reStructuredText, Org, AsciiDoc and Jira
+- `program_files`         programs in here documents, notebooks and JSON
+- `program_parts`         programs of several blocks
+- `line_prefixes`         line numbers and signs of diffs
+- `clean_code`            what surrounds a program in its block: file names, prompts, magics, prose
 - `quantity`              numbers with units
 - `grade`                 selects the verifier of a problem
 - `verify`                compares an answer with the gold answer

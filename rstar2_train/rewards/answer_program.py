@@ -14,9 +14,12 @@ import itertools
 import re
 from typing import NamedTuple
 
+from rstar2_train.rewards.clean_code import clean_code, is_python
 from rstar2_train.rewards.document_blocks import before_prose, document_blocks
-from rstar2_train.rewards.line_prefixes import added_lines, without_numbers
-from rstar2_train.rewards.markup_blocks import markup_blocks
+from rstar2_train.rewards.line_prefixes import is_diff, new_lines, without_numbers
+from rstar2_train.rewards.markup_blocks import markup_blocks, tagged_blocks
+from rstar2_train.rewards.program_files import written_programs
+from rstar2_train.rewards.program_parts import joined_program, read_part
 
 _OPEN = re.compile(r"(?P<before>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<label>[^`]*+)")
 _OPEN_AFTER_TEXT = re.compile(r"(?P<before>[^`]*+)(?P<fence>`{3,})[ \t]*+(?P<label>\{?\.?[\w+#-]*+\}?)[*_]*+")
@@ -37,7 +40,7 @@ _READS_INPUT = re.compile(r"\binput[ \t]*\(|\bstdin\b(?![ \t]*=(?!=))|\bopen[ \t
 """A program on standard input: tests, examples and outputs after it read none, or assign to `stdin`."""
 _DIRECTIVE, _OPTION = re.compile(r"\{[a-z-]+\}"), re.compile(r"[ \t]*:[\w-]+:.*")
 """Label of a directive of MyST, and an option of it on a line of its own."""
-_SESSION = re.compile(r"\s*>>>")
+_SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
 """Start of a session at a prompt, which is no program."""
 _END = re.compile(r"[ \t]*+(?:`{3,}|~{3,})[ \t]*+")
 _STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}(]+\(")
@@ -45,6 +48,11 @@ _STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}(]+\(")
 _QUOTED_PROGRAM = re.compile(
     r"\s*(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n(?P<code>.*?)(?P=marks)\s*", re.DOTALL | re.IGNORECASE
 )
+_OTHER_MARKS = re.compile(r"(?m)^(?P<before>[ \t]*+)(?:[\uff40\xb4\u2018\u2019\u02cb\u2032\u2035]{3}|(?:\\`){3})")
+"""Full-width and other quotation marks in place of the marks of a fence, or marks that are escaped."""
+_NO_PYTHON = ("{", "cat ", "tee ")
+"""Starts of JSON and of a shell's script that may be expressions of Python, which no program starts with."""
+_QUOTED_START = re.compile(r"(?mi)^(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n")
 _SPAN = re.compile(r"(`+)(?!`)(?P<code>(?:(?!\1).)++)\1", re.DOTALL)
 _LATEX_SPAN = re.compile(
     r"\\(?:mintinline(?:\[[^\[\]]*\])?\{\w+\}|lstinline(?:\[[^\[\]]*\])?|verb\*?)"
@@ -66,39 +74,52 @@ def answer_program(answer: str) -> str | None:
     """Return the program in an answer; None if it has no code block.
 
     Of several code blocks it is one in Python; without such a label one without a label that looks like code, else any.
-    Of those it is the last one that reads standard input; else the last one that looks like code, else the last one. A
-    session at a prompt is taken only if there is no other block.
+    Of those it is the last one that reads standard input; else the last one that looks like code, else the last one,
+    with the blocks that define its names. A session at a prompt is taken only if there is no other block.
     """
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    blocks = _blocks(lines) or _markup_blocks("\n".join(lines))
-    if not blocks and (quoted := _QUOTED_PROGRAM.fullmatch("\n".join(lines))):
-        return f"{quoted['code'].rstrip()}\n"
+    text = "\n".join(lines)
+    blocks = _blocks(lines) or _markup_blocks(text) or _quoted_blocks(text) or _written_blocks(text)
     if not blocks:
-        return _span_program(answer.strip()) or _listed_program(lines)
+        return _span_program(answer.strip()) or _plain_program(lines)
     blocks = [inner for block in blocks for inner in _inner_blocks(block)]
     blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
-    return _without_prefixes(_last_program(python or unlabelled or blocks))
+    chosen = python or unlabelled or blocks
+    return joined_program([read_part(_without_prefixes(block)) for block in chosen], _by_likelihood(chosen))
 
 
-def _last_program(blocks: list[_Block]) -> _Block:
-    """Return the last block that reads standard input; without one the last that looks like code, else the last."""
-    reading = [block for block in blocks if _READS_INPUT.search(block.code)]
-    return (reading or [block for block in blocks if _LIKE_CODE.search(block.code)] or blocks)[-1]
+def _by_likelihood(blocks: list[_Block]) -> list[int]:
+    """Return the positions of the blocks that read standard input, the last one first; else of the likeliest block."""
+    positions = range(len(blocks) - 1, -1, -1)
+    reading = [at for at in positions if _READS_INPUT.search(blocks[at].code)]
+    return reading or [next((at for at in positions if _LIKE_CODE.search(blocks[at].code)), positions[0])]
 
 
 def _without_prefixes(block: _Block) -> str:
-    """Return the code of a block without line numbers, and of a diff the added lines."""
+    """Return the code of a block without line numbers, of a diff the new lines, and without what is no Python."""
     lines = block.code.split("\n")
-    added = added_lines(lines) if block.language in _DIFF else None
-    return "\n".join([*added, ""]) if added else _listed_program(lines, is_block=True) or block.code
+    written = new_lines(lines) if block.language in _DIFF or is_diff(block.code) else None
+    if written:
+        return "\n".join([*written, ""])
+    return clean_code(_listed_program(lines, is_block=True) or block.code)
 
 
 def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
     """Return the program of numbered lines; None if they are not numbered, or all empty."""
     code = without_numbers("\n".join(lines).rstrip().split("\n"), is_block=is_block) or []
     return _dedented(code, 0) if any(line.strip() for line in code) else None
+
+
+def _plain_program(lines: list[str]) -> str | None:
+    """Return the program of an answer without a block; None if it is the answer as it is, or there is none."""
+    text = "\n".join(lines)
+    written = new_lines(lines) if is_diff(text) else None
+    if program := "\n".join([*written, ""]) if written else _listed_program(lines):
+        return program
+    program = clean_code(text)
+    return f"{program.rstrip()}\n" if program != text and _LIKE_CODE.search(program) and is_python(program) else None
 
 
 def _span_program(answer: str) -> str | None:
@@ -113,7 +134,9 @@ def _inner_blocks(block: _Block) -> list[_Block]:
     """Return the blocks in a block of prose, such as a whole answer in Markdown or HTML; else the block itself."""
     if block.language in _MARKUP:
         return _markup_blocks(block.code) or [block]
-    return (_blocks(block.code.split("\n")) if block.language in _PROSE else []) or [block]
+    if block.language in _PROSE:
+        return _blocks(block.code.split("\n")) or [block]
+    return _written_blocks(block.code) or [block]
 
 
 def _blocks(lines: list[str]) -> list[_Block]:
@@ -172,6 +195,26 @@ def _markup_blocks(text: str) -> list[_Block]:
         for block in blocks
         if _LIKE_CODE.search(block.code)
     ]
+
+
+def _quoted_blocks(text: str) -> list[_Block]:
+    """Return the blocks between other quotation marks; inside of a Python program there is none."""
+    if quoted := _QUOTED_PROGRAM.fullmatch(text):
+        return [_Block("python", f"{quoted['code'].rstrip()}\n")]
+    start, marked = _QUOTED_START.search(text), _OTHER_MARKS.sub(r"\g<before>```", text)
+    if (start is None and marked == text) or is_python(text):
+        return []
+    if start is None:
+        return _blocks(marked.split("\n"))
+    return [_Block("python", text[start.end() :].partition(f"\n{start['marks']}")[0] + "\n")]
+
+
+def _written_blocks(text: str) -> list[_Block]:
+    """Return the programs that an answer writes to files, or in JSON; other Python programs write none."""
+    programs = written_programs(text) or tagged_blocks(text)
+    if text.lstrip().startswith(_NO_PYTHON) or not programs or not is_python(text):
+        return [_Block("", program.strip("\n") + "\n") for program in programs if _LIKE_CODE.search(program)]
+    return []
 
 
 def _after_marks(line: str, fence: str, columns: int) -> str | None:

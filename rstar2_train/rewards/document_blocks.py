@@ -22,7 +22,7 @@ _ASCIIDOC = re.compile(r"\[source(?:%\w+)*+(?:,[ \t]*+(?P<language>[\w+#-]*+)[^\
 _ASCIIDOC_FRAME = re.compile(r"(?:-{4,}|\.{4,}|={4,})[ \t]*+")
 _DIRECTIVE = re.compile(r"[ \t]*+\.\.[ \t]++(?:code-block|sourcecode|code)::[ \t]*+(?P<language>[\w+#-]*+).*")
 _OPTION = re.compile(r"[ \t]++:[\w-]+:.*")
-_SENTENCE = re.compile(r"(?P<word>[^\W\d]\w*+)[ ,].*[:.]")
+_SENTENCE = re.compile(r"(?:(?:[-*+]|\d++[.)])[ \t]++)?+(?P<word>[^\W\d]\w*+)[ ,].*[:.]")
 _KEYWORDS = frozenset((*keyword.kwlist, *keyword.softkwlist))
 """First words of a line of Python that ends with a colon."""
 _INDENTED = re.compile(r"(?: {4}|\t)")
@@ -63,13 +63,13 @@ def before_prose(lines: list[str]) -> list[str]:
     """Return the lines of a block without an end before a paragraph of prose, which no program has after its code."""
     is_quoted = False
     for at, line in enumerate(lines):
-        if at and not lines[at - 1].strip() and not is_quoted and _is_prose(line):
+        if at and not lines[at - 1].strip() and not is_quoted and is_prose(line):
             return lines[:at]
         is_quoted ^= sum(map(line.count, _QUOTES)) % 2 == 1
     return lines
 
 
-def _is_prose(line: str) -> bool:
+def is_prose(line: str) -> bool:
     """Return whether a line is a title, or a sentence: two words in succession of which neither is a keyword."""
     if _TITLE.fullmatch(line):
         return True

@@ -1,8 +1,8 @@
 """Finds code blocks in the markup of HTML, MediaWiki, LaTeX and BBCode. Pure.
 
-`answer_program` reads them if an answer has no code fence. Programs have markup in their texts, and `[code]` as an
-index: a start neither follows a quotation mark or a name, nor lacks its end unless it starts a line. One pass over the
-tags, linear in the text.
+`answer_program` reads them if an answer has no code fence; tags of other names if it has no block at all. Programs have
+markup in their texts, and `[code]` as an index: a start neither follows a quotation mark or a name, nor lacks its end
+unless it starts a line. One pass over the tags, linear in the text.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _LITERAL = re.compile(r"\s*<!\[CDATA\[(?P<text>.*?)\]\]>\s*", re.DOTALL)
 """A text of XML without references."""
 _WRITTEN_SPAN = re.compile(r"[\"']<span", re.IGNORECASE)
 """A tag that a program has in a text, so that the tags are those of the program."""
+_LINE_TAG = re.compile(r"(?m)^[ \t]*+<(?P<end>/?)(?P<name>[A-Za-z][\w-]*+)(?:\s[^<>\n]*+)?>[ \t]*+$")
+"""A tag of any name on a line of its own."""
 _BREAK = re.compile(r"(?<![\"'])<br\s*/?>", re.IGNORECASE)
 _BREAK_AT_END = re.compile(r"(?<![\"'])<br\s*/?>(?=[ \t]*\n)", re.IGNORECASE)
 
@@ -50,6 +52,20 @@ def markup_blocks(text: str) -> list[tuple[str, str]]:
     return blocks
 
 
+def tagged_blocks(text: str) -> list[str]:
+    """Return the text of each pair of tags of any name that are alone on their lines, of nested ones the innermost.
+
+    Python may have such lines in its texts.
+    """
+    blocks: list[str] = []
+    opened: re.Match[str] | None = None
+    for tag in _LINE_TAG.finditer(text):
+        if opened and tag["end"] and tag["name"] == opened["name"]:
+            blocks.append(_html_text(text[opened.end() : tag.start()]))
+        opened = None if tag["end"] else tag
+    return blocks
+
+
 def _is_next(opened: re.Match[str], tag: re.Match[str], text: str) -> bool:
     """Return whether a tag follows another, as `<code>` does `<pre>`."""
     return tag.start() - opened.end() < 2 and not text[opened.end() : tag.start()].strip()
@@ -66,12 +82,19 @@ def _language(tag: re.Match[str]) -> str:
 
 
 def _content(text: str, opened: re.Match[str]) -> str:
-    """Return the text of a block; in HTML without tags for line breaks and highlighting, and without references."""
-    if not opened["html"]:
-        return text
+    return _html_text(text) if opened["html"] else text
+
+
+def _html_text(text: str) -> str:
+    """Return a text of HTML without tags for line breaks and highlighting, and without references."""
     if literal := _LITERAL.fullmatch(text):
         return literal["text"]
     text = _BREAK_AT_END.sub("", text) if "\n" in text.strip() else _BREAK.sub("\n", text)
     if not _WRITTEN_SPAN.search(text):
         text = _HIGHLIGHT.sub("", text)
+    return unescaped(text)
+
+
+def unescaped(text: str) -> str:
+    """Return a text of HTML without references."""
     return _REFERENCE.sub(lambda match: html.unescape(match[0]).replace("\xa0", " "), text)

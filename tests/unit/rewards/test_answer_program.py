@@ -1,10 +1,18 @@
 """The program in an answer."""
 
+import json
+
 import pytest
 
 from rstar2_train.rewards.answer_program import answer_program
 
 PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
+READ, PRINT = PROGRAM.splitlines(keepends=True)
+ADD, CALL = "def add(a, b):\n    return a + b\n", f"{READ}print(add(a, b))\n"
+MAIN = "def main():\n    print(sum(map(int, sys.stdin.read().split())))\n"
+SHELL = f"cat > a.py << 'EOF'\n{PROGRAM}EOF\npython3 a.py << END\n3 4\nEND\n"
+CELL = {"cell_type": "code", "source": [READ, PRINT], "execution_count": None}
+NOTEBOOK = json.dumps({"cells": [{"cell_type": "markdown", "source": "# x = 1"}, CELL], "nbformat": 4})
 
 
 @pytest.mark.parametrize(
@@ -86,10 +94,43 @@ PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
         "```python\n" + "".join(f"{n:02}  {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
         f"`\n{PROGRAM}`",
         f"``python\n{PROGRAM}``",
+        f"```python\n{PROGRAM}```\nFaster:\n```python\nimport sys\ninput = sys.stdin.readline\n```",
+        f"```\n>>> {READ}3 4\n>>> {PRINT}7\n```",
+        f"```pycon\n>>> {READ}>>> {PRINT}```",
+        f"```\nIn [1]: {READ}\nIn [2]: {PRINT}7\n```",
+        f">>> {READ}>>> {PRINT}",
+        f"```bash\n{SHELL}```",
+        SHELL,
+        f"```sh\ncat <<EOF > a.py\n{PROGRAM}EOF\n```",
+        f"```bash\ntee a.py <<'PY' > /dev/null\n{PROGRAM}PY\n```",
+        f"```bash\npython3 - <<'PY'\n{PROGRAM}PY\n```",
+        f"```python\n%%writefile a.py\n{PROGRAM}```",
+        f"```python\nsrc/a.py\n{PROGRAM}```",
+        f"```\npythonCopy code\n{PROGRAM}```",
+        f"python\nCopy code\n{PROGRAM}",
+        f"```python\n!pip install numpy\n%matplotlib inline\n{PROGRAM}```",
+        f"```python\n{PROGRAM}\nTime complexity: O(1)\n```",
+        f"```python\n{PROGRAM}\nOutput:\n7\n```",
+        f"```python\nHere is the program:\n\n{PROGRAM}```",
+        f"Here is the program:\n{PROGRAM}\nIt runs in O(1).",
+        f"1. Here is the program:\n\n       {READ}       {PRINT}\n2. It adds.",
+        f"```diff\n@@ -1,2 +1,2 @@\n {READ}-print(a)\n+{PRINT}```",
+        f"*** Add File: a.py\n+{READ}+{PRINT}*** End Patch",
+        NOTEBOOK,
+        f"```json\n{NOTEBOOK}\n```",
+        json.dumps({"language": "python", "code": PROGRAM}),
+        f"The program:\n\n\uff40\uff40\uff40python\n{PROGRAM}\uff40\uff40\uff40",
+        f"\xb4\xb4\xb4python\n{PROGRAM}\xb4\xb4\xb4",
+        f"\u2018\u2018\u2018python\n{PROGRAM}\u2019\u2019\u2019\nIt adds.",
+        f"\\`\\`\\`python\n{PROGRAM}\\`\\`\\`",
+        f"The program:\n\n'''python\n{PROGRAM}'''\nIt adds.",
+        f"<script>\n{PROGRAM}</script>",
+        f'<artifact type="code">\n{PROGRAM}</artifact>',
+        f"<file>\n<path>\na.py\n</path>\n<content>\n{PROGRAM}</content>\n</file>",
     ],
 )
 def test_answer_program_reads_every_fence(answer: str) -> None:
-    """All forms of a fence, with text and other blocks around it."""
+    """All forms of a fence, with text and other blocks around it, and of a program without one."""
     program = answer_program(answer)
     assert program is not None and program.rstrip("\n") == PROGRAM.rstrip("\n")
 
@@ -143,10 +184,24 @@ PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
         (f"```rst\n.. code:: python\n\n{INDENTED}```", PROGRAM),
         (f"<code class='lang-cpp'>if (a) print(b);</code>\n<code class='lang-py'>{PROGRAM}</code>", PROGRAM),
         (f"```python\n{PROGRAM}```\nor <code>print(0)</code>", PROGRAM),
+        (f"```python\n{HTML}```", PLAIN),
+        (f"```python\n{READ}```\nPrint it:\n```python\n{PRINT}```", f"{READ}\n{PRINT}"),
+        ("```python\nif 1:\n\N{NO-BREAK SPACE}print(1)\n```", "if 1:\n print(1)\n"),
+        (f"```python\n{ADD}```\nMain program:\n```python\n{CALL}```", f"{ADD}\n{CALL}"),
+        (f"```python\n{CALL}```\nwith\n```python\n{ADD}```", f"{ADD}\n{CALL}"),
+        (
+            f"```python\nimport sys\n```\n```python\n{MAIN}```\n```python\nmain()\n```",
+            f"import sys\n\n{MAIN}\nmain()\n",
+        ),
+        (f"```python\n{MAIN}```\n```python\nassert add(3, 4) == 7\n```", MAIN),
+        (f"```python\n{PROGRAM}```\nBetter:\n```python\n{ADD}{CALL}```", ADD + CALL),
+        (f"```python\n{CALL}```\n```diff\n@@ -9 +9 @@\n-a\n+{CALL}```", CALL),
+        (f"```diff\n@@ -9 +9 @@\n a\n+{PRINT}```", f"@@ -9 +9 @@\n a\n+{PRINT}"),
+        ("```python\nx = a &lt; b\n```", "x = a &lt; b\n"),
     ],
 )
 def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
-    """Blocks of HTML, LaTeX, BBCode and the markup of documents, if the answer has no fence."""
+    """Blocks of HTML, LaTeX, BBCode and documents, if the answer has no fence; and programs of several fences."""
     assert answer_program(answer) == program
 
 
@@ -161,6 +216,12 @@ def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
         "a = 1 if x <code> y else 2\nprint(a)\n",
         '"""Adds.\n\nExample::\n\n    print(add(1, 2))\n\n.. code:: python\n\n    print(3)\n"""\nprint(1)\n',
         "def f():\n    '''Use::\n\n        print(1)\n    '''\n",
+        's = """\n<a>\nx = 1\n</a>\n"""\n',
+        's = """\ncat > a.py << END\nx = 1\nEND\n"""\n',
+        "'''python\nx = 1\n'''\nprint(1)\n",
+        's = """\n\xb4\xb4\xb4\nx = 1\n\xb4\xb4\xb4\n"""\n',
+        's = """\n!pip install x\n>>> x = 1\nThis text is one.\n"""\n',
+        '{"a": 1}\n',
     ],
 )
 def test_answer_program_keeps_markup_of_a_program(program: str) -> None:
@@ -185,11 +246,13 @@ def test_answer_program_without_fence_is_none() -> None:
         assert answer_program(text) is None
 
 
-@pytest.mark.parametrize("mark", [" | ", "| ", "|", ": ", ":", "\t", " \u2502 "])
-def test_answer_program_removes_line_numbers(mark: str) -> None:
+@pytest.mark.parametrize(
+    "prefix", ["{} | ", "{}| ", "{}|", "{}: ", "{}:", "{}\t", "{} \u2502 ", "{}\u2192", "L{}: ", "Line {}: "]
+)
+def test_answer_program_removes_line_numbers(prefix: str) -> None:
     """Numbers that count the lines from 1 are no code, with a fence or without, also before empty lines."""
     code = "if 1:\n    a = 1\n\n    print(a)\n"
-    listing = "".join(f"{number}{mark}{line}\n" for number, line in enumerate(code.splitlines(), 1))
+    listing = "".join(f"{prefix.format(number)}{line}\n" for number, line in enumerate(code.splitlines(), 1))
     assert answer_program(f"```python\n{listing}```") == code
     assert answer_program(listing) == code
 
@@ -204,7 +267,7 @@ def test_answer_program_keeps_numbers_of_a_program() -> None:
 
 
 def test_answer_program_reads_a_diff_that_only_adds() -> None:
-    """A diff that removes or keeps lines is left as it is: the rest of its program is missing."""
+    """A diff that removes or keeps lines and is not from line 1 stays as it is: the rest of its program is missing."""
     added = "".join(f"+{line}\n" for line in PROGRAM.splitlines())
     head = "--- /dev/null\n+++ b/a.py\n@@ -0,0 +1,2 @@\n"
     assert answer_program(f"```diff\n{head}{added}```") == PROGRAM
@@ -260,6 +323,8 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
     for text in ("A b:\n\n    c\n" * 20_000, "A b:\n" * 30_000, "A" + " b" * 50_000, "A b:\n\n" + "    c\n" * 20_000):
         answer_program(text)
     for text in ("'''python\n" * 30_000, "'''py\n" + "''' " * 50_000 + "x", "```python " + "(" * 100_000):
+        answer_program(text)
+    for text in ("cat > a.py <<E\n" * 9_000, "<a>\n</a>\n" * 9_000, '{"a":' * 50_000, "```\nx = y\n```\n" * 5_000):
         answer_program(text)
     spaces = " " * 100_000
     for text in (f"-{spaces}x", f"```{spaces}`", "- " * 50_000, ">" * 100_000, "`x" * 50_000, "```a\n" * 30_000):

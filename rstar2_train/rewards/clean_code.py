@@ -1,0 +1,90 @@
+"""Removes what surrounds or encodes a program: its file name, prompts, magics, references of HTML, prose. Pure.
+
+Each step applies only while the text is no Python, so that a program which can run stays as it is. The first line is
+an exception: a name such as `main.py` or `python` alone is an expression, which fails in each program.
+"""
+
+from __future__ import annotations
+
+import re
+import symtable
+from collections.abc import Callable
+
+from rstar2_train.rewards.document_blocks import before_prose, is_prose
+from rstar2_train.rewards.markup_blocks import unescaped
+
+_NAME = re.compile(
+    r"(?:%%writefile[ \t]++(?:-a[ \t]++)?\S++|[\w./-]+\.py:?|(?:python|py)[\d.]*+|(?:python)?[ \t]*+copy(?:[ \t]code)?)"
+    r"[ \t]*",
+    re.IGNORECASE,
+)
+"""A line before a program: its file, its language, or the button of a chat window."""
+_MOST_NAMES = 3
+_PROMPT = re.compile(r"(?:>>> ?|\.\.\.(?: |$)|In \[\d*+\]: ?|[ \t]*+\.\.\.: ?)(?P<code>.*)")
+_SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
+_MAGIC = re.compile(r"[%!]{1,2}[A-Za-z].*")
+
+
+def clean_code(code: str) -> str:
+    """Return the program in a text; the text itself, without a name in its first line, if no step makes it Python."""
+    code = _without_name(code)
+    if is_python(code):
+        return code
+    text = code
+    for step in _STEPS:
+        before, text = text, step(text)
+        if text != before and is_python(text):
+            return text
+    return code
+
+
+def is_python(text: str) -> bool:
+    """Return whether a text that is not empty is Python by its syntax."""
+    try:
+        return bool(text.strip()) and bool(symtable.symtable(text, "<answer>", "exec"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _without_name(code: str) -> str:
+    """Return the code without names in its first lines."""
+    for _ in range(_MOST_NAMES):
+        first, _, rest = code.lstrip("\n").partition("\n")
+        if not rest.strip() or not _NAME.fullmatch(first):
+            break
+        code = rest
+    return code
+
+
+def _without_prompts(code: str) -> str:
+    """Return the inputs of a session at a prompt of Python or IPython."""
+    if not _SESSION.match(code):
+        return code
+    matches = map(_PROMPT.fullmatch, code.split("\n"))
+    return "".join(f"{match['code']}\n" for match in matches if match)
+
+
+def _without_magics(code: str) -> str:
+    """Return the code without lines for a notebook, such as `!pip install numpy`."""
+    return "\n".join(line for line in code.split("\n") if not _MAGIC.fullmatch(line))
+
+
+def _with_blanks(code: str) -> str:
+    return code.replace("\xa0", " ")
+
+
+def _without_prose(code: str) -> str:
+    """Return the code without the sentences before it, and the text after the first sentence after it."""
+    lines = code.split("\n")
+    while lines and (not lines[0].strip() or is_prose(lines[0])):
+        del lines[0]
+    return "\n".join([*before_prose(lines), ""]) if lines else code
+
+
+_STEPS: tuple[Callable[[str], str], ...] = (
+    _without_prompts,
+    _without_magics,
+    unescaped,
+    _with_blanks,
+    _without_prose,
+)
