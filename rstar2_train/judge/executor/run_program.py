@@ -118,29 +118,34 @@ class Cells:
         """Run a cell. `sys.displayhook` prints the value of a last expression that no semicolon ends."""
         sys.displayhook = show_value
         builtins.display = display  # type: ignore[attr-defined]
+        for value in self.evaluate(source, namespace):
+            sys.displayhook(value)
+
+    def evaluate(self, source: str, namespace: dict[str, object]) -> list[object]:
+        """Run a cell; return the value of a last expression that no semicolon ends, or an empty list."""
         tree, source = self._parse(source)
         has_value = tree.body and isinstance(tree.body[-1], _ast.Expr) and not _is_quiet(source, tree.body[-1])
-        last = tree.body.pop() if has_value else None
+        last: Any = tree.body.pop() if has_value else None
         body = compile(tree, FILENAME, "exec", self._flags | TOP_LEVEL_AWAIT, True)
         self._flags |= body.co_flags & FUTURE_FLAGS
         codes = [body]
         if last is not None:
-            flags = self._flags | TOP_LEVEL_AWAIT
-            codes.append(compile(_ast.Interactive([last]), FILENAME, "single", flags, True))
+            codes.append(compile(_ast.Expression(last.value), FILENAME, "eval", self._flags | TOP_LEVEL_AWAIT, True))
         if any(code.co_flags & COROUTINE for code in codes):
-            self._run_in_loop(codes, namespace)
-            return
-        for code in codes:
-            exec(code, namespace)
+            value = self._run_in_loop(codes, namespace)
+        else:
+            value = [eval(code, namespace) for code in codes][-1]
+        return [] if last is None else [value]
 
     def _parse(self, source: str) -> tuple[_ast.Module, str]:
         """Return the tree of a cell, and the cell as Python. Each line at which the parser stops may be a magic."""
+        source = _without_numbered_prompts(source)
         for _ in range(MAX_MAGICS):
             try:
                 return self._tree(source), source
             except SyntaxError as error:
                 number = error.lineno or 0
-                replaced = _remove_start(source, number) or _replace_magic(source, number)
+                replaced = _remove_start(source, number) or self._replace_magic(source, number)
                 if replaced is None:
                     raise
                 source = replaced
@@ -150,20 +155,39 @@ class Cells:
         tree: _ast.Module = compile(source, FILENAME, "exec", AST_ONLY | self._flags, True)
         return tree
 
-    def _run_in_loop(self, codes: list[CodeType], namespace: dict[str, object]) -> None:
-        """Run a cell with `await` in the loop of all such cells."""
+    def _run_in_loop(self, codes: list[CodeType], namespace: dict[str, object]) -> object:
+        """Run a cell with `await` in the loop of all such cells; return the value of its last code."""
         import asyncio
 
-        async def execute() -> None:
+        async def execute() -> object:
+            value: Any = None
             for code in codes:
                 value = eval(code, namespace)
                 if code.co_flags & COROUTINE:
-                    await value
+                    value = await value
+            return value
 
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(execute())
+        return self._loop.run_until_complete(execute())
+
+    def _replace_magic(self, source: str, number: int) -> str | None:
+        """Return the source with a call of `magics.run` for the magic in this line (from 1); None if it has none."""
+        lines = source.split("\n")
+        line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        if not ("%" in line or "!" in line or " install " in line or line.startswith("?") or line.endswith("?")):
+            return None
+        folder = os.path.dirname(__file__)  # noqa: PTH120
+        sys.path.insert(0, folder)
+        try:
+            magics = __import__("magics")
+        finally:
+            sys.path.remove(folder)
+        sys.modules.pop("magics", None)
+        builtins.__magic__ = magics.runner(self.evaluate)  # type: ignore[attr-defined]
+        replaced: str | None = magics.replace(lines, number - 1)
+        return replaced
 
 
 def _is_quiet(source: str, last: Any) -> bool:
@@ -189,22 +213,13 @@ def _remove_start(source: str, number: int) -> str | None:
     return "\n".join([line[4:] if f"{line} ".startswith(prompts) else line for line in lines])
 
 
-def _replace_magic(source: str, number: int) -> str | None:
-    """Return the source with a call of `magics.run` for the magic in this line (from 1); None if it has none."""
-    lines = source.split("\n")
-    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    if not ("%" in line or "!" in line or line.startswith("?") or line.endswith("?")):
-        return None
-    folder = os.path.dirname(__file__)  # noqa: PTH120
-    sys.path.insert(0, folder)
-    try:
-        magics = __import__("magics")
-    finally:
-        sys.path.remove(folder)
-    sys.modules.pop("magics", None)
-    builtins.__magic__ = magics.run  # type: ignore[attr-defined]
-    replaced: str | None = magics.replace(lines, number - 1)
-    return replaced
+def _without_numbered_prompts(source: str) -> str:
+    """Return the source without the prompts `In [1]:` and `...:`, as IPython reads it."""
+    if not source.lstrip().startswith("In ["):
+        return source
+    import re
+
+    return re.sub(r"(?m)^(?:In \[\d+\]:|[ \t]*\.{3,}:)(?: |$)", "", source)
 
 
 def run_script(source: str, namespace: dict[str, object]) -> None:

@@ -143,10 +143,19 @@ CELLS = {
     "time-cell": ("%%time\na = 1\nprint(a)", "1\n"),
     "time-cell-value": ("%%time\n\n5 * 5", "25\n"),
     "time-cell-last-value": ("%%time\na = 5\na * 5", "25\n"),
+    "time-quiet": ("%time 5;", ""),
+    "time-cell-quiet": ("%%time\n5;", ""),
+    "time-cell-await": ("%%time\nimport asyncio\nawait asyncio.sleep(0, 5)", "5\n"),
+    "time-cell-magic": ("%%time\n%matplotlib inline\n3", "3\n"),
+    "time-continued": ("%time 1 + \\\n 2", "3\n"),
+    "timeit-quiet": ("r = %timeit -q -o -n 2 -r 3 1\nr.loops, r.repeat, len(r.timings)", "(2, 3, 3)\n"),
+    "cd": ("%cd -q '/tmp'\n%pwd", "'/tmp'\n"),
+    "numbered-prompts": ("In [1]: def f():\n   ...:     return 5\n\nIn [2]: f()", "5\n"),
     "time-in-loop": ("for i in range(2):\n    %time print(i)", "0\n1\n"),
     "percent-is-no-magic": ("x = (7\n%4)\nx", "3\n"),
     "percent-in-text": ("x = '''\n%time 1\n'''\nlen(x)", "9\n"),
     "writefile": ("%%writefile m.py\nx = 5\n", "Writing m.py\n"),
+    "writefile-quoted": ("%%file 'm n.py'\nx = 5\n", "Writing m n.py\n"),
 }
 
 
@@ -177,8 +186,15 @@ def test_cell_timeit_prints_mean_and_deviation(tmp_path: Path) -> None:
         ("files = !ls", "!ls is not available"),
         ("!pip install x", "packages cannot be installed: the sandbox has no network."),
         ("%pip install x", "%pip is not available: packages cannot be installed"),
-        ("%run f.py", "%run is not available: this sandbox has %time, "),
-        ("%%bash\nls", "%%bash is not available: this sandbox has %%time, "),
+        ("pip install x", "packages cannot be installed: the sandbox has no network."),
+        ("!python3 -m pip install x", "packages cannot be installed: the sandbox has no network."),
+        ("%prun f()", "%prun is not available: this sandbox has %time, "),
+        ("%run f.py", "%run is not available: use runpy.run_path(...), or import the file."),
+        ("%%bash\nls", "%%bash is not available: the sandbox has no shell: use Python."),
+        ("%%html\nx", "%%html is not available: this sandbox has %%time, "),
+        ("%%time x = 1\ny", "%%time has no statement in its line: write it below, or use %time."),
+        ("%%writefile\nx", "%%writefile needs the name of one file, not ''."),
+        ("%cd -", "%cd - is not available: name the folder."),
         ("print?", "print? is not available: use help(...)."),
         ("?print", "?print is not available: use help(...)."),
     ],
@@ -188,6 +204,18 @@ def test_cell_refuses_other_magics(tmp_path: Path, source: str, message: str) ->
     result = run("cell", f"print(1)\n{source}" if "%%" not in source else source, folder=tmp_path)
     assert result.returncode == 1 and message in result.stderr.splitlines()[-1]
     assert result.stdout == ("" if "%%" in source else "1\n")
+
+
+def test_cell_refuses_cell_magics_below_code(tmp_path: Path) -> None:
+    """As in IPython: the lines before it run, and the error states where it belongs."""
+    result = run("cell", "print(1)\n%%time\nx = 1", folder=tmp_path)
+    assert result.returncode == 1 and result.stdout == "1\n"
+    assert result.stderr.endswith("%%time is not available here: a cell magic is the first line of its cell.\n")
+
+
+def test_time_cell_error_has_its_line(tmp_path: Path) -> None:
+    """The traceback of a timed cell counts the line of the magic."""
+    assert 'File "<snippet>", line 3, in' in run("cell", "%%time\nx = 1\n1 / 0", folder=tmp_path).stderr
 
 
 def test_session_future_import_lasts(tmp_path: Path) -> None:
@@ -203,11 +231,11 @@ def test_cell_writefile_overwrites_and_appends(tmp_path: Path) -> None:
         "%%writefile a.py\nx = 1",
         "%%writefile -a a.py\nx = 2",
         "%%writefile --append b.py\ny",
-        "%%writefile b.py\nz",
+        "%%writefile b.py\n\n\nz",
     )
     done = run("session", *cells, folder=tmp_path).stdout
     assert done.replace("[0]\n", "") == "Writing a.py\nAppending to a.py\nAppending to b.py\nOverwriting b.py\n"
-    assert texts(tmp_path) == {"a.py": "x = 1\nx = 2\n", "b.py": "z\n"}
+    assert texts(tmp_path) == {"a.py": "x = 1\nx = 2\n", "b.py": "\n\nz\n"}
 
 
 def test_session_cells_share_a_loop(tmp_path: Path) -> None:
