@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rstar2_train.cli.common import (
+    INTERRUPTED,
     Subparsers,
     add_command,
     add_state_option,
@@ -100,7 +101,8 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         return fail(NAME, f"{error.filename or request.out}: {error.strerror}")
     except KeyboardInterrupt:
-        return fail(NAME, "stopped. The pages are unchanged; finished scores are saved.")
+        fail(NAME, "stopped. The pages are unchanged; finished scores are saved.")
+        return INTERRUPTED
     page = request.out / "index.html"
     print(f"{summary['trajectories']} trajectories, {summary['shown']} of them in the viewer: {page}")
     return 0

@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
+from rstar2_train.cli.common import INTERRUPTED
 from rstar2_train.serving.chat import ChatClient, ChatFailed
 from rstar2_train.serving.text import Kind, StreamSplitter, TextPiece
 from rstar2_train.utils.text import printable
@@ -29,7 +30,7 @@ def converse(client: ChatClient, console: Console, *, prompt: str | None) -> int
         if not prompt.strip():
             raise ChatFailed("the question is empty")
         _, complete = answer(client, console, model, [{"role": "user", "content": prompt}])
-        return 0 if complete else 130
+        return 0 if complete else INTERRUPTED
     import readline  # noqa: F401 - gives input() a history and line editing
 
     console.print(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PAGE_WIDTH = 120
 """Columns of a table that is written to a file or a pipe."""
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C stopped."""
 MAX_ANSWERS = 10
 """Maximum unclear known answers per file that are printed."""
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
+from rstar2_train.cli.common import INTERRUPTED, Subparsers, add_command, fail, table_console
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.records import DatasetLayout
@@ -148,7 +148,7 @@ def main(args: argparse.Namespace) -> int:
         return fail(name, f"{error.filename}: {error.strerror}. {advice}" if error.filename else str(error))
     except KeyboardInterrupt:
         fail(name, "interrupted. Files that were read are cached; run the same command to resume.")
-        return 130
+        return INTERRUPTED
     return 0
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rstar2_train.cli import cluster_verify, cluster_view
-from rstar2_train.cli.common import table_console
+from rstar2_train.cli.common import INTERRUPTED, table_console
 from rstar2_train.cli.job_timeline import (
     ROLE_LABEL,
     STAGE_LABEL,
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()
-        return 130
+        return INTERRUPTED
 
 
 def completion(shell: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from rstar2_train import __version__
-from rstar2_train.cli.common import HelpFormatter
+from rstar2_train.cli.common import INTERRUPTED, HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
@@ -23,8 +23,6 @@ COMMANDS = (
 """Names of the subcommands and of their modules."""
 USAGE = 2
 """Exit code of argparse for wrong arguments."""
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
   rstar2 demo                            train a tiny model through its whole curriculum, in minutes
   rstar2 doctor                          what this machine lacks, with remedies; --cluster: what a cluster lacks

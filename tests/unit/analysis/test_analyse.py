@@ -236,6 +236,19 @@ def test_analyse_without_job_or_trajectories_fails(state: JobState, capsys: pyte
     assert "job.json is not a valid job: " in capsys.readouterr().err
 
 
+def test_analyse_interrupted_exits_with_130(
+    state: JobState, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell stops its script after 130, the code of Ctrl-C; 1 is a failure."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rstar2_train.analysis.analyse.analyse", interrupt)
+    assert run(state) == 130
+    assert "stopped. The pages are unchanged" in capsys.readouterr().err
+
+
 def test_sampling_temperature_of_each_set(state: JobState) -> None:
     """The temperature is that of the stage or validation that sampled a file."""
     job = state.job()
