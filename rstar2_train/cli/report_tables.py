@@ -63,7 +63,8 @@ def slice_table(report: JobReport) -> ColumnGroups | None:
     measured = [row for row in report.stages if row.slices or row.hard_pass_at_1 is not None]
     if not measured:
         return None
-    rows = [*names, *(["hard"] if hard else [])]
+    title = "hard problems" if "hard" in names else "hard"
+    rows = [*names, *([title] if hard else [])]
 
     def cells(row: StageReport) -> list[str]:
         scores = [_slice(row.slices.get(name)) for name in names]

@@ -1,41 +1,57 @@
 """The report of a job: one row per stage with its effect on the held-out set.
 
-Built from `stages/<stage>/{evaluation,outcome,attempt}.json` in the job's state directory.
+Built from `stages/<stage>/{evaluation,outcome,attempt}.json` in the job's state directory. A file that is damaged is an
+error: a report without it would be another one.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from rstar2_train.api.contracts import Outcome
+from pydantic import ValidationError
+
+from rstar2_train.api.contracts import AttemptRecord, Outcome
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
+from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.evaluation.records import (
     Evaluation,
     Figures,
     JobReport,
     SliceMetrics,
     StageReport,
-    read_evaluation,
     write_record,
 )
 
 REPORT = "report.json"
+Content = TypeVar("Content")
+
+
+class UnreadableState(Exception):
+    """A file of a job's state is damaged, or of another version."""
+
+
+def read_report(state: JobState) -> JobReport:
+    """Return the report of a state directory, which has a job file. Raises UnreadableState."""
+    job = _read(state.job_file, AgenticRLJob.model_validate_json)
+    if job is None:
+        raise UnreadableState(f"{state.job_file}: no such file")
+    return build_report(state.root, job, seconds=_read(state.seconds_file, _duration) or 0.0)
 
 
 def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> JobReport:
     """Return the report of `job` from the files in its state directory `state`.
 
-    Stages that have not started have 0 attempts and nulls. `seconds`: wall time of the job.
+    Stages that have not started have 0 attempts and nulls. `seconds`: wall time of the job. Raises UnreadableState.
     """
     rows: list[StageReport] = []
     evaluations: list[Evaluation] = []
     for stage in job.spec.stages:
-        folder = state / "stages" / stage.name
-        path = folder / "evaluation.json"
-        evaluation = read_evaluation(path) if path.exists() else None
+        folder = JobState(state).stage(stage.name)
+        evaluation = _read(folder.evaluation_file, Evaluation.model_validate_json)
         rows.append(_stage_report(stage, folder, evaluation, evaluations))
         if evaluation is not None:
             evaluations.append(evaluation)
@@ -71,9 +87,11 @@ def format_duration(seconds: float) -> str:
     return f"{total // 60} min {total % 60:02d} s" if total >= 60 else f"{total} s"
 
 
-def _stage_report(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: list[Evaluation]) -> StageReport:
-    outcome_path = folder / "outcome.json"
-    outcome = Outcome.model_validate_json(outcome_path.read_text(encoding="utf-8")) if outcome_path.exists() else None
+def _stage_report(
+    stage: Stage, folder: StageState, evaluation: Evaluation | None, earlier: list[Evaluation]
+) -> StageReport:
+    attempt = _read(folder.attempt_file, AttemptRecord.model_validate_json)
+    outcome = _read(folder.outcome_file, Outcome.model_validate_json)
     steps = None
     if stage.type in ("SFT", "GRPO"):
         steps = evaluation.step if evaluation else None
@@ -83,7 +101,7 @@ def _stage_report(stage: Stage, folder: Path, evaluation: Evaluation | None, ear
         name=stage.name,
         type=stage.type,
         steps=steps,
-        attempts=_attempts(folder),
+        attempts=attempt.attempt if attempt else 0,
         pass_at_1=None,
         hard_pass_at_1=None,
         tool_error_ratio_correct=None,
@@ -119,6 +137,31 @@ def _scores(benchmarks: Mapping[str, Figures]) -> dict[str, SliceMetrics]:
     }
 
 
-def _attempts(folder: Path) -> int:
-    path = folder / "attempt.json"
-    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0
+def _read(path: Path, parse: Callable[[str], Content]) -> Content | None:
+    """Return the content of a file; None if it does not exist. Raises UnreadableState."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableState(f"{path}: {error.strerror}. Restore the file from a copy of the state") from error
+    except ValueError as error:
+        raise UnreadableState(
+            f"{path} is damaged, or of another version of rstar2: {_fault(error)}. Restore the file from a copy of the "
+            "state, or install the version that wrote it"
+        ) from error
+
+
+def _fault(error: ValueError) -> str:
+    """Return the first fault of a text, with its field."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    fault = error.errors()[0]
+    return ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), fault["msg"]])
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{text.strip()} is no duration in seconds")
+    return seconds

@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class RecordModel(BaseModel):
-    """Base of the records: unknown fields are an error, and each field has a docstring."""
+    """Base of the records: unknown fields, NaN and infinity are errors, and each field has a docstring."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

@@ -41,6 +41,42 @@ def test_report_of_a_manifest_reads_its_bucket(tmp_path: Path, capsys: pytest.Ca
     assert copied == {"job.json", "stages/sft/attempt.json"}
 
 
+EVALUATION = '{"problems": 4, "samples": 8, "pass_at_1": %s, "pass_at_1_se": null, "stage": "sft", "temperature": 1, \
+"max_response_tokens": 9, "max_turns": 2, "seconds": 1}'
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("job.json", '{"apiVersion', "job.json is damaged, or of another version of rstar2: Invalid JSON"),
+        ("job.json", "[]", "Input should be an object"),
+        ("job.json", '{"newField": 1}', "install the version that wrote it."),
+        ("seconds.json", "", "seconds.json is damaged"),
+        ("seconds.json", "NaN", "NaN is no duration in seconds"),
+        ("stages/sft/evaluation.json", '{"stage": "sft", ', "evaluation.json is damaged"),
+        ("stages/sft/evaluation.json", EVALUATION % "NaN", "pass_at_1: Input should be a finite number"),
+        ("stages/sft/evaluation.json", EVALUATION.replace("seconds", "minutes") % 1, "seconds: Field required"),
+        ("stages/sft/attempt.json", "{}", "attempt: Field required"),
+        ("stages/sft/outcome.json", "\xff", "outcome.json is damaged, or of another version of rstar2: 'utf-8' codec"),
+        ("stages/sft/outcome.json/file", "", "outcome.json: Is a directory. Restore the file"),
+        ("stages", "", "evaluation.json: Not a directory. Restore the file"),
+    ],
+)
+def test_report_of_damaged_state_names_the_file(
+    file: str, text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A torn file, a figure that is no number and a file of another version end the command without a traceback."""
+    path = tmp_path / "job" / file
+    path.parent.mkdir(parents=True)
+    if file != "job.json":
+        (tmp_path / "job" / "job.json").write_text(json.dumps(changed("spec.storage", {})))
+    path.write_bytes(text.encode("latin-1"))
+    for option in ([], ["--json"]):
+        assert main(["report", "job", "--state", str(tmp_path), *option]) == 1
+        printed = capsys.readouterr()
+        assert message in printed.err and str(tmp_path / "job") in printed.err and not printed.out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

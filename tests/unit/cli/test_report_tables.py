@@ -106,3 +106,10 @@ def test_slice_table_has_row_of_hard_problems() -> None:
     hard = stage(1, families=["L1"]).model_copy(update={"hard_pass_at_1": 0.25, "hard_pass_at_1_se": 0.03})
     table = slice_table(report().model_copy(update={"stages": [hard]}))
     assert table is not None and "hard" in printed(table, 60) and "0.250 ±0.030" in printed(table, 60)
+
+
+def test_slice_table_row_of_hard_problems_is_no_slice() -> None:
+    """A slice may be called hard too."""
+    hard = stage(1, families=["easy", "hard"]).model_copy(update={"hard_pass_at_1": 0.25})
+    text = printed(ReportTables(report().model_copy(update={"stages": [hard]})), 60)
+    assert "hard 0.170 ±0.010 hard problems 0.250" in " ".join(text.split())
