@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import get_args
 
 from rstar2_operator.node_health import FaultIndicator, parse_indicators
 from rstar2_train.api import pod_rules
+from rstar2_train.api.base import IMAGE, PATTERNS, REGISTRY_PREFIX, ImageName, RegistryPrefix
 from rstar2_train.api.job import CONTROLLER
 from rstar2_train.api.roles import Role, RuntimePatch
 
@@ -21,22 +23,24 @@ LEASE_SECONDS = 15
 """That of controller-runtime."""
 JOB_PODS_FIELDS = frozenset({"image_pull_secrets", "labels", "annotations", "tolerations", "node_selector"})
 """Fields of a runtimePatch that a site may set for the pods of all jobs."""
+_TEXTS = {"ImageName": IMAGE, "RegistryPrefix": REGISTRY_PREFIX}
+"""Type of a setting -> pattern of its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
     """Each field is set by the environment variable RSTAR2_<NAME IN CAPITALS>."""
 
-    trainer_image: str = "ghcr.io/rstar2/trainer:latest"
+    trainer_image: ImageName = "ghcr.io/rstar2/trainer:latest"
     """Image of stage, prepare and report pods whose job sets none."""
-    rollout_image: str = "ghcr.io/rstar2/rollout:latest"
+    rollout_image: ImageName = "ghcr.io/rstar2/rollout:latest"
     """Image of the engines."""
-    judge_image: str = "ghcr.io/rstar2/judge:latest"
+    judge_image: ImageName = "ghcr.io/rstar2/judge:latest"
     """Image of judge API, workers and executors."""
-    redis_image: str = "docker.io/library/redis:7"
+    redis_image: ImageName = "docker.io/library/redis:7"
     """Image of Redis."""
-    registry_prefix: str = ""
-    """Prefix of these images, for jobs without spec.registryPrefix."""
+    registry_prefix: RegistryPrefix = ""
+    """Prefix of these images, for jobs without spec.registryPrefix; empty: none."""
     job_pods: RuntimePatch | None = None
     """Additions to every pod of every job, as JSON. The values of a job's own runtimePatches win."""
     image_pull_policy: str = "IfNotPresent"
@@ -93,6 +97,8 @@ def _parse(text: str, kind: str) -> object:
         return text == "true"
     if kind == "int":
         return int(text)
+    if kind in _TEXTS:
+        return _matching(text, _TEXTS[kind]) if text or kind == "ImageName" else text
     if kind == "RuntimePatch | None":
         return _site_patch(text) if text else None
     if kind == "tuple[FaultIndicator, ...]":
@@ -100,6 +106,13 @@ def _parse(text: str, kind: str) -> object:
     if kind == "tuple[int, ...]":
         return tuple(int(item) for item in items)
     return tuple(items) if kind == "tuple[str, ...]" else text
+
+
+def _matching(text: str, pattern: str) -> str:
+    """Return a text that matches a pattern of `rstar2_train.api.base`. Raises ValueError for others."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"allowed: {PATTERNS[pattern]}")
+    return text
 
 
 def _site_patch(text: str) -> RuntimePatch:

@@ -50,7 +50,12 @@ DOMAIN_PATH: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.
 _DEVICE: Final = r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 COMPUTE: Final = rf"^(cpu|memory|ephemeral-storage|hugepages-[A-Za-z0-9]+|{_DEVICE})$"
 DEVICE: Final = rf"^{_DEVICE}$"
-IMAGE: Final = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$"
+_LABEL_OF_HOST: Final = r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?"
+_REGISTRY: Final = rf"({_LABEL_OF_HOST}([.]{_LABEL_OF_HOST})*|\[[0-9A-Fa-f:]+\])(:[0-9]{{1,5}})?"
+_COMPONENT: Final = r"[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+_DIGEST: Final = r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}"
+IMAGE: Final = rf"^({_REGISTRY}/)?{_COMPONENT}(/{_COMPONENT})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@({_DIGEST}))?$"
+REGISTRY_PREFIX: Final = rf"^{_REGISTRY}(/{_COMPONENT})*/?$"
 PATTERNS: Final = {
     JOB_NAME: "lower-case letters, digits and '-'; the first character is a letter, the last a letter or digit",
     LABEL: "lower-case letters, digits and '-'; the first and last character are letters or digits",
@@ -71,7 +76,9 @@ PATTERNS: Final = {
     DOMAIN_PATH: "a domain, '/' and a path, such as rstar2.dev/operator",
     COMPUTE: "cpu, memory, ephemeral-storage, hugepages-SIZE, or an extended resource such as amd.com/gpu",
     DEVICE: "an extended resource: DOMAIN/NAME, such as amd.com/gpu",
-    IMAGE: "an image name without spaces, such as registry.example.org/rstar2/trainer:0.1.0",
+    IMAGE: "an image: HOST:PORT/PATH:TAG@DIGEST, of which only PATH is required, in lower case, such as "
+    "registry.example.org/rstar2/trainer:0.1.0",
+    REGISTRY_PREFIX: "HOST:PORT/PATH without a tag; PORT and PATH are optional, such as mirror.example.org/hub",
 }
 """Pattern of a string -> its description in error messages."""
 
@@ -84,7 +91,9 @@ ObjectName = Annotated[str, StringConstraints(pattern=SUBDOMAIN, max_length=253)
 OptionalName = Annotated[str, StringConstraints(pattern=OPTIONAL, max_length=253)]
 """An `ObjectName` or the empty string."""
 ImageName = Annotated[str, StringConstraints(pattern=IMAGE, max_length=1024)]
-"""Registry, repository, and tag or digest of a container image."""
+"""Registry, repository, tag and digest of a container image, by the grammar that container runtimes use."""
+RegistryPrefix = Annotated[str, StringConstraints(pattern=REGISTRY_PREFIX, max_length=255)]
+"""Address of a registry, and a path in it."""
 SecretKey = Annotated[str, StringConstraints(pattern=DATA_KEY, max_length=253)]
 """Key of a Secret or ConfigMap."""
 Text = Annotated[str, StringConstraints(max_length=1024)]

@@ -19,11 +19,11 @@ from rstar2_train.api.base import (
     LABEL_KEY,
     SET,
     ApiModel,
-    ImageName,
     JobName,
     ListType,
     LocalReference,
     OptionalName,
+    RegistryPrefix,
     SecretKey,
     Text,
 )
@@ -248,7 +248,7 @@ class JobSpec(ApiModel):
     """Reaction to a lost node. Default: wait until the node returns or a person removes it."""
     stuck: Stuck = Stuck()
     """Reaction to an attempt without progress."""
-    registry_prefix: ImageName | None = None
+    registry_prefix: RegistryPrefix | None = None
     """Prefix of every image that the job does not set. Default: none."""
     secret_refs: SecretRefs = SecretRefs()
     """Secrets of the site."""

@@ -212,7 +212,7 @@ POD_FAULTS: list[Fault] = [
     (
         "spec.judge",
         {"image": " bad image"},
-        "spec.judge.image is ' bad image': allowed: an image name",
+        "spec.judge.image is ' bad image': allowed: an image: HOST:PORT",
         "should match",
     ),
     (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from rstar2_operator import names
 from rstar2_operator.builders.access import access
 from rstar2_operator.builders.agent import agent
@@ -10,7 +13,7 @@ from rstar2_operator.builders.environment import environment
 from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.network import network
-from rstar2_operator.builders.pod import BuildContext
+from rstar2_operator.builders.pod import BuildContext, image
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.builders.storage import storage
@@ -19,6 +22,8 @@ from rstar2_operator.builders.trainer import attempt, disruption_budget, pod_nam
 from rstar2_operator.builders.workload import capped, workload
 from rstar2_operator.decide.decision import FINAL, Decision, StageAttempt
 from rstar2_operator.settings import OperatorSettings
+from rstar2_train.api.base import IMAGE
+from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.stages import Stage
@@ -27,13 +32,25 @@ from rstar2_train.api.stages import Stage
 def build_context(job: AgenticRLJob, settings: OperatorSettings) -> BuildContext:
     """Return the builders' input: the job with the site's defaults, and with sources as paths in the pods.
 
-    Raises InvalidJob if a source cannot be resolved.
+    Raises InvalidJob if a source cannot be resolved, or a registry prefix does not fit before an image.
     """
     if job.spec.tracking.mlflow.uri is None and settings.mlflow_uri:
         job = job.model_copy(deep=True)
         job.spec.tracking.mlflow.uri = settings.mlflow_uri
     resolved, claims = resolved_sources(job, names.state_folder(job.metadata.name))
-    return BuildContext(job=job, settings=settings, resolved=resolved, claims=tuple(claims))
+    context = BuildContext(job=job, settings=settings, resolved=resolved, claims=tuple(claims))
+    if issues := list(_wrong_images(context)):
+        raise InvalidJob(issues)
+    return context
+
+
+def _wrong_images(context: BuildContext) -> Iterator[Issue]:
+    """Yield the images that a registry prefix has made invalid: it may not precede one with a port."""
+    for role in ("trainer", "rollout", "judge", "redis"):
+        own, default = getattr(context.job.spec, role).image, getattr(context.settings, f"{role}_image")
+        if not re.fullmatch(IMAGE, name := image(own, default, context)):
+            message = "the registryPrefix of job or chart does not fit before the chart's image; set the full name here"
+            yield Issue(f"spec.{role}.image", message, name)
 
 
 def objects(context: BuildContext, decision: Decision, *, has_secret: bool) -> list[Manifest]:
