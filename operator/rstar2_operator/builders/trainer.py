@@ -40,6 +40,8 @@ from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 OF_NODES = ("cpu", "memory", "ephemeral-storage")
 """Resources that each node has; the others are devices."""
 CPU_RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+UNCOUNTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+"""Rule of a podFailurePolicy: an evicted, preempted or drained pod is replaced, and does not count."""
 HUB_TOKEN, MLFLOW_USER, MLFLOW_PASSWORD = "HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 """Variables that the clients of the Hub and of MLflow read."""
 
@@ -208,15 +210,9 @@ def prepare(context: BuildContext) -> Manifest:
     job = _one_pod_job(context, "prepare", arguments, env_from=[secrets.proxy, secrets.storage], site_secrets=tokens)
     job["metadata"]["annotations"] = {names.SOURCES: source_digest(context.job)}
     # The Job controller's backoff bridges a network failure; wrong data fails immediately.
-    job["spec"] |= {
-        "backoffLimit": 6,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [int(ExitCode.CONFIGURATION)]}},
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-            ]
-        },
-    }
+    wrong_data = {"operator": "In", "values": [int(ExitCode.CONFIGURATION)]}
+    rules = [{"action": "FailJob", "onExitCodes": wrong_data}, UNCOUNTED]
+    job["spec"] |= {"backoffLimit": 6, "podFailurePolicy": {"rules": rules}}
     return job
 
 
@@ -226,7 +222,8 @@ def report(context: BuildContext, ending: Ending) -> Manifest:
     job = _one_pod_job(
         context, "report", arguments, env_from=bucket_access(context), site_secrets=_mlflow_login(context)
     )
-    job["spec"] |= {"backoffLimit": 2, "activeDeadlineSeconds": 300}
+    # The deadline ends the retries. A kubelet that rejects pods, which count, must not use them up in seconds.
+    job["spec"] |= {"backoffLimit": 6, "podFailurePolicy": {"rules": [UNCOUNTED]}, "activeDeadlineSeconds": 300}
     return job
 
 

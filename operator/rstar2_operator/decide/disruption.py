@@ -20,6 +20,7 @@ from rstar2_operator.observed import (
     Object,
     ObservedJob,
     annotations_of,
+    condition,
     deletion_requested_at,
     exit_code,
     failed_init_container,
@@ -50,7 +51,9 @@ def disruption(job: Object, stage: str, number: int, observed: ObservedJob) -> s
     if rejected := rejection(job, observed):
         return rejected
     pods = [pod for pod in observed.pods if is_of(pod, job)]
-    if job["metadata"]["name"] in observed.disrupted or any(is_true(pod, DISRUPTION_TARGET) for pod in pods):
+    if (target := next((pod for pod in pods if is_true(pod, DISRUPTION_TARGET)), None)) is not None:
+        return f"{DISRUPTED}{_message(target)}"
+    if job["metadata"]["name"] in observed.disrupted:
         return DISRUPTED
     failed_at = job_failing_since(job)
     if failed_at is not None:
@@ -63,6 +66,13 @@ def disruption(job: Object, stage: str, number: int, observed: ObservedJob) -> s
             node, name = lost["spec"].get("nodeName", ""), lost["metadata"]["name"]
             return f"Disrupted: node {node} of Pod/{name} does not report"
     return RECORDED if observed.stage_status(stage).get("disruptedAttempt") == number else ""
+
+
+def _message(pod: Object) -> str:
+    """Return name, reason and message of an evicted pod, in the words of the component that evicted it."""
+    target = condition(pod, DISRUPTION_TARGET) or {}
+    texts = (f"Pod/{pod['metadata']['name']}", target.get("reason"), target.get("message"))
+    return f": {': '.join(filter(None, texts))}" if target.get("reason") else ""
 
 
 def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:

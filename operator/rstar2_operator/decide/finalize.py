@@ -9,8 +9,17 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decision import Decision, Ending, Phase, Verdict, listed
 from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.failed_jobs import cause_of_failure
 from rstar2_operator.decide.pod_termination import exit_deadline, running_pods
-from rstar2_operator.observed import Object, ObservedJob, created_at, held_exit_code, job_finished_at, seconds
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    created_at,
+    held_exit_code,
+    is_true,
+    job_finished_at,
+    seconds,
+)
 
 REPORT_SECONDS = 300.0
 """Maximum wait for the report Job; a report that hangs or is rejected must not delay the end any longer."""
@@ -55,8 +64,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Dec
         message = f"{message} Waiting for pods to terminate: {listed(pods)}."
     elif ended:
         final: Phase = "Succeeded" if ending == "completed" else "Failed"
-        if not (reported or without_storage):
-            message += f" It has no report: Job {names.report(observed.name)} did not finish in time."
+        message += "" if without_storage else _missing_report(observed)
         return Decision(
             facts.stage_name,
             facts.restarts,
@@ -76,6 +84,18 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Dec
         report=not without_storage,
         wake_at=None if ended else deadline,
     )
+
+
+def _missing_report(observed: ObservedJob) -> str:
+    """Return a sentence about a report that was not written as a whole; empty if the report Job succeeded."""
+    name = names.report(observed.name)
+    report = observed.child("Job", name)
+    if report is None or not is_reported(observed):
+        return f" It has no report: Job {name} did not finish in time."
+    if not is_true(report, "Failed") and not held_exit_code(stage_progress.first_pod(report, observed)):
+        return ""
+    cause = cause_of_failure(report, "report", observed)
+    return f" Its report may be missing, or its MLflow run open: Job {name} failed. {cause}"
 
 
 def is_reported(observed: ObservedJob) -> bool:

@@ -12,11 +12,11 @@ from rstar2_operator import names
 from rstar2_operator.decide import repeated_preparation, stage_progress
 from rstar2_operator.decide.advice import PREPARE_SLOW
 from rstar2_operator.decide.attempt import idle_since
-from rstar2_operator.decide.containers import OUT_OF_MEMORY, memory_limit
 from rstar2_operator.decide.decision import Decision, Verdict, wake_earlier
 from rstar2_operator.decide.diagnostics import STUCK_SECONDS, Diagnosis
 from rstar2_operator.decide.disruption import PREPARATION_DELETED, REJECTED, cause_of_rejection
 from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.failed_jobs import cause_of_failure, cause_of_pods, pods_of
 from rstar2_operator.decide.failure_policy import backoff_seconds
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.kueue import has_lost_quota, held_workload
@@ -26,12 +26,8 @@ from rstar2_operator.observed import (
     ObservedJob,
     annotations_of,
     as_json,
-    condition,
     created_at,
-    failed_init_container,
     held_exit_code,
-    labels,
-    own_statuses,
     seconds,
     timestamp,
 )
@@ -146,7 +142,7 @@ def problems(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
         return [Diagnosis("prepare", subject, PREPARE_SLOW, f"since {deleted}. {_deleting(prepare)}")]
     if deleted or stage_progress.preparation(observed) != "running":
         return []
-    since, failed = created_at(prepare, now), _cause_of_pods(observed)
+    since, failed = created_at(prepare, now), cause_of_pods("prepare", observed)
     if not failed and now < since + SLOW_SECONDS:
         return []
     message = f"runs since {timestamp(since)}" + (f"; its last failed pod: {failed}" if failed else "")
@@ -190,27 +186,7 @@ def _failure(observed: ObservedJob) -> tuple[str, str]:
     if outcome is not None and not outcome.ended_well:  # a good one is that of the preparation before
         return outcome.reason, outcome.message
     prepare = observed.child("Job", names.prepare(observed.name)) or {}
-    failed = condition(prepare, "Failed") or {}
-    end = f"{failed.get('reason', 'The Job failed')}: {failed.get('message', '')}"
-    cause = _cause_of_pods(observed)
-    return "PrepareFailed", f"{cause}. {end}" if cause else end
-
-
-def _cause_of_pods(observed: ObservedJob) -> str:
-    """Return why the last failed pod of the preparation ended: its Job knows only that its retries are used up."""
-    for pod in _pods(observed):
-        if (status := pod.get("status") or {}).get("reason"):
-            return f"{status['reason']}: Pod/{pod['metadata']['name']}: {str(status.get('message', '')).rstrip(' .')}"
-        for container in own_statuses(pod):
-            ended = (container.get("state") or {}).get("terminated") or {}
-            if ended.get("exitCode"):
-                reason, text = ended.get("reason") or "Error", str(ended.get("message", "")).strip()
-                code = f"exit code {ended['exitCode']}"
-                text = memory_limit(pod, container, "prepare") if reason == OUT_OF_MEMORY else text
-                return f"{reason}: Pod/{pod['metadata']['name']}: {f'{text} ({code})' if text else code}"
-        if failed := failed_init_container(pod):
-            return f"InitContainerFailed: Pod/{pod['metadata']['name']}: {failed}"
-    return ""
+    return "PrepareFailed", cause_of_failure(prepare, "prepare", observed)
 
 
 def _rejected(observed: ObservedJob) -> str:
@@ -218,15 +194,9 @@ def _rejected(observed: ObservedJob) -> str:
 
     Such a failure is one of the node, or of an injected container, as for an attempt.
     """
-    pods = _pods(observed)
+    pods = pods_of("prepare", observed)
     cause = cause_of_rejection(pods[0]) if pods else ""
     return f"Pod/{pods[0]['metadata']['name']}: {cause}" if cause else ""
-
-
-def _pods(observed: ObservedJob) -> list[Object]:
-    """Return the pods of the preparation, newest first."""
-    pods = [pod for pod in observed.pods if labels(pod).get(names.ROLE_LABEL) == "prepare"]
-    return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
 
 
 def _failed_pods(observed: ObservedJob) -> tuple[Object, ...]:

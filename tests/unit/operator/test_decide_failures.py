@@ -69,11 +69,13 @@ def test_failure_policy_drained_node_is_not_counted() -> None:
     """An eviction restarts the stage and does not count towards maxRestarts."""
     cluster = at_first_stage("g")
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
-    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "evicting"}
     for pod in cluster.pods.values():
         pod["status"]["conditions"] = [*pod["status"].get("conditions", []), evicted]
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     cluster.now += 10
+    message = cluster.reconcile().message
+    assert message.endswith("evicted, preempted or drained: Pod/demo-g0-1-0: EvictionByEvictionAPI: evicting")
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
