@@ -96,8 +96,8 @@ class ObservedJob:
 
     def attempts(self, stage: str) -> dict[int, Object]:
         """Return the Jobs of a stage by attempt number."""
-        jobs = (job for job in self.of_kind("Job") if labels(job).get(names.STAGE_LABEL) == stage)
-        return {int(labels(job)[names.ATTEMPT_LABEL]): job for job in jobs}
+        jobs = ((attempt_in_labels(job), job) for job in self.of_kind("Job"))
+        return {own[1]: job for own, job in jobs if own is not None and own[0] == stage}
 
     def progress(self) -> Progress | None:
         """Return the last progress report; None if there is none, or an invalid one (see `invalid_reports`)."""
@@ -164,6 +164,12 @@ def is_managed(job: Object, controller: str) -> bool:
 def labels(obj: Object) -> Mapping[str, str]:
     """Return the labels of an object."""
     return obj["metadata"].get("labels") or {}
+
+
+def attempt_in_labels(obj: Object) -> tuple[str, int] | None:
+    """Return stage and attempt by the labels of an object; None without them: a person may have removed one."""
+    stage, number = labels(obj).get(names.STAGE_LABEL), labels(obj).get(names.ATTEMPT_LABEL, "")
+    return (stage, int(number)) if stage is not None and number.isdecimal() else None
 
 
 def controller_of(obj: Object) -> Object | None:

@@ -88,6 +88,8 @@ class SimulatedCluster(MemoryApi):
         """ResourceFlavors by name."""
         self.node_faults: dict[str, NodeFault] = {}
         """Faulty nodes by name."""
+        self.selects = False
+        """Whether the watches deliver only objects with the operator's labels; tests may have others."""
         self.pods_at_release: list[str] = []
         """Pods that ran when the operator removed its finalizer from the deleted job."""
 
@@ -115,11 +117,16 @@ class SimulatedCluster(MemoryApi):
             if (when := deletion_requested_at(pod)) is not None:
                 job = labels(pod)["batch.kubernetes.io/job-name"]
                 self.deletions[job] = min(when, self.deletions.get(job, when))
-        children = {key: child for key, child in self.children.items() if key != SECRET}
+        children = {key: child for key, child in self.children.items() if key != SECRET and self._is_selected(child)}
+        pods = tuple(pod for pod in self.pods.values() if self._is_selected(pod))
         meta = {field: value for field, value in self.job["metadata"].items() if field != "resourceVersion"}
-        return ObservedJob(job={**self.job, "metadata": meta}, children=children, pods=tuple(self.pods.values()),
+        return ObservedJob(job={**self.job, "metadata": meta}, children=children, pods=pods,
                            disrupted=frozenset(self.disrupted), deletions=self.deletions, flavors=self.flavors,
                            node_faults=self.node_faults)  # fmt: skip
+
+    def _is_selected(self, body: Body) -> bool:
+        own = labels(body)
+        return not self.selects or (own.get(names.MANAGED_BY) == names.FIELD_MANAGER and names.JOB_LABEL in own)
 
     def decision(self) -> Decision:
         """Return the operator's decision."""
@@ -265,13 +272,17 @@ class SimulatedCluster(MemoryApi):
         for pod in self.pods.values():
             if labels(pod)["batch.kubernetes.io/job-name"] == job and pod["status"]["phase"] == "Running":
                 pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-                own = {"name": labels(pod)[names.ROLE_LABEL], "state": {"terminated": {"exitCode": code}}}
+                own = {"name": self._role(job), "state": {"terminated": {"exitCode": code}}}
                 pod["status"]["containerStatuses"] = [own]
         child = self.children.get(("Job", job))
         if child is not None:
             kind = FINAL[code != 0]
             condition = {"type": kind, "status": "True", "lastTransitionTime": timestamp(self.now), "reason": "x"}
             child["status"] = {"conditions": [condition]}
+
+    def _role(self, job: str) -> str:
+        """Return the role of the pods of a Job, which is also the name of their container."""
+        return next((role for role in ("prepare", "report") if job == f"demo-{role}"), "trainer")
 
     def patch_progress(self, key: str, value: dict[str, Any]) -> None:
         """Act as the orchestrator: patch the progress ConfigMap."""

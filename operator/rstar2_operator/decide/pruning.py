@@ -11,7 +11,7 @@ from rstar2_operator.decide.decision import FINAL, Ending
 from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.kueue import WITHOUT_QUOTA
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.observed import Object, ObservedJob, is_true, job_finished_at, labels
+from rstar2_operator.observed import Object, ObservedJob, attempt_in_labels, is_true, job_finished_at, labels
 
 ROLES_OF_ROLLOUTS = frozenset({"redis", "judge", "executor", "teacher", "environment", "agent"})
 """Roles that an edit of the job may remove, and that a running attempt uses."""
@@ -49,18 +49,18 @@ def prunable(
 
 def _is_superseded(job: Object, observed: ObservedJob, now: float, ending: Ending | None) -> bool:
     """Return whether a Job that is not in the decision should be deleted."""
-    stage = labels(job).get(names.STAGE_LABEL)
+    own = attempt_in_labels(job)
     if job_finished_at(job) is None:
         # It was suspended, released or cancelled. A stage that has succeeded keeps its Job while its pods exit.
-        if stage is None or not stage_progress.succeeded(stage, observed):
+        if own is None or not stage_progress.succeeded(own[0], observed):
             return True
-        due = stage_progress.hung_at(stage, observed)
+        due = stage_progress.hung_at(own[0], observed)
         return due is not None and now >= due
-    if stage is None:  # the report about an end that an edit has taken back would be that of the next end
+    if own is None:  # the report about an end that an edit has taken back would be that of the next end
         has_ended = ending is not None or any(is_true(observed.job, phase) for phase in FINAL)
         return not has_ended and labels(job).get(names.ROLE_LABEL) == "report"
-    attempts = sorted(observed.attempts(stage), reverse=True)
-    return int(labels(job)[names.ATTEMPT_LABEL]) not in attempts[:KEPT_ATTEMPTS]
+    attempts = sorted(observed.attempts(own[0]), reverse=True)
+    return own[1] not in attempts[:KEPT_ATTEMPTS]
 
 
 def _is_recorded(job: Object, observed: ObservedJob) -> bool:
@@ -68,10 +68,10 @@ def _is_recorded(job: Object, observed: ObservedJob) -> bool:
 
     The operator may have restarted between the creation of the Job and the write of the status.
     """
-    stage = labels(job).get(names.STAGE_LABEL)
-    if stage is None or is_deleted(observed.job):
+    own = attempt_in_labels(job)
+    if own is None or is_deleted(observed.job):
         return True
-    if row := observed.stage_status(stage):
-        return int(row.get("attempts", 0)) >= int(labels(job)[names.ATTEMPT_LABEL])
+    if row := observed.stage_status(own[0]):
+        return int(row.get("attempts", 0)) >= own[1]
     # The status of this spec has no row: the stage was removed from it.
     return bool(observed.status.get("observedGeneration") == observed.job["metadata"].get("generation"))

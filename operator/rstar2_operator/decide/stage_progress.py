@@ -8,6 +8,7 @@ from rstar2_operator import names
 from rstar2_operator.observed import (
     Object,
     ObservedJob,
+    attempt_in_labels,
     controller_of,
     exit_code,
     held_exit_code,
@@ -54,11 +55,7 @@ def last_attempt(stage: Stage, observed: ObservedJob) -> int:
 
 def attempt_of(pod: Object) -> tuple[str, int] | None:
     """Return stage and attempt of a pod; None for a pod that no Job controls, such as a copy for debugging."""
-    own = labels(pod)
-    stage, number = own.get(names.STAGE_LABEL), own.get(names.ATTEMPT_LABEL, "")
-    if stage is None or not number.isdecimal() or controller_of(pod) is None:
-        return None
-    return stage, int(number)
+    return None if controller_of(pod) is None else attempt_in_labels(pod)
 
 
 def running_attempts(observed: ObservedJob) -> list[tuple[str, int]]:
