@@ -58,6 +58,8 @@ class MemoryApi:
         """All other objects by kind and name."""
         self.rejected_kinds: dict[str, Exception] = {}
         """Kind -> error of each write to it."""
+        self.denies_updates = False
+        """Whether an admission policy rejects every update of an existing object, but no status."""
         self.writes = 0
         """Number of requests that have changed an object."""
         self.forced: list[str] = []
@@ -146,6 +148,8 @@ class MemoryApi:
                 raise api_error(409, "Conflict", meta["name"])
             status = self._quota(old, body["status"], manager) if kind == "Workload" else body["status"]
             return self.put({**old, "status": status})
+        if old is not None and self.denies_updates:
+            raise api_error(403, "Forbidden", f"a policy denies the update of {kind} {meta['name']}")
         self._write(kind)
         old = old or {}
         merged = {**old.get("metadata", {}), **meta}

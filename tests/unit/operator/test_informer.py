@@ -124,6 +124,23 @@ async def test_informer_lost_position_finds_deletions(lost: Any, monkeypatch: py
     assert api.lists == 2 and api.versions[-1] == "10"
 
 
+async def test_informer_list_that_expires_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A continue token that has expired (410) drops no object of the pages that did not arrive."""
+    api, position = Api(api_error(410, "Expired", "too old")), [3]
+    pages = api.pages
+
+    async def expiring(*arguments: Any, **options: Any) -> AsyncIterator[dict[str, Any]]:
+        async for page in pages(*arguments, **options):
+            position[0] -= 1
+            if position[0] == -1:
+                raise api_error(410, "Expired", "The provided continue parameter is too old")
+            yield page
+
+    monkeypatch.setattr(api, "pages", expiring)
+    assert await watched(api, watches=2) == {"a", "b"}
+    assert api.lists == 3 and api.versions == ["10", "10"]
+
+
 async def test_informer_serves_jobs_without_kueue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster without the definition of Workload has none: jobs without a queue are served."""
     unserved: list[int] = []

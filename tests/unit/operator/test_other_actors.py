@@ -43,6 +43,19 @@ def foreign_finalizer(cluster: SimulatedCluster) -> None:
     cluster.job["metadata"].setdefault("finalizers", []).append("example.org/keep")
 
 
+def removed_finalizers(cluster: SimulatedCluster) -> None:
+    cluster.job["metadata"]["finalizers"] = []
+
+
+def denied_updates(cluster: SimulatedCluster) -> None:
+    cluster.denies_updates = True
+
+
+def denied_edit(cluster: SimulatedCluster) -> None:
+    cluster.denies_updates = True
+    more_engines(cluster)
+
+
 def more_engines(cluster: SimulatedCluster) -> None:
     cluster.job["spec"]["rollout"] = {"replicas": 3}
 
@@ -54,6 +67,7 @@ def other_image(cluster: SimulatedCluster) -> None:
 DISTURBANCES = [
     *(clock_back, clock_forward, renamed_nodes, deleted_children),
     *(lost_conditions, foreign_finalizer, more_engines, other_image),
+    *(removed_finalizers, denied_updates, denied_edit),
 ]
 
 
