@@ -59,6 +59,11 @@ ORPHANED = (
     "belongs to an earlier job of this name, which was deleted without its objects (--cascade=orphan). "
     + RELEASE_ORPHANS
 )
+UNLABELLED_CLAIM = (
+    "exists without the operator's labels. If it is the storage of this job, run: kubectl label pvc {claim} -n "
+    f"{{namespace}} {names.MANAGED_BY}={names.FIELD_MANAGER} {names.JOB_LABEL}={{job}}. Otherwise give the job another "
+    "name."
+)
 NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
 
 
@@ -252,6 +257,9 @@ def _conflict(live: Object, job: Object) -> str:
         return "belongs to an earlier job of this name, and is being deleted with it; the operator retries."
     if owner is None and labels(live).get(names.MANAGED_BY) == names.FIELD_MANAGER and is_older(live, job):
         return ORPHANED.format(job=job["metadata"]["name"], namespace=job["metadata"]["namespace"])
+    if owner is None and live["kind"] in OWNERLESS:  # its deletion would delete the checkpoints of the job
+        meta = live["metadata"]
+        return UNLABELLED_CLAIM.format(job=job["metadata"]["name"], claim=meta["name"], namespace=meta["namespace"])
     belonging = f"belongs to {owner['kind']}/{owner['name']}" if owner is not None else "does not belong to this job"
     return f"exists and {belonging}. Delete or rename it, or give the job another name."
 

@@ -56,3 +56,13 @@ def test_unlabelled_pods_are_a_problem() -> None:
     cluster.round()
     degraded = next(item for item in cluster.job["status"]["conditions"] if item["type"] == "Degraded")
     assert degraded["reason"] == "FailedCreate" and "do not have the labels" in degraded["message"]
+
+
+def test_claim_without_labels_is_not_to_be_deleted() -> None:
+    """The message has the command that restores the labels: a deletion would delete the checkpoints."""
+    cluster = in_situation("backing off")
+    remove_labels(cluster, "PersistentVolumeClaim", *OWN_LABELS)
+    cluster.round()
+    degraded = next(item for item in cluster.job["status"]["conditions"] if item["type"] == "Degraded")
+    assert "NameConflict" in degraded["message"] and "Delete" not in degraded["message"]
+    assert "kubectl label pvc demo-state -n lab app.kubernetes.io/managed-by=rstar2-operator" in degraded["message"]
