@@ -81,7 +81,7 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     for source in sources(job):
         path = folder / Path(source.value).expanduser()
         if "://" not in source.value and path.exists():
-            source.put(str(path.resolve()))
+            source.put(str(path.absolute()))  # a link of the Hub's cache has the suffix, its target has none
             local.add(source.field)
     if not local:
         return {}, {}

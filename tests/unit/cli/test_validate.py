@@ -56,6 +56,17 @@ def test_preflight_refuses_a_model_by_its_config(tmp_path: Path) -> None:
         preflight.resolve_sources(job, manifest=file, state=JobState(tmp_path / "state"))
 
 
+def test_validate_reads_a_link_by_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file in the Hub's cache is a link with a suffix; its target has none."""
+    (tmp_path / "blob").write_text('{"problem": "p"}\n')
+    (tmp_path / "report.jsonl").symlink_to("blob")
+    manifest = yaml.safe_load(TINY.read_text())
+    manifest["spec"]["validation"]["data"] = "report.jsonl"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
+    assert main(["validate", str(tmp_path / "job.yaml")]) == 1
+    assert "report.jsonl:1: answer must be a non-empty text" in capsys.readouterr().err
+
+
 def test_validate_accepts_a_proven_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A family of docs/models.md needs no measurement."""
     assert main(["validate", str(write_job(tmp_path, QWEN3))]) == 0
