@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import importlib
 import json
 import os
 import subprocess
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import close_session, constants
 
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
+from rstar2_train.launch.pod.__main__ import main
 from tests.support.engine import random_model
 from tests.support.model_fixtures import model_folder
 
@@ -136,10 +139,24 @@ class Hub:
         self._server.server_close()
 
 
+def read_hub_variables() -> None:
+    """Let huggingface_hub read its variables, which it reads once per process, and open new connections."""
+    importlib.reload(constants)
+    close_session()
+
+
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A Hub that this process and its children use in place of the public one."""
     with Hub() as hub:
-        yield hub
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("HF_ENDPOINT", hub.url)
+            environment.setenv("HOME", str(tmp_path))
+            environment.setenv("HF_HUB_DISABLE_XET", "1")
+            environment.setenv("NO_PROXY", "*")
+            read_hub_variables()
+            yield hub
+        read_hub_variables()
 
 
 def job(**changes: object) -> AgenticRLJob:
@@ -152,31 +169,33 @@ def job(**changes: object) -> AgenticRLJob:
     return AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": spec | changes})
 
 
-def prepare(folder: Path, source: AgenticRLJob, hub: Hub, *, state: Path | None = None) -> tuple[int, str]:
-    """Run the program; return its exit code and termination message."""
-    state, termination_log = state or folder / "state", folder / "termination-log"
+def prepare_arguments(folder: Path, source: AgenticRLJob, state: Path) -> list[str]:
+    """Return the arguments of the prepare program for a job whose files are written to `folder`."""
+    termination_log = folder / "termination-log"
     termination_log.touch()
     resolved, _ = resolved_sources(source, str(state))
     (folder / "job.json").write_text(resolved.model_dump_json(exclude_none=True))
     (folder / "source.json").write_text(source.model_dump_json(exclude_none=True))
-    command = [sys.executable, "-m", "rstar2_train.launch.pod", "prepare", "--job", str(folder / "job.json")]
-    command += ["--state", str(state), "--termination-log", str(termination_log)]
-    env = os.environ | {"HF_ENDPOINT": hub.url, "HOME": str(folder), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=env)
-    print(done.stdout, done.stderr)
-    return done.returncode, termination_log.read_text()
+    arguments = ["prepare", "--job", str(folder / "job.json"), "--state", str(state)]
+    return [*arguments, "--termination-log", str(termination_log)]
+
+
+def prepare(folder: Path, source: AgenticRLJob) -> tuple[int, str]:
+    """Run the program in this process, which imports transformers once; return exit code and termination message."""
+    code = main(prepare_arguments(folder, source, folder / "state"))
+    return code, (folder / "termination-log").read_text()
 
 
 def test_prepare_downloads_once(tmp_path: Path, hub: Hub) -> None:
     """A model without its duplicate weights, and one file of a data set."""
-    assert prepare(tmp_path, job(), hub)[0] == ExitCode.DONE
+    assert prepare(tmp_path, job())[0] == ExitCode.DONE
     model, data = tmp_path / "state/models/acme--policy@v1", tmp_path / "state/datasets/acme--sums"
     assert (model / "model.safetensors").read_bytes() == WEIGHTS
     assert not (model / "pytorch_model.bin").exists()
     assert [file.name for file in (data / "data").iterdir()] == ["easy.jsonl"]
     hub.requests.clear()
     hub.unavailable = True
-    assert prepare(tmp_path, job(), hub)[0] == ExitCode.DONE
+    assert prepare(tmp_path, job())[0] == ExitCode.DONE
     assert hub.requests == []
 
 
@@ -185,21 +204,21 @@ def test_prepare_downloads_the_package_of_a_tool(tmp_path: Path, hub: Hub) -> No
     source = job(tools=[{"name": "query", "source": "hf://datasets/acme/kit/tools/kit"}])
     tools = tmp_path / "state/datasets/acme--kit/tools"
     (tools / "kit").mkdir(parents=True)
-    assert prepare(tmp_path, source, hub)[0] == ExitCode.DONE
+    assert prepare(tmp_path, source)[0] == ExitCode.DONE
     assert sorted(file.name for file in (tools / "kit").iterdir()) == ["__init__.py", "shop.py"]
     assert [entry.name for entry in tools.iterdir()] == ["kit"]
     hub.unavailable = True
-    assert prepare(tmp_path, source, hub)[0] == ExitCode.DONE
+    assert prepare(tmp_path, source)[0] == ExitCode.DONE
 
 
 def test_prepare_broken_download_is_retried(tmp_path: Path, hub: Hub) -> None:
     """An unavailable Hub is a retryable failure; a retry completes the download."""
     hub.unavailable = True
-    code, message = prepare(tmp_path, job(), hub)
+    code, message = prepare(tmp_path, job())
     assert code == ExitCode.RETRYABLE and "cannot download acme/policy" in message
     hub.unavailable, hub.broken_downloads = False, 1
     for _ in range(2):
-        code, _ = prepare(tmp_path, job(), hub)
+        code, _ = prepare(tmp_path, job())
         assert code in (ExitCode.DONE, ExitCode.RETRYABLE)
     assert code == ExitCode.DONE
     assert (tmp_path / "state/models/acme--policy@v1/model.safetensors").read_bytes() == WEIGHTS
@@ -215,7 +234,7 @@ def test_prepare_missing_source_names_the_field(tmp_path: Path, hub: Hub) -> Non
         {"name": "d", "type": "SFT", "sft": {"data": "generated://tiny-smoke/none.jsonl"}},
         {"name": "e", "type": "SFT", "sft": {"data": "hf://datasets/acme/sums@v9/data/easy.jsonl"}},
     ]
-    code, message = prepare(tmp_path, job(model={"source": str(tmp_path / "empty")}, stages=stages), hub)
+    code, message = prepare(tmp_path, job(model={"source": str(tmp_path / "empty")}, stages=stages))
     assert code == ExitCode.CONFIGURATION
     lines = message.splitlines()
     for line, (field, cause) in zip(
@@ -239,17 +258,18 @@ def test_prepare_renders_demonstrations(tmp_path: Path, hub: Hub, model_folder: 
     stages = [{"name": "sft", "type": "SFT", "sft": {"data": str(data)}}]
     source = job(model={"source": str(model_folder), "assumeInstructionTuned": True}, stages=stages)
     data.write_bytes(DEMONSTRATION)
-    assert prepare(tmp_path, source, hub)[0] == ExitCode.DONE
+    assert prepare(tmp_path, source)[0] == ExitCode.DONE
     data.write_bytes(DEMONSTRATION + DEMONSTRATION.replace(b'"2"', b'"2<|im_end|>3"'))
-    code, message = prepare(tmp_path, source, hub)
+    code, message = prepare(tmp_path, source)
     assert code == ExitCode.CONFIGURATION
     assert message.startswith(f"spec.stages[0].sft.data: {data}:2: messages[1]: ") and "ends a turn" in message
 
 
 def test_prepare_unwritable_storage_names_the_user(tmp_path: Path, hub: Hub) -> None:
-    """Not even root can create a folder there."""
+    """Not even root can create a folder there. The process has the exit code of the program."""
     unwritable = Path("/sys/kernel/rstar2-state")
-    code, message = prepare(tmp_path, job(), hub, state=unwritable)
-    assert code == ExitCode.CONFIGURATION
+    command = [sys.executable, "-m", "rstar2_train.launch.pod", *prepare_arguments(tmp_path, job(), unwritable)]
+    assert subprocess.run(command, timeout=600, check=False).returncode == ExitCode.CONFIGURATION
+    message = (tmp_path / "termination-log").read_text()
     assert str(unwritable) in message and f"user {os.getuid()}, group" in message
     assert hub.requests == []
