@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,35 @@ from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
+from rstar2_train.cli.main import main
 from tests.support.full_disk import small_disk
 
 ROOT = Path(__file__).parents[4]
 SMOKE = ROOT / "examples" / "smoke.yaml"
 
 
-def rstar2(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run the command; return its exit code and output."""
-    command = [sys.executable, "-m", "rstar2_train.cli", *arguments]
+@pytest.fixture
+def rstar2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Run the command in this process, which imports torch once; return its exit code and output."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # a run adds the folder of its tools
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(list(arguments))
+        output = capsys.readouterr()
+        return code, output.out + output.err
+
+    return run
+
+
+def process(module: str, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Run a module as a process; return its exit code and output."""
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | (env or {})
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | variables,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -45,7 +64,7 @@ def assert_rejected(code: int, output: str, *messages: str) -> None:
         assert message in output
 
 
-def test_missing_manifest_is_named(tmp_path: Path) -> None:
+def test_missing_manifest_is_named(tmp_path: Path, rstar2) -> None:
     """`run` and `validate` print the path."""
     for command in ("run", "validate"):
         code, output = rstar2(command, str(tmp_path / "nope.yaml"))
@@ -53,14 +72,14 @@ def test_missing_manifest_is_named(tmp_path: Path) -> None:
 
 
 def test_run_invalid_yaml_names_the_line(tmp_path: Path) -> None:
-    """No state folder is created."""
+    """No state folder is created. The process has the exit code of the command."""
     (tmp_path / "job.yaml").write_text("spec: [")
-    code, output = rstar2("run", str(tmp_path / "job.yaml"), "--state", str(tmp_path / "s"))
+    code, output = process("rstar2_train.cli", "run", str(tmp_path / "job.yaml"), "--state", str(tmp_path / "s"))
     assert_rejected(code, output, "not valid YAML", "line 1")
     assert not (tmp_path / "s").exists()
 
 
-def test_run_reports_every_invalid_field(tmp_path: Path) -> None:
+def test_run_reports_every_invalid_field(tmp_path: Path, rstar2) -> None:
     """All errors of the manifest are in one output, with the value and the bound."""
 
     def wrong(spec: dict) -> None:
@@ -84,7 +103,7 @@ def test_run_reports_every_invalid_field(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_run_missing_data_names_field_and_file(tmp_path: Path) -> None:
+def test_run_missing_data_names_field_and_file(tmp_path: Path, rstar2) -> None:
     """Each field whose file is missing."""
 
     def wrong(spec: dict) -> None:
@@ -98,7 +117,9 @@ def test_run_missing_data_names_field_and_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "advice"), [("runsc", "make setup"), ("redis-server", "apt-get install redis-server")]
 )
-def test_run_missing_tool_names_the_installation(tmp_path: Path, tool: str, advice: str) -> None:
+def test_run_missing_tool_names_the_installation(
+    tmp_path: Path, rstar2, monkeypatch: pytest.MonkeyPatch, tool: str, advice: str
+) -> None:
     """The message has the command that installs the tool."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -106,15 +127,13 @@ def test_run_missing_tool_names_the_installation(tmp_path: Path, tool: str, advi
         executable = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         if name != tool and executable:
             (folder / name).symlink_to(executable)
-    env = os.environ | {"PATH": str(folder), "RSTAR2_RUNSC": str(folder / "runsc")}
-    done = subprocess.run(
-        [sys.executable, "-m", "rstar2_train.cli", "run", str(SMOKE), "--state", str(tmp_path / "s")],
-        capture_output=True, text=True, timeout=300, check=False, env=env,
-    )  # fmt: skip
-    assert_rejected(done.returncode, done.stdout + done.stderr, tool, advice)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("RSTAR2_RUNSC", str(folder / "runsc"))
+    code, output = rstar2("run", str(SMOKE), "--state", str(tmp_path / "s"))
+    assert_rejected(code, output, tool, advice)
 
 
-def test_run_locked_job_is_rejected(tmp_path: Path) -> None:
+def test_run_locked_job_is_rejected(tmp_path: Path, rstar2) -> None:
     """The message has the pid of the other run."""
     import fcntl
 
@@ -128,7 +147,7 @@ def test_run_locked_job_is_rejected(tmp_path: Path) -> None:
     assert_rejected(code, output, "already running", "4711")
 
 
-def test_run_full_disk_fails_before_any_start(tmp_path: Path) -> None:
+def test_run_full_disk_fails_before_any_start(tmp_path: Path, rstar2) -> None:
     """Nothing is written."""
     with small_disk(tmp_path / "small", mebibytes=32) as small:
         code, output = rstar2("run", str(SMOKE), "--state", str(small))
@@ -144,28 +163,12 @@ def test_judge_port_in_use_is_named(tmp_path: Path) -> None:
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = str(used.getsockname()[1])
-        command = [
-            sys.executable,
-            "-m",
-            "rstar2_train.judge",
-            "api",
-            "--redis",
-            "redis://127.0.0.1:1/0",
-            "--port",
-            port,
-        ]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env=os.environ | {"RSTAR2_JUDGE_TOKEN": "x" * 32},
-        )
-    assert_rejected(done.returncode, done.stdout + done.stderr, port, "in use")
+        arguments = ("api", "--redis", "redis://127.0.0.1:1/0", "--port", port)
+        code, output = process("rstar2_train.judge", *arguments, RSTAR2_JUDGE_TOKEN="x" * 32)
+    assert_rejected(code, output, port, "in use")
 
 
-def test_report_of_a_job_without_outcome(tmp_path: Path) -> None:
+def test_report_of_a_job_without_outcome(tmp_path: Path, rstar2) -> None:
     """A job that was killed in its first stage has attempts but no results."""
     state = JobState(tmp_path / "smoke")
     job, _ = check(read_manifest(SMOKE))
@@ -179,7 +182,7 @@ def test_report_of_a_job_without_outcome(tmp_path: Path) -> None:
     assert all(row["pass_at_1"] is None and row["outcome"] is None for row in rows)
 
 
-def test_report_and_track_unknown_job_fail(tmp_path: Path) -> None:
+def test_report_and_track_unknown_job_fail(tmp_path: Path, rstar2) -> None:
     """The message has the path of the missing folder."""
     for command in ("report", "track"):
         code, output = rstar2(command, "nope", "--state", str(tmp_path))
