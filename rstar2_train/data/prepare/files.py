@@ -166,9 +166,10 @@ def _patterns_by_split(data_files: Any) -> list[tuple[str, list[str]]]:
     if not entries or all(isinstance(entry, str) for entry in entries):
         return [("train", entries)] if entries else []
     pairs = [(entry.get("split", "train"), entry.get("path")) for entry in entries if isinstance(entry, dict)]
-    listed = [(split, path if isinstance(path, list) else [path]) for split, path in pairs]
+    listed: list[tuple[Any, list[Any]]] = [(split, path if isinstance(path, list) else [path]) for split, path in pairs]
     patterns: Iterable[Any] = (pattern for _, paths in listed for pattern in paths)
-    if len(listed) < len(entries) or not all(isinstance(pattern, str) for pattern in patterns):
+    texts = (*(split for split, _ in listed), *patterns)
+    if len(listed) < len(entries) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"data_files must be patterns, or a list of {{split, path}}, got {short_repr(data_files)}")
     return listed
 
