@@ -48,7 +48,7 @@ def load(data: dict[str, Any]) -> AgenticRLJob:
 
 def _parse(data: dict[str, Any]) -> tuple[AgenticRLJob | None, list[ErrorDetails]]:
     try:
-        return AgenticRLJob.model_validate(data), []
+        return AgenticRLJob.model_validate(data, by_alias=True, by_name=False), []
     except ValidationError as error:
         return None, error.errors()
 
@@ -138,6 +138,8 @@ def _from_pydantic(error: ErrorDetails) -> Issue:
         message = f"allowed: {PATTERNS[error['ctx']['pattern']]}"
         if isinstance(value, str) and value != value.lower() and re.search(error["ctx"]["pattern"], value.lower()):
             message += f"; without capitals it is valid: {value.lower()!r}"
+    elif kind == "list_type":
+        message = f"must be a list: write [{value}]" if isinstance(value, str) else "must be a list"
     elif kind == "model_type":
         message = f"should be an object with the fields {', '.join(_known_fields(location))}"
     return Issue(field, message, value if not isinstance(value, dict | list) else None)

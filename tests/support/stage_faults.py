@@ -43,6 +43,18 @@ STAGE_FAULTS: list[Fault] = [
         'unknown field "spec.grpo.keepPerPromt"',
     ),
     (
+        "spec.trainer.lora",
+        {"targetModules": "Mlp"},
+        "spec.trainer.lora.targetModules is 'Mlp': must be a list: write [Mlp]",
+        "spec.trainer.lora.targetModules in body must be of type array",
+    ),
+    (
+        "spec.grpo.keep_per_prompt",
+        4,
+        "spec.grpo.keep_per_prompt: unknown field; did you mean 'keepPerPrompt'?",
+        'unknown field "spec.grpo.keep_per_prompt"',
+    ),
+    (
         "spec.grpo.objective.clipLow",
         -1,
         "spec.grpo.objective.clipLow is -1: should be greater than 0",
