@@ -1,8 +1,8 @@
 """Reports each callback that holds an event loop, with its stack. For tests and diagnosis.
 
 A process whose environment has RSTAR2_LOOP_WATCH=FILE appends a line of JSON to the file per callback that used more
-than LIMIT_SECONDS of the loop's thread. A busy machine changes nothing, because the CPU time of the thread counts, not
-the wall-clock time, and without the times in which the watch itself waited for a processor.
+than LIMIT_SECONDS of the loop's thread. On a busy machine nothing else is reported, because the CPU time of the thread
+counts, not the wall-clock time, and no time in which the watch itself had no processor.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LIMIT_SECONDS = 0.05
 HIDDEN_SECONDS = 0.1
 """The same for a time without a sample in a callback: on a busy machine, one pass of the loop has many short ones."""
 SAMPLE_SECONDS = 0.01
+LEAST_RUNS = 6
+"""Times that the watch runs while it waits for the GIL, after which another thread keeps it. Else two or three."""
 _LOOP_FILES = ("asyncio/events.py", "asyncio/runners.py", "uvicorn/server.py", "uvicorn/_compat.py")
 """Files of the functions that call a callback, or that run a loop in C."""
 
@@ -79,22 +81,24 @@ class _LoopWatch:
         a later one.
         """
         held: tuple[int, object] | None = None
-        start, reported = 0.0, False
+        start, last, reported = 0.0, 0.0, False
         scheduling = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        queued = 0.0
+        runs = 0
         while not self._stopped.wait(SAMPLE_SECONDS):
             now, beats = self._see(), self._beats
             frame = sys._current_frames().get(self._thread_id)
             current = (beats, _callback(frame)) if frame is not None else None
-            before, queued = queued, _queued_seconds(scheduling)
-            has_held_gil = self._report_hidden(frame, queued - before)
-            watched = now - queued
-            if current != held:
-                held, start, reported = current, watched, has_held_gil
-            if frame is not None and not reported and watched - start > _limit(frame):
+            before, runs = runs, _runs(scheduling)
+            has_held_gil = self._report_hidden(frame, runs - before)
+            # Between two distant samples of the loop itself, many callbacks may have run.
+            has_gap = frame is not None and _limit(frame) == HIDDEN_SECONDS and now - last > 3 * SAMPLE_SECONDS
+            if current != held or has_gap:
+                held, start, reported = current, now, has_held_gil
+            last = now
+            if frame is not None and not reported and now - start > _limit(frame):
                 reported = True
-                self._report(watched - start, frame)
-        self._report_hidden(None, _queued_seconds(scheduling) - queued)
+                self._report(now - start, frame)
+        self._report_hidden(None, _runs(scheduling) - runs)
         os.close(scheduling)
 
     def _see(self) -> float:
@@ -105,13 +109,13 @@ class _LoopWatch:
         self._seen_at = max(self._seen_at, now)
         return now
 
-    def _report_hidden(self, frame: FrameType | None, queued: float) -> bool:
-        """Report the times without a beat and a sample, but none that the wait for a processor explains.
+    def _report_hidden(self, frame: FrameType | None, runs: int) -> bool:
+        """Report the times without a beat and a sample. Return whether there were any.
 
-        Return whether there were any.
+        `runs`: times that the watch ran since its last sample. If they are few, it had no processor.
         """
         taken, self._hidden = self._hidden, []
-        hidden = [seconds for seconds in taken if seconds - queued > HIDDEN_SECONDS]
+        hidden = taken if runs >= LEAST_RUNS else []
         for seconds in hidden:
             self._report(seconds, frame)
         return bool(hidden)
@@ -122,12 +126,12 @@ class _LoopWatch:
             file.write(json.dumps({"pid": os.getpid(), "seconds": round(seconds, 3), "stack": stack}) + "\n")
 
 
-def _queued_seconds(scheduling: int) -> float:
-    """Return for how long the kernel has let the thread of this open file wait for a processor.
+def _runs(scheduling: int) -> int:
+    """Return how often the kernel has run the thread of this open file.
 
     One system call, because the thread waits for the GIL after each one.
     """
-    return int(os.pread(scheduling, 128, 0).split()[1]) / 1e9
+    return int(os.pread(scheduling, 128, 0).split()[2])
 
 
 def _limit(frame: FrameType) -> float:
