@@ -63,6 +63,7 @@ async def test_unwritten_status_releases_engines_without_attempt() -> None:
     await operator.until(lambda: operator.names("Deployment") == [] == operator.names("StatefulSet"), seconds=60)
     await operator.run(2.0)
     assert operator.names("Deployment") == [] and operator.names("Job") == ["demo-g0-1", "demo-prepare"]
+    operator.change(pendingDeadlineSeconds=3600)
     operator.api.rejected_kinds.clear()
     await operator.until(lambda: "demo-g0-2" in operator.names("Job"), seconds=60)
     assert operator.status["restarts"] == 1 and operator.names("Deployment") != []
