@@ -331,8 +331,10 @@ class AgenticRLJob(ApiModel):
 
     def served_teacher(self, stage: Stage) -> str | None:
         """Return the source of the teacher that engines of spec.teacher serve in a stage; None: they serve none."""
-        objective = self.grpo_settings(stage).objective if stage.type == "GRPO" else None
-        return objective.teacher.source if objective and objective.own_engines and objective.teacher else None
+        if self.spec.teacher is None or stage.type != "GRPO":
+            return None
+        teacher = self.grpo_settings(stage).objective.teacher
+        return teacher.source if teacher is not None else None
 
     def lora(self, stage: Stage) -> LoRASpec | None:
         """Return the adapter that a stage trains; None: the whole model, or no training."""

@@ -187,7 +187,7 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
         needs["environments"] = [environment.model_dump(mode="json") for environment in job.spec.environments]
     if not job.spec.needs_judge:
         needs["judge"] = False  # only then: the digests of other jobs stay those of earlier versions
-    if job.served_teacher(stage) is not None and job.spec.teacher is not None:
+    if job.spec.teacher is not None and job.served_teacher(stage) is not None:
         needs["teacher"] = job.spec.teacher.model_dump(mode="json")
     if job.spec.agent is not None:
         needs["agent"] = job.spec.agent.model_dump(mode="json")
