@@ -144,8 +144,7 @@ class Services:
 
     def engine(self, index: int, model: Path) -> Child:
         """Return a vLLM engine with the job's arguments."""
-        argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self.state.job_file)]
-        argv += ["--model", str(model), "--port", str(self.engine_ports[index])]
+        argv = self._engine_argv(model, self.engine_ports[index])
         if self.devices.engine_share is not None:
             argv += ["--memory-share", str(self.devices.engine_share)]
         if self.devices.time_shared:
@@ -155,11 +154,20 @@ class Services:
 
     def engine_child(self, index: int, argv: Sequence[str], *, env: Mapping[str, str], advice: str) -> Child:
         """Return a vLLM engine with this command line, which must listen on the engine's port."""
+        env = {**env, **self.devices.engine_environment(index)}
+        return self._with_token(f"engine-{index}", self.engine_ports[index], argv, env=env, advice=advice)
+
+    def _engine_argv(self, model: Path, port: int) -> list[str]:
+        argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self.state.job_file)]
+        return [*argv, "--model", str(model), "--port", str(port)]
+
+    def _with_token(self, name: str, port: int, argv: Sequence[str], *, env: Mapping[str, str], advice: str) -> Child:
+        """Return a vLLM engine that listens on a port and requires the engines' token."""
         return Child(
-            f"engine-{index}",
+            name,
             argv,
-            env={**env, **self.devices.engine_environment(index), **secret_env(ENGINE_TOKEN, self.engine_token)},
-            ready=_http_probe(f"{self.engine_urls[index]}/health"),
+            env={**env, **secret_env(ENGINE_TOKEN, self.engine_token)},
+            ready=_http_probe(f"http://{LOOPBACK}:{port}/health"),
             ready_seconds=ENGINE_START_SECONDS,
             advice=advice,
         )
@@ -190,17 +198,10 @@ class Services:
             await supervisor.stop(*(engine.name for engine in engines))
 
     def _teacher_engine(self, index: int, stage: Stage, source: str) -> Child:
-        port = self.teacher_ports[index]
-        argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self.state.job_file)]
-        argv += ["--model", source, "--port", str(port), "--teacher", stage.name]
-        return Child(
-            f"teacher-{index}",
-            argv,
-            env={**self.devices.teacher_environment(index), **secret_env(ENGINE_TOKEN, self.engine_token)},
-            ready=_http_probe(f"http://{LOOPBACK}:{port}/health"),
-            ready_seconds=ENGINE_START_SECONDS,
-            advice="check spec.teacher and objective.teacher.source",
-        )
+        port, env = self.teacher_ports[index], self.devices.teacher_environment(index)
+        argv = [*self._engine_argv(Path(source), port), "--teacher", stage.name]
+        advice = "check spec.teacher and objective.teacher.source"
+        return self._with_token(f"teacher-{index}", port, argv, env=env, advice=advice)
 
     async def start_environment(self, supervisor: Supervisor) -> None:
         """Start the servers of the job's environment. Raises ChildFailed."""
