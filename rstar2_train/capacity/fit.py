@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.engine_args import engine_dtype, plain
@@ -28,7 +27,7 @@ from rstar2_train.capacity.memory import (
     engine_memory,
     trainer_memory,
 )
-from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, read_shape
+from rstar2_train.capacity.model_shape import AdapterShape, ModelShape, UnknownModel, local_shape, read_shape
 from rstar2_train.capacity.number_format import has_float32_versions, is_bfloat16, requested_format
 
 TRAINER_SHARE = 0.92
@@ -154,11 +153,7 @@ def reference_shape(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> Model
             return None
     if source is None:
         return shape
-    folder = Path(source)
-    try:
-        return read_shape(source, folder=folder if folder.is_dir() else None)
-    except UnknownModel:
-        return shape
+    return local_shape(source) or shape
 
 
 def _base_stage(job: AgenticRLJob, stage: Stage) -> Stage | None:

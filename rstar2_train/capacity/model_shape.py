@@ -222,6 +222,15 @@ def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
     )
 
 
+def local_shape(source: str) -> ModelShape | None:
+    """Return the shape of a source, which is the path of a folder if it is on this machine; None: it is not known."""
+    folder = Path(source)
+    try:
+        return read_shape(source, folder=folder if folder.is_dir() else None)
+    except UnknownModel:
+        return None
+
+
 def _without_variant(name: str) -> str:
     return _VARIANT.sub("", name.lower())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
@@ -11,7 +10,7 @@ from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.fit import gigabytes, sequence_tokens
 from rstar2_train.capacity.hardware_profile import HardwareProfile
 from rstar2_train.capacity.memory import EngineMemory, engine_memory
-from rstar2_train.capacity.model_shape import ModelShape, UnknownModel, read_shape
+from rstar2_train.capacity.model_shape import ModelShape, local_shape
 from rstar2_train.plan.row import Row
 
 
@@ -64,9 +63,7 @@ def _served(job: AgenticRLJob, stage: Stage, profile: HardwareProfile) -> tuple[
     source, spec = job.served_teacher(stage), job.spec.teacher
     if source is None or spec is None or job.spec.accelerator.vendor == "None":
         return None
-    try:
-        shape = read_shape(source, folder=Path(source) if Path(source).is_dir() else None)
-    except UnknownModel:
+    if (shape := local_shape(source)) is None:
         return None
     memory = engine_memory(
         shape,

@@ -24,7 +24,7 @@ from rstar2_train.api.sources import sources
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
-from rstar2_train.capacity.model_shape import UnknownModel, read_shape
+from rstar2_train.capacity.model_shape import local_shape
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
@@ -124,11 +124,7 @@ def assign_devices(job: AgenticRLJob, *, pending: Sequence[Stage] | None = None)
         except RuntimeError as error:
             raise PreflightError(f"error: {error}") from error
         return DeviceAssignment()
-    source = job.spec.model.source
-    try:
-        shape = read_shape(source, folder=Path(source) if Path(source).is_dir() else None)
-    except UnknownModel:
-        shape = None
+    shape = local_shape(job.spec.model.source)
     try:
         devices = visible_devices(job.spec.accelerator.vendor, os.environ)
         return assign(job, devices, shape=shape, pending=pending)
