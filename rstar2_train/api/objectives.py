@@ -77,6 +77,11 @@ class TeacherSpec(ApiModel):
     resources: Resources = Resources()
     """Requests and limits per pod."""
 
+    @property
+    def gpus(self) -> int:
+        """Accelerators of all engines."""
+        return self.replicas * self.tensor_parallel
+
 
 class ObjectiveSpec(ApiModel):
     """Objective of the policy update, with the fields of its type (docs/objectives.md)."""

@@ -16,8 +16,7 @@ from rstar2_train.plan.row import Row
 
 def teacher_gpus(job: AgenticRLJob) -> int:
     """Return the GPUs of all engines of the teacher."""
-    spec = job.spec.teacher
-    return spec.replicas * spec.tensor_parallel if spec is not None else 0
+    return job.spec.teacher.gpus if job.spec.teacher is not None else 0
 
 
 def teacher_rows(job: AgenticRLJob, stage: Stage, profile: HardwareProfile, rated: Sequence[int]) -> Iterator[Row]:

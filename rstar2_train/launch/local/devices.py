@@ -159,7 +159,7 @@ def assign(
     parallel = job.spec.rollout.tensor_parallel
     engines = job.spec.rollout.replicas if samples else 0
     teacher = job.spec.teacher if any(map(job.served_teacher, stages)) else None
-    teachers = teacher.replicas * teacher.tensor_parallel if teacher is not None else 0
+    teachers = teacher.gpus if teacher is not None else 0
     ids = _ids(vendor, devices)
     rest = len(ids) - teachers
     if ranks + engines * parallel <= rest:
