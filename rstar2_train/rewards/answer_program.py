@@ -5,7 +5,7 @@ those that start after other text (a sentence, list markers, quotation marks), t
 the fence, and those whose end is on the line of the code, before other text, or of other marks or indentation. Without
 a fence, blocks of other markup count (`markup_blocks`, `document_blocks`). An answer that is one code span, of Markdown
 or LaTeX, or one text in triple quotation marks after which the word Python follows, is the program of the span or text.
-Line numbers before each line of a block or answer, and the plus signs of a diff that only adds, are no code.
+Line numbers before each line of a block or answer, and the signs of a diff that has the whole program, are no code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import re
 from typing import NamedTuple
 
-from rstar2_train.rewards.clean_code import clean_code, is_python
+from rstar2_train.rewards.clean_code import SESSION, clean_code, is_python
 from rstar2_train.rewards.document_blocks import before_prose, document_blocks
 from rstar2_train.rewards.line_prefixes import is_diff, new_lines, without_numbers
 from rstar2_train.rewards.markup_blocks import markup_blocks, tagged_blocks
@@ -40,8 +40,6 @@ _READS_INPUT = re.compile(r"\binput[ \t]*\(|\bstdin\b(?![ \t]*=(?!=))|\bopen[ \t
 """A program on standard input: tests, examples and outputs after it read none, or assign to `stdin`."""
 _DIRECTIVE, _OPTION = re.compile(r"\{[a-z-]+\}"), re.compile(r"[ \t]*:[\w-]+:.*")
 """Label of a directive of MyST, and an option of it on a line of its own."""
-_SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
-"""Start of a session at a prompt, which is no program."""
 _END = re.compile(r"[ \t]*+(?:`{3,}|~{3,})[ \t]*+")
 _STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}(]+\(")
 """Start of code after the language of a fence, which is no option of the fence."""
@@ -83,7 +81,7 @@ def answer_program(answer: str) -> str | None:
     if not blocks:
         return _span_program(answer.strip()) or _plain_program(lines)
     blocks = [inner for block in blocks for inner in _inner_blocks(block)]
-    blocks = [block for block in blocks if not _SESSION.match(block.code)] or blocks
+    blocks = [block for block in blocks if not SESSION.match(block.code)] or blocks
     python = [block for block in blocks if _PYTHON.fullmatch(block.language)]
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
     chosen = python or unlabelled or blocks
@@ -100,10 +98,15 @@ def _by_likelihood(blocks: list[_Block]) -> list[int]:
 def _without_prefixes(block: _Block) -> str:
     """Return the code of a block without line numbers, of a diff the new lines, and without what is no Python."""
     lines = block.code.split("\n")
-    written = new_lines(lines) if block.language in _DIFF or is_diff(block.code) else None
-    if written:
-        return "\n".join([*written, ""])
+    if written := _diff_program(lines, is_labelled=block.language in _DIFF):
+        return written
     return clean_code(_listed_program(lines, is_block=True) or block.code)
+
+
+def _diff_program(lines: list[str], *, is_labelled: bool = False) -> str | None:
+    """Return the program that a diff writes; None if the lines are no diff, or not a whole one."""
+    written = new_lines(lines) if is_labelled or is_diff("\n".join(lines)) else None
+    return "\n".join([*written, ""]) if written else None
 
 
 def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
@@ -115,8 +118,7 @@ def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
 def _plain_program(lines: list[str]) -> str | None:
     """Return the program of an answer without a block; None if it is the answer as it is, or there is none."""
     text = "\n".join(lines)
-    written = new_lines(lines) if is_diff(text) else None
-    if program := "\n".join([*written, ""]) if written else _listed_program(lines):
+    if program := _diff_program(lines) or _listed_program(lines):
         return program
     program = clean_code(text)
     return f"{program.rstrip()}\n" if program != text and _LIKE_CODE.search(program) and is_python(program) else None

@@ -21,7 +21,8 @@ _NAME = re.compile(
 """A line before a program: its file, its language, or the button of a chat window."""
 _MOST_NAMES = 3
 _PROMPT = re.compile(r"(?:>>> ?|\.\.\.(?: |$)|In \[\d*+\]: ?|[ \t]*+\.\.\.: ?)(?P<code>.*)")
-_SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
+SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
+"""Start of a session at a prompt, which is no program."""
 _MAGIC = re.compile(r"[%!]{1,2}[A-Za-z].*")
 
 
@@ -58,7 +59,7 @@ def _without_name(code: str) -> str:
 
 def _without_prompts(code: str) -> str:
     """Return the inputs of a session at a prompt of Python or IPython."""
-    if not _SESSION.match(code):
+    if not SESSION.match(code):
         return code
     matches = map(_PROMPT.fullmatch, code.split("\n"))
     return "".join(f"{match['code']}\n" for match in matches if match)
