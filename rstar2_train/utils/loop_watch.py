@@ -90,12 +90,12 @@ class _LoopWatch:
             current = (beats, _callback(frame)) if frame is not None else None
             before, runs = runs, _runs(scheduling)
             has_held_gil = self._report_hidden(frame, runs - before)
+            in_loop = frame is not None and _is_in_loop(frame)
             # Between two distant samples of the loop itself, many callbacks may have run.
-            has_gap = frame is not None and _limit(frame) == HIDDEN_SECONDS and now - last > 3 * SAMPLE_SECONDS
-            if current != held or has_gap:
+            if current != held or (in_loop and now - last > 3 * SAMPLE_SECONDS):
                 held, start, reported = current, now, has_held_gil
             last = now
-            if frame is not None and not reported and now - start > _limit(frame):
+            if frame is not None and not reported and now - start > (HIDDEN_SECONDS if in_loop else LIMIT_SECONDS):
                 reported = True
                 self._report(now - start, frame)
         self._report_hidden(None, _runs(scheduling) - runs)
@@ -134,11 +134,10 @@ def _runs(scheduling: int) -> int:
     return int(os.pread(scheduling, 128, 0).split()[2])
 
 
-def _limit(frame: FrameType) -> float:
-    """Return the limit of a sample. In a loop of C itself, such as uvloop, no callback was seen."""
+def _is_in_loop(frame: FrameType) -> bool:
+    """Return whether a sample is in a loop of C itself, such as uvloop, so that no callback was seen."""
     is_handle = frame.f_code is asyncio.Handle._run.__code__  # it runs a callback of C
-    in_loop = frame.f_code.co_filename.endswith(_LOOP_FILES) and not is_handle
-    return HIDDEN_SECONDS if in_loop else LIMIT_SECONDS
+    return frame.f_code.co_filename.endswith(_LOOP_FILES) and not is_handle
 
 
 def _callback(frame: FrameType) -> object:
