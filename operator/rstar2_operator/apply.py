@@ -15,7 +15,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.cache import WORKLOADS
-from rstar2_operator.client import KubeClient, is_transient
+from rstar2_operator.client import KubeClient, is_gone, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import SCALED_KINDS, additions_of, as_applied, replacement
 from rstar2_operator.identity import Mutated, Refused, identity_changes
@@ -64,6 +64,8 @@ UNLABELLED_CLAIM = (
     f"{{namespace}} {names.MANAGED_BY}={names.FIELD_MANAGER} {names.JOB_LABEL}={{job}}. Otherwise give the job another "
     "name."
 )
+EXISTS = "already exists"
+"""The API server's words about the creation of an object whose name is in use; a policy may have status 409 too."""
 NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
 
 
@@ -289,7 +291,7 @@ async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Ob
     try:
         return await client.apply(body)
     except ApiException as error:
-        if error.status not in (404, 409) or is_transient(error):  # else it is deleted, or another job has its name
+        if not is_gone(error):
             raise
         return None
 
@@ -324,7 +326,7 @@ async def _create(client: KubeClient, body: dict[str, Any]) -> Object | None:
     try:
         return await client.create(body)
     except ApiException as error:
-        if error.status != 409 or is_transient(error):
+        if error.status != 409 or EXISTS not in (error.body or ""):
             raise
         return None
 
@@ -336,13 +338,13 @@ async def delete(client: KubeClient, kind: str, child: Object, *, force: bool = 
     keeps its pods, so it loses them before.
     """
     meta = child["metadata"]
-    if kind in SCALED_KINDS and meta.get("finalizers") and _has_pods(child):
-        return await _scaled_to_zero(client, kind, child)
-    log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
     try:
+        if kind in SCALED_KINDS and meta.get("finalizers") and _has_pods(child):
+            return await _scaled_to_zero(client, kind, child)
+        log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
         answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"], force=force)
     except ApiException as error:
-        if error.status not in (404, 409):  # it is deleted already, or another object has its name
+        if not is_gone(error):
             raise
         return None
     return answer if answer.get("kind") == kind else None

@@ -62,6 +62,8 @@ OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 MODIFIED = "the object has been modified"
 """The API server's words about a write that met another one, such as that of the usage of a ResourceQuota."""
+REPLACED = ("UID in precondition", "UID in the precondition", "uid mismatch")
+"""Parts of the API server's words about a write with the UID of an object that is gone; another may have its name."""
 LASTING_CAUSES = (
     "failed calling webhook",
     "denied the request",
@@ -100,6 +102,11 @@ def is_transient(error: Exception) -> bool:
     if error.status == 409:
         return MODIFIED in text
     return error.status in OVERLOADED and not any(cause in text for cause in LASTING_CAUSES)
+
+
+def is_gone(error: ApiException) -> bool:
+    """Return whether the object that a write names by its UID does not exist. Another status 409 keeps the object."""
+    return error.status == 404 or (error.status == 409 and any(part in (error.body or "") for part in REPLACED))
 
 
 @dataclass(slots=True)
@@ -260,7 +267,7 @@ class KubeClient:
             response.response.close()
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str, force: bool = False) -> Body:
-        """Delete the object with that UID, its dependents in the background. Status 404 or 409 if it does not exist.
+        """Delete the object with that UID, its dependents in the background. `is_gone` if it does not exist.
 
         `force`: of a pod, without waiting for its kubelet. Return the object if it remains until its finalizers are
         removed; otherwise a Status.

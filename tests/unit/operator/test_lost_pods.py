@@ -254,37 +254,6 @@ async def test_invalid_job_without_pods_returns_its_quota() -> None:
     assert "Running pods" not in operator.status["message"]
 
 
-def test_conflict_with_another_write_is_transient() -> None:
-    """The usage of a ResourceQuota that two writes change rejects one of them: the object does not exist yet."""
-    quota = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
-    assert is_transient(api_error(409, "Conflict", quota))
-    assert not is_transient(api_error(409, "AlreadyExists", 'jobs.batch "x" already exists'))
-
-
-async def test_conflict_with_a_quota_creates_the_job_later() -> None:
-    """A creation that met another write is repeated; it is not taken for an existing object."""
-    operator = Operator(manifest("g"))
-    quota = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
-    operator.api.rejected_kinds = {"Job": api_error(409, "Conflict", quota)}
-    await operator.run()
-    operator.api.rejected_kinds = {}
-    await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
-
-
-async def test_conflict_delays_no_deletion() -> None:
-    """A finalizer whose removal met another write of the job is removed later; the job does not stay indefinitely."""
-    operator = Operator(manifest("g"))
-    await operator.run()
-    await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
-    quota = 'Operation cannot be fulfilled on agenticrljobs "demo": the object has been modified; please apply'
-    operator.api.rejected_kinds = {"AgenticRLJob": api_error(409, "Conflict", quota)}
-    operator.delete()
-    await operator.run()
-    assert ("AgenticRLJob", "demo") in operator.api.objects
-    operator.api.rejected_kinds = {}
-    await operator.until(lambda: ("AgenticRLJob", "demo") not in operator.api.objects, seconds=30)
-
-
 def test_undeclared_field_of_an_older_crd_is_not_transient() -> None:
     """The API server answers 500, but no retry helps."""
     text = "failed to create typed patch object: .status.rolloutReplicas: field not declared in schema"

@@ -1,0 +1,73 @@
+"""Status 409 of a write: of another write, of a policy, of an object that exists, or of one that is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from rstar2_operator.client import is_gone, is_transient
+from tests.support.fake_kube_api import Operator, api_error
+from tests.support.simulated_cluster import manifest
+
+MODIFIED = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
+DENIED = 'admission webhook "v" denied the request: it is locked'
+UIDS = "Precondition failed: UID in precondition: a, UID in object meta: b"
+RECREATED = "the UID in the precondition (a) does not match the UID in record (b)"
+
+
+def test_conflict_with_another_write_is_transient() -> None:
+    """The usage of a ResourceQuota that two writes change rejects one of them: the object does not exist yet."""
+    assert is_transient(api_error(409, "Conflict", MODIFIED))
+    assert not is_transient(api_error(409, "AlreadyExists", 'jobs.batch "x" already exists'))
+
+
+async def test_conflict_with_a_quota_creates_the_job_later() -> None:
+    """A creation that met another write is repeated; it is not taken for an existing object."""
+    operator = Operator(manifest("g"))
+    operator.api.rejected_kinds = {"Job": api_error(409, "Conflict", MODIFIED)}
+    await operator.run()
+    operator.api.rejected_kinds = {}
+    await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
+
+
+async def test_conflict_delays_no_deletion() -> None:
+    """A finalizer whose removal met another write of the job is removed later; the job does not stay indefinitely."""
+    operator = Operator(manifest("g"))
+    await operator.run()
+    await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects, seconds=30)
+    operator.api.rejected_kinds = {"AgenticRLJob": api_error(409, "Conflict", MODIFIED)}
+    operator.delete()
+    await operator.run()
+    assert ("AgenticRLJob", "demo") in operator.api.objects
+    operator.api.rejected_kinds = {}
+    await operator.until(lambda: ("AgenticRLJob", "demo") not in operator.api.objects, seconds=30)
+
+
+@pytest.mark.parametrize("message", [MODIFIED, DENIED])
+async def test_conflict_of_a_deletion_keeps_the_object(message: str) -> None:
+    """Only with the UID of another object is the deleted one gone; otherwise its pods would run in phase Suspended."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.run_orchestrator("g0")
+    operator.change(suspend=True)
+    kinds = ("Job", "Deployment", "StatefulSet")
+    operator.api.rejected_kinds = {f"{kind}/delete": api_error(409, "Conflict", message) for kind in kinds}
+    await operator.run(30)
+    assert operator.status["phase"] != "Suspended"
+    operator.api.rejected_kinds = {}
+    await operator.until(lambda: operator.status["phase"] == "Suspended")
+    assert operator.names("Job") == ["demo-prepare"] and operator.names("Deployment") == []
+
+
+@pytest.mark.parametrize("message", [UIDS, RECREATED])
+def test_conflict_with_another_uid_is_a_deletion(message: str) -> None:
+    """The object of the write is gone, and another one has its name."""
+    assert is_gone(api_error(409, "Conflict", message)) and is_gone(api_error(404, "NotFound", ""))
+    assert not is_gone(api_error(403, "Forbidden", message))
+
+
+async def test_conflict_of_a_policy_is_no_existing_object() -> None:
+    """A policy may deny the creation of a Job with status 409: its words are reported."""
+    operator = Operator(manifest("g"))
+    operator.api.rejected_kinds = {"Job": api_error(409, "Conflict", DENIED)}
+    await operator.run(30)
+    assert DENIED in operator.condition("Degraded")["message"]
