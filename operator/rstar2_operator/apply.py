@@ -18,6 +18,7 @@ from rstar2_operator.cache import WORKLOADS
 from rstar2_operator.client import KubeClient, is_gone, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import SCALED_KINDS, additions_of, as_applied, replacement
+from rstar2_operator.failed_rounds import lasting_cause
 from rstar2_operator.identity import Mutated, Refused, identity_changes
 from rstar2_operator.observed import (
     Object,
@@ -30,7 +31,6 @@ from rstar2_operator.observed import (
     is_older,
     labels,
 )
-from rstar2_operator.watch_health import cause_of
 from rstar2_train.api.base import API_VERSION, KIND
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
         return Diagnosis(role, subject, NAME_CONFLICT, str(error))
     if kind == "Workload" and isinstance(error, ApiException) and error.status == 404:
         return Diagnosis(role, subject, "ApplyRejected", NO_KUEUE)
-    return Diagnosis(role, subject, "ApplyRejected", cause_of(error))
+    return Diagnosis(role, subject, "ApplyRejected", lasting_cause(error))
 
 
 async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:

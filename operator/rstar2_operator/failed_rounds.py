@@ -16,7 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import client
 from rstar2_operator.cache import JOB, Key
 from rstar2_operator.client import is_transient
-from rstar2_operator.decide.advice import RECONCILE_FAILED
+from rstar2_operator.decide.advice import NOT_COMPLETED, RECONCILE_FAILED
 from rstar2_operator.decide.decision import FINAL
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.status import failed_status
@@ -43,7 +43,12 @@ class FailedRounds:
 
 def failure(key: Key, error: Exception) -> Diagnosis:
     """Return the problem of a job whose rounds fail."""
-    return Diagnosis("", f"{JOB}/{key[1]}", RECONCILE_FAILED, cause_of(error))
+    return Diagnosis("", f"{JOB}/{key[1]}", RECONCILE_FAILED, lasting_cause(error))
+
+
+def lasting_cause(error: Exception) -> str:
+    """Return the cause of a failed request that is reported; of a transient error also that it lasts."""
+    return f"{NOT_COMPLETED}: {cause_of(error)}" if is_transient(error) else cause_of(error)
 
 
 def unwatched(key: Key, failing: Iterable[tuple[str, str]]) -> list[Diagnosis]:

@@ -19,6 +19,8 @@ DELETION_BLOCKED = "DeletionBlocked"
 HAS_ENDED = "has ended, but a finalizer keeps it"
 """Words about a deleted pod without running containers."""
 NODE_REPORTS = "the node reports"
+NOT_COMPLETED = "the API server does not complete the request"
+"""Words about an error that the operator repeats, and that lasts."""
 PREPARATION_JOB_DELETED = "the Job of the preparation was deleted"
 """Words about a Job that another client has deleted."""
 NO_POD = "its controller has created no pod"
@@ -141,6 +143,11 @@ def _message_advice(message: str, role: str) -> str:
     if WITHOUT_LABELS in message:
         return (
             "An admission webhook or policy removes them: exempt the pods from it. The operator cannot see such pods."
+        )
+    if NOT_COMPLETED in message:
+        return (
+            "The operator retries. Check the load of the API server, and its etcd; after a conflict find the other "
+            "client that writes the object."
         )
     if NO_POD in message:
         return "Check that kube-controller-manager runs, and that no policy has set spec.managedBy of the object."

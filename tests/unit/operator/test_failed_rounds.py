@@ -66,6 +66,7 @@ async def test_failed_rounds_are_reported_when_they_last(
         own = operator.condition(kind)
         assert (own["status"], own["reason"]) == (str(kind != "Ready"), "ReconcileFailed")
         assert cause in own["message"]
+        assert ("Check the load of the API server" in own["message"]) == (cause == "etcd is full")
     assert operator.status["phase"] == (before["phase"] if started else "Pending")
     monkeypatch.setattr(operator.api, "find", read)
     await operator.until(lambda: operator.condition("Degraded")["reason"] != "ReconcileFailed", seconds=30)

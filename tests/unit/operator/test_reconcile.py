@@ -136,7 +136,8 @@ async def test_reconcile_lasting_error_is_reported(monkeypatch: pytest.MonkeyPat
     operator = Operator(manifest("g"))
     operator.api.rejected_kinds["Service"] = error
     await operator.until(lambda: "conditions" in operator.status, seconds=30)
-    assert "Service/demo-" in operator.condition("Degraded")["message"]
+    message = operator.condition("Degraded")["message"]
+    assert "Service/demo-" in message and "Check the load of the API server" in message and "quota" not in message
     operator.api.rejected_kinds.clear()
     await operator.until(lambda: operator.condition("Degraded")["status"] == "False", seconds=30)
 
