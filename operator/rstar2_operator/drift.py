@@ -177,7 +177,10 @@ def _form(live: Object, body: dict[str, Any]) -> str:
 
 
 def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
-    """Return whether a live value contains an applied one. An empty value equals a missing one."""
+    """Return whether a live value contains an applied one. An empty value equals a missing one, False does not.
+
+    Without `allowPrivilegeEscalation` or `automountServiceAccountToken` the kubelet takes True.
+    """
     if live == applied:  # much faster than the comparison of their parts
         return True
     if isinstance(applied, dict):
@@ -200,6 +203,8 @@ def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
         return len(live) == len(applied) and all(
             _contains(a, b, exact=exact) for a, b in zip(live, applied, strict=True)
         )
+    if applied is False:
+        return False
     if not applied or not live:
         return not applied and not live
     return _amount(applied) is not None and _amount(applied) == _amount(live)

@@ -40,9 +40,7 @@ def normalised(value: Any, key: str = "") -> Any:
     """Return a value as an API server does: without empty values, with canonical quantities and with defaults."""
     if isinstance(value, dict):
         kept = {name: normalised(entry, name) for name, entry in value.items()}
-        kept = {
-            name: entry for name, entry in kept.items() if entry not in ([], "", None, False, 0) or key == "matchLabels"
-        }
+        kept = {name: entry for name, entry in kept.items() if entry is False or entry or key == "matchLabels"}
         if "containerPort" in kept:
             kept["protocol"] = "TCP"
         if "containers" in kept:
