@@ -73,7 +73,7 @@ def _missing(fields: Fields, own: Fields, path: str) -> Iterator[str]:
         here = path + _readable(key, first=not path)
         if key not in own and (key[0] != "f" or not inner.keys() - {"."}):
             yield here
-        elif key not in own or own[key]:  # an empty set: the operator manages the field as a whole
+        else:
             yield from _missing(inner, own.get(key, {}), here)
 
 

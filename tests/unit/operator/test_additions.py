@@ -90,6 +90,7 @@ SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
 EDITS: dict[str, tuple[tuple[str, str], Callable[[Body], Any]]] = {
     "volume": (EXECUTOR, lambda body: pod(body)["volumes"].append(HOST)),
     "mount": (EXECUTOR, lambda body: container(body)["volumeMounts"].append({"name": "tmp", "mountPath": "/x"})),
+    "size of an emptyDir": (JUDGE, lambda body: pod(body)["volumes"][0].update(emptyDir={"sizeLimit": "1Mi"})),
     "container": (EXECUTOR, lambda body: pod(body)["containers"].append({"name": "spy", "image": "spy"})),
     "init container": (EXECUTOR, lambda body: pod(body).update(initContainers=[{"name": "spy", "image": "spy"}])),
     "annotation": (EXECUTOR, lambda body: template(body).update(annotations={"inject": "yes"})),
