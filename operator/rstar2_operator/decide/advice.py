@@ -29,6 +29,7 @@ WITHOUT_LABELS = "of its pods do not have the labels of its template"
 PREPARE_SLOW = "PreparationSlow"
 RECONCILE_FAILED = "ReconcileFailed"
 REFERENCE_NOT_FOUND = "ReferenceNotFound"
+IMMUTABLE = "the field immutable is set"
 _REJECTED_PODS = "Check the ResourceQuota, RuntimeClass or admission policy that rejects the pods."
 ADVICE = {
     "ImagePullBackOff": _IMAGE,
@@ -149,6 +150,8 @@ def _message_advice(message: str, role: str) -> str:
             "The operator retries. Check the load of the API server, and its etcd; after a conflict find the other "
             "client that writes the object."
         )
+    if IMMUTABLE in message:
+        return "No client can unset it: run kubectl delete configmap {pod}. The operator creates the ConfigMap again."
     if NO_POD in message:
         return "Check that kube-controller-manager runs, and that no policy has set spec.managedBy of the object."
     if LIMIT_RANGE.search(message):

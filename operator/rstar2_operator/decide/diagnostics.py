@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from rstar2_operator import names
 from rstar2_operator.decide.advice import (
     ADVICE,
+    APPLY_REJECTED,
     HAS_ENDED,
+    IMMUTABLE,
     JUDGE_UNREACHABLE,
     NO_POD,
     NO_STORE,
@@ -357,6 +359,8 @@ def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob, 
         if not reported and not (child.get("status") or {}) and now >= created + START_SECONDS:
             reported = [Diagnosis(role, f"{kind}/{name}", FAILED_CREATE, f"{NO_POD} since {timestamp(created)}")]
         yield from reported
+    elif kind == "ConfigMap" and child.get("immutable"):
+        yield Diagnosis(role, f"{kind}/{name}", APPLY_REJECTED, f"{IMMUTABLE}, so it cannot be updated")
     elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":
         yield from _events(kind, name, role, OF_CLAIMS, observed, subject=child)
 

@@ -209,3 +209,15 @@ def test_pod_that_does_not_terminate_blames_its_node(lost: dict[str, float] | No
     cluster.now += 60
     assert of_role(cluster, "rollout", lost_nodes=lost) == []
     assert message in str(of_role(cluster, "trainer", lost_nodes=lost)[-1])
+
+
+def test_immutable_config_map_is_reported() -> None:
+    """The orchestrator could not report its progress, and no client can make the ConfigMap writable again."""
+    cluster = at_first_stage("g")
+    config = cluster.children["ConfigMap", "demo-progress"]
+    config["immutable"] = True
+    (problem,) = diagnoses(cluster.observed(), now=cluster.now)
+    assert "run kubectl delete configmap demo-progress" in str(problem)
+    cluster.drop("ConfigMap", "demo-progress")
+    cluster.round()
+    assert "immutable" not in cluster.children["ConfigMap", "demo-progress"]
