@@ -59,6 +59,7 @@ async def run_stage(ctx: StageContext) -> Outcome:
     """Run the stage and return its outcome. Every exception becomes an outcome."""
     try:
         ctx.check_current()
+        _start_run(ctx)
         await asyncio.to_thread(remove_leftovers, ctx.job, ctx.state)
         stage = importlib.import_module(f"rstar2_train.orchestrator.stages.{STAGE_MODULES[ctx.stage.type]}")
         with watch_loop():
@@ -76,6 +77,14 @@ async def run_stage(ctx: StageContext) -> Outcome:
         return ctx.outcome("failed", "StorageFull", message)
     except Exception:
         return _defect(ctx)
+
+
+def _start_run(ctx: StageContext) -> None:
+    """Start the MLflow run of the stage, or continue it."""
+    stage = ctx.stage
+    settings = ctx.job.grpo_settings(stage) if stage.type == "GRPO" else getattr(stage, stage.type.lower())
+    params = settings.model_dump(by_alias=True)
+    ctx.tracker.start_stage(stage.name, type=stage.type, attempt=ctx.attempt, params=params)
 
 
 def _defect(ctx: StageContext) -> Outcome:
@@ -121,16 +130,14 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _run_attempt(ctx: StageContext) -> int:
     """Run the stage, track it, write its outcome, and return the exit code."""
-    job, stage, tracker = ctx.job, ctx.stage, ctx.tracker
+    stage, tracker = ctx.stage, ctx.tracker
     ctx.install_signal_handlers()
-    member = getattr(stage, stage.type.lower())
-    settings = job.grpo_settings(stage) if stage.type == "GRPO" else member
-    tracker.start_stage(stage.name, type=stage.type, attempt=ctx.attempt, params=settings.model_dump(by_alias=True))
-    ctx.report(phase="Starting", total_steps=job.total_steps(stage))
+    ctx.report(phase="Starting", total_steps=ctx.job.total_steps(stage))
     outcome = await run_stage(ctx)
-    tracker.end_stage(stage.name, outcome.outcome, reason=outcome.reason)
+    if outcome.reason != "StaleAttempt":
+        tracker.end_stage(stage.name, outcome.outcome, reason=outcome.reason)
     tracker.close()
-    if outcome.reason == "StaleAttempt":  # the files belong to the newer attempt
+    if outcome.reason == "StaleAttempt":  # the files and the MLflow run belong to the newer attempt
         return ExitCode.RETRYABLE
     write_model(ctx.folder.outcome_file, outcome)
     if outcome.ended_well and not ctx.keep_samples:
