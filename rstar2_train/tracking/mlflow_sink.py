@@ -31,6 +31,8 @@ _MAX_PARAMS = 100
 """Maximum parameters or tags in one MLflow request."""
 _MAX_VALUE = 5000
 """Maximum characters of a parameter or tag."""
+_END_TAGS = frozenset({"rstar2.outcome", "rstar2.reason"})
+"""Tags of a run that has ended."""
 
 
 def metric_name(name: str) -> str:
@@ -100,12 +102,25 @@ class MlflowSink:
             if key in known and known[key] != value[:_MAX_VALUE]:
                 tags[f"rstar2.changed.{key}"] = value
         self._set_tags(run_id, tags)
+        for tag in _END_TAGS & run.data.tags.keys():  # of an earlier attempt
+            self._client.delete_tag(run_id, tag)
         self._client.update_run(run_id, status="RUNNING")
 
     def _end(self, event: Event) -> None:
         run_id = self._run(event["run"])
+        if event["run"] == JOB:
+            for child in self._open_children(run_id):
+                self._end_run(child, event)
+        self._end_run(run_id, event)
+
+    def _end_run(self, run_id: str, event: Event) -> None:
         self._set_tags(run_id, event["tags"])
         self._client.set_terminated(run_id, status=event["status"], end_time=event["time"])
+
+    def _open_children(self, job_run: str) -> list[str]:
+        """Return the runs of stages that are open. A journal that was lost with a pod's disk had their start."""
+        query = f"tags.`mlflow.parentRunId` = '{job_run}' and attributes.status = 'RUNNING'"
+        return [str(run.info.run_id) for run in self._client.search_runs([self._experiment], query)]
 
     def _log_artifact(self, event: Event) -> None:
         path = Path(event["path"])

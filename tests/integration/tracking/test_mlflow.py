@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from rstar2_train.tracking.shipper import Shipper, progress, run_id, send, ship
-from rstar2_train.tracking.tracker import JOB, Tracker, journal_file, read_target
+from rstar2_train.tracking.tracker import JOB, Ending, Tracker, journal_file, read_target
 
 TIMEOUT = 240.0
 
@@ -191,6 +191,37 @@ def test_shipper_retries_until_server_is_reachable(server, state: Path, until: C
     client = MlflowClient(server.uri)
     experiment = runs(state)["-"].info.experiment_id
     assert len(client.search_traces(locations=[experiment])) == 1
+
+
+@pytest.mark.parametrize("ending", ["completed", "failed", "deleted"])
+def test_end_of_job_ends_the_runs_of_lost_events(ending: Ending, state: Path) -> None:
+    """The start of a stage was sent, but the journal was lost with the disk of its pod: a bucket has an older one."""
+    tracker = Tracker(state, job="tiny")
+    tracker.start_job({})
+    assert send(state, read_target(state))
+    track = JobState(state).track
+    published = {file: file.read_bytes() for file in track.iterdir()}
+    tracker.start_stage("rl", type="GRPO", attempt=1, params={})
+    assert send(state, read_target(state)) and runs(state)["rl"].info.status == "RUNNING"
+    for file, content in published.items():
+        file.write_bytes(content)
+    tracker.end_job(ending)
+    assert send(state, read_target(state))
+    expected_status = {"completed": "FINISHED", "failed": "FAILED", "deleted": "KILLED"}[ending]
+    assert {run.info.status for run in runs(state).values()} == {expected_status}
+
+
+def test_restarted_stage_has_no_tags_of_its_end(state: Path) -> None:
+    """A run that continues has neither the outcome nor the reason of the attempt before."""
+    tracker = Tracker(state, job="tiny")
+    tracker.start_job({})
+    for attempt in (1, 2):
+        tracker.start_stage("rl", type="GRPO", attempt=attempt, params={})
+        assert send(state, read_target(state))
+        run = runs(state)["rl"]
+        assert run.info.status == "RUNNING" and not {"rstar2.outcome", "rstar2.reason"} & run.data.tags.keys()
+        tracker.end_stage("rl", "failed", reason="RanksLost")
+        assert send(state, read_target(state)) and runs(state)["rl"].data.tags["rstar2.reason"] == "RanksLost"
 
 
 def test_send_skips_rejected_events(state: Path, caplog: pytest.LogCaptureFixture) -> None:
