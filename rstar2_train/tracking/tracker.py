@@ -108,9 +108,14 @@ class Tracker:
 
         An orchestrator that is killed leaves the run of its stage open.
         """
-        for stage in self._open_stages():
-            self.end_stage(stage, ending)
+        for run in self._open_runs():
+            if run != JOB:
+                self.end_stage(run, ending)
         self.end_stage(JOB, ending)
+
+    def is_open(self) -> bool:
+        """Return whether the job's run was started, and not finished since."""
+        return JOB in self._open_runs()
 
     def log_metrics(self, stage: str, *, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of one step; `stage` may be JOB. MLflow groups names by the prefix before `/`."""
@@ -132,13 +137,13 @@ class Tracker:
         """Close the journal."""
         self._journal.close()
 
-    def _open_stages(self) -> list[str]:
-        """Return the stages whose run was started, in the order of their first start, and not finished since."""
+    def _open_runs(self) -> list[str]:
+        """Return the runs that were started, in the order of their first start, and not finished since."""
         is_open: dict[str, bool] = {}
         for event, _ in read_entries(journal_file(self._root)):
-            if event is not None and event["kind"] in ("start", "end") and event["run"] != JOB:
+            if event is not None and event["kind"] in ("start", "end"):
                 is_open[event["run"]] = event["kind"] == "start"
-        return [stage for stage, value in is_open.items() if value]
+        return [run for run, value in is_open.items() if value]
 
     def _write(self, event: Event) -> None:
         # The time is set here, so that sending an event twice gives the same event.

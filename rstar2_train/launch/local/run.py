@@ -177,7 +177,9 @@ class LocalRun:
             ending = await self._run_pending(pending)
         self._write_seconds()
         report = build_report(self._state.root, self._job, seconds=self._seconds)
-        write_report(self._state.root, report)
+        file = write_report(self._state.root, report)
+        if not pending:
+            await asyncio.to_thread(self._end_open_run, file)
         return RunEnd(ending, report, self._failure, self._outcome)
 
     # -- processes --------------------------------------------------------------------------------------------------
@@ -318,6 +320,16 @@ class LocalRun:
         return after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=self._restarts.number)
 
     # -- end --------------------------------------------------------------------------------------------------------
+
+    def _end_open_run(self, report: Path) -> None:
+        """End the MLflow run of a complete job, which a launcher that was killed after the last stage left open."""
+        tracker = Tracker.for_job(self._job, self._state.root)
+        if tracker.is_open():
+            tracker.log_artifact("", report)
+            tracker.end_job("completed")
+            if self._ships:
+                shipper.ship(self._state.root, timeout=LAST_METRICS_SECONDS)
+        tracker.close()
 
     async def _close(self, tracker: Tracker, ending: Ending) -> None:
         """Stop the children; the tracking child stops last, after it has sent the last metrics."""

@@ -58,3 +58,16 @@ def test_end_job_writes_nothing_about_ended_stages(tmp_path: Path) -> None:
     tracker.end_job("failed")
     assert len(list(read_entries(journal_file(tmp_path)))) == size + 1
     tracker.close()
+
+
+def test_run_of_the_job_is_open_until_its_end(tmp_path: Path) -> None:
+    """A launcher that was killed after the last stage leaves it open."""
+    tracker = Tracker(tmp_path, job="tiny")
+    assert not tracker.is_open()
+    tracker.start_job({})
+    tracker.start_stage("rl", type="GRPO", attempt=1, params={})
+    tracker.end_stage("rl", "completed")
+    assert tracker.is_open()
+    tracker.end_job("completed")
+    assert not tracker.is_open()
+    tracker.close()
