@@ -227,7 +227,7 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
 
 
 async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:
-    """Create or update one object. Return None if it is create-only and exists, or if it is being deleted.
+    """Create or update one object. Return None if it is create-only and exists, or if it is being deleted, or gone.
 
     Raises NameConflict if it does not belong to the job, and Mutated if a webhook has changed what the operator reads.
     An existing Secret is never written, because its owner cannot be read.
@@ -247,10 +247,23 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
         return None
     if kind in CREATE_ONLY:
         return live if cached else _accepted(body, live, is_new=True)  # its deletion may have failed
-    if added := additions_of(live):  # a server-side apply keeps the fields of other clients
-        log.info("removing from %s/%s what other clients added: %s", kind, meta["name"], ", ".join(added))
-        await client.patch(kind, meta["namespace"], meta["name"], replacement(live, body))
+    if additions_of(live) and not await _remove_additions(client, body, live):
+        return None
     return _accepted(body, await client.apply(body), is_new=False)
+
+
+async def _remove_additions(client: KubeClient, body: dict[str, Any], live: Object) -> bool:
+    """Remove what other clients added: a server-side apply keeps it. Return False if the object is gone."""
+    kind, meta = body["kind"], body["metadata"]
+    log.info("removing from %s/%s what other clients added: %s", kind, meta["name"], ", ".join(additions_of(live)))
+    unchanged = {"op": "test", "path": "/metadata/uid", "value": live["metadata"]["uid"]}
+    try:
+        await client.patch(kind, meta["namespace"], meta["name"], [unchanged, *replacement(live, body)])
+    except ApiException as error:
+        if not is_gone(error):
+            raise
+        return False
+    return True
 
 
 def _conflict(live: Object, job: Object) -> str:

@@ -62,7 +62,7 @@ OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 MODIFIED = "the object has been modified"
 """The API server's words about a write that met another one, such as that of the usage of a ResourceQuota."""
-REPLACED = ("UID in precondition", "UID in the precondition", "uid mismatch")
+REPLACED = ("UID in precondition", "UID in the precondition", "uid mismatch", "/metadata/uid")
 """Parts of the API server's words about a write with the UID of an object that is gone; another may have its name."""
 LASTING_CAUSES = (
     "failed calling webhook",
@@ -105,8 +105,12 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_gone(error: ApiException) -> bool:
-    """Return whether the object that a write names by its UID does not exist. Another status 409 keeps the object."""
-    return error.status == 404 or (error.status == 409 and any(part in (error.body or "") for part in REPLACED))
+    """Return whether the object that a write names by its UID does not exist.
+
+    A write with another status 409 has not changed the object. A failed test of a JSON Patch has status 422.
+    """
+    names_uid = any(part in (error.body or "") for part in REPLACED)
+    return error.status == 404 or (error.status in (409, 422) and names_uid)
 
 
 @dataclass(slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rstar2_operator import names
 from rstar2_operator.client import is_gone, is_transient
 from tests.support.fake_kube_api import Operator, api_error
+from tests.support.memory_api import copied
 from tests.support.simulated_cluster import manifest
 
 MODIFIED = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
@@ -71,3 +73,30 @@ async def test_conflict_of_a_policy_is_no_existing_object() -> None:
     operator.api.rejected_kinds = {"Job": api_error(409, "Conflict", DENIED)}
     await operator.run(30)
     assert DENIED in operator.condition("Degraded")["message"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_conflict_with_a_deletion_changes_no_other_object(is_replaced: bool) -> None:
+    """An edited object is deleted, and perhaps replaced by another owner, before the watch delivers it."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    edited, kind, name = copied(operator.api.objects["Deployment", "demo-judge"]), "Deployment", "demo-judge"
+    own, other = {"f:spec": {"f:template": {}}}, {"f:spec": {"f:paused": {}}}
+    edited["metadata"]["managedFields"] = [
+        {"manager": names.FIELD_MANAGER, "fieldsV1": own},
+        {"manager": "kubectl-edit", "fieldsV1": other},
+    ]
+    operator.api.put(edited)
+    operator.api.late_kinds = {kind}
+    operator.api.drop(kind, name)
+    foreign = {"kind": kind, "metadata": {"name": name}, "spec": {"replicas": 9}}
+    if is_replaced:
+        operator.api.put(foreign)
+    await operator.run(10)
+    assert ("patch", kind, name) in operator.api.requests
+    assert "NotFound" not in operator.condition("Degraded")["message"]
+    assert operator.api.objects.get((kind, name), foreign)["spec"] == foreign["spec"]
+    operator.api.deliver()
+    await operator.run(100)
+    assert ("NameConflict" in operator.condition("Degraded")["message"]) == is_replaced
+    assert (operator.api.objects[kind, name]["spec"] == foreign["spec"]) == is_replaced
