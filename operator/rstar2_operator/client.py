@@ -119,13 +119,23 @@ class TransientErrors:
 
     since: float | None = None
     """Monotonic time of the first one after a round without any."""
+    _in_round: bool = False
+    """Whether this round had one."""
+
+    def start_round(self) -> None:
+        """Record the start of a round."""
+        self._in_round = False
+
+    def end_round(self) -> None:
+        """Record the end of a round that did not fail; other rejections do not count."""
+        self.since = self.since if self._in_round else None
 
     def must_retry(self, error: Exception) -> bool:
         """Return whether the round must be repeated without a report: the error is transient and does not last."""
         if not is_transient(error):
             return False
         now = time.monotonic()
-        self.since = now if self.since is None else self.since
+        self.since, self._in_round = now if self.since is None else self.since, True
         return now < self.since + LASTING_SECONDS
 
 

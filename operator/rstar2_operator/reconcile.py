@@ -149,6 +149,7 @@ class Reconciler:
             self._states.pop(key, None)
             return False  # the garbage collector deletes the objects of the job; another controller has its own
         now, state = self._clock(), self._state(key, observed.job)
+        state.transient.start_round()
         context, errors = self._desired.context(state.desired, observed.job)
         ended = observed.status.get("phase") in FINAL
         stale = [] if ended else unwatched(key, self._health.lasting(key[0]))
@@ -187,8 +188,7 @@ class Reconciler:
         )
         if written:
             self._metrics.written(observed, status, event_at=event_at)
-        if not rejected:
-            state.transient.since = None
+        state.transient.end_round()
         due = (write_in, correct_in, state.secret.due_in(), state.missing.due_in())
         delays = [delay for delay in due if delay is not None]
         delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]

@@ -100,3 +100,19 @@ async def test_conflict_with_a_deletion_changes_no_other_object(is_replaced: boo
     await operator.run(100)
     assert ("NameConflict" in operator.condition("Degraded")["message"]) == is_replaced
     assert (operator.api.objects[kind, name]["spec"] == foreign["spec"]) == is_replaced
+
+
+async def test_conflict_that_passes_is_not_reported_later() -> None:
+    """A lasting rejection of another object does not let two short errors seem to be one that lasts."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.api.drop("Service", "demo-judge")
+    for replicas in (3, 4):
+        denied = {"Service": api_error(403, "Forbidden", "no")}
+        operator.api.rejected_kinds = {**denied, "Deployment": api_error(409, "Conflict", MODIFIED)}
+        operator.change(rollout={"replicas": replicas})
+        await operator.run(10)
+        assert "Deployment/demo-rollout" not in operator.condition("Degraded")["message"]
+        operator.api.rejected_kinds = denied
+        await operator.run(200)
+        assert operator.api.objects["Deployment", "demo-rollout"]["spec"]["replicas"] == replicas
