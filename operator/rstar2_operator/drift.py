@@ -32,6 +32,8 @@ EXACT = frozenset({"NetworkPolicy", "Role"})
 """Kinds in which every difference is drift, because it would grant access."""
 SCALED_KINDS = frozenset({"Deployment", "StatefulSet"})
 """Kinds with replicas and a pod template."""
+REQUIRED = frozenset({"allowPrivilegeEscalation", "automountServiceAccountToken"})
+"""Fields whose default is True. The API server keeps a False of them, but drops that of others, such as readOnly."""
 CORRECTION_SECONDS = 60.0
 """Minimum time between two corrections of one object."""
 POWERS = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))
@@ -51,7 +53,8 @@ def as_applied(live: Object, body: dict[str, Any]) -> bool:
         # An autoscaler may own the replicas, but without any the job would wait indefinitely.
         body = {**body, "spec": {field: value for field, value in body["spec"].items() if field != "replicas"}}
     same_labels = _contains(labels(live), body["metadata"].get("labels", {}), exact=False)
-    return same_labels and all(_contains(live.get(part), body[part], exact=exact) for part in _parts(body))
+    applied, kept = ({part: form[part] for part in _parts(body) if part in form} for form in (body, live))
+    return same_labels and _contains(kept, applied, exact=exact)
 
 
 def additions_of(live: Object) -> list[str]:
@@ -177,16 +180,15 @@ def _form(live: Object, body: dict[str, Any]) -> str:
 
 
 def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
-    """Return whether a live value contains an applied one. An empty value equals a missing one, False does not.
-
-    Without `allowPrivilegeEscalation` or `automountServiceAccountToken` the kubelet takes True.
-    """
+    """Return whether a live value contains an applied one. An empty value equals a missing one, except in REQUIRED."""
     if live == applied:  # much faster than the comparison of their parts
         return True
     if isinstance(applied, dict):
         if live is not None and not isinstance(live, dict):
             return False
         live = live or {}
+        if any(field not in live for field in REQUIRED & applied.keys()):
+            return False
         if exact and any(live[field] for field in live.keys() - applied.keys()):
             return False
         return all(_contains(live.get(field), value, exact=exact) for field, value in applied.items())
@@ -203,8 +205,6 @@ def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
         return len(live) == len(applied) and all(
             _contains(a, b, exact=exact) for a, b in zip(live, applied, strict=True)
         )
-    if applied is False:
-        return False
     if not applied or not live:
         return not applied and not live
     return _amount(applied) is not None and _amount(applied) == _amount(live)

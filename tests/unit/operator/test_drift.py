@@ -14,7 +14,7 @@ from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decision import Decision, StageAttempt
 from rstar2_operator.decide.restarts import NO_RESTARTS
-from rstar2_operator.drift import KINDS, as_applied, drifted
+from rstar2_operator.drift import KINDS, REQUIRED, as_applied, drifted
 from rstar2_operator.observed import ObservedJob, timestamp
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.validation import check
@@ -24,8 +24,18 @@ from tests.support.simulated_cluster import manifest
 Body = dict[str, Any]
 
 
+CACHE = {
+    "manager": "cache",
+    "roles": ["judge"],
+    "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
+    "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+}
+"""A patch with the field readOnly, whose False the API server drops."""
+
+
 def everything() -> dict[tuple[str, str], Body]:
-    data = manifest("g", trainer={"replicas": 2, "gpusPerReplica": 0, "disruptionPolicy": "Refuse"})
+    trainer = {"replicas": 2, "gpusPerReplica": 0, "disruptionPolicy": "Refuse"}
+    data = manifest("g", trainer=trainer, runtimePatches=[CACHE])
     job, problems = check(data)
     assert job is not None, problems
     decision = Decision("g0", NO_RESTARTS, phase="Running", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
@@ -40,7 +50,7 @@ def normalised(value: Any, key: str = "") -> Any:
     """Return a value as an API server does: without empty values, with canonical quantities and with defaults."""
     if isinstance(value, dict):
         kept = {name: normalised(entry, name) for name, entry in value.items()}
-        kept = {name: entry for name, entry in kept.items() if entry is False or entry or key == "matchLabels"}
+        kept = {name: entry for name, entry in kept.items() if entry or name in REQUIRED or key == "matchLabels"}
         if "containerPort" in kept:
             kept["protocol"] = "TCP"
         if "containers" in kept:
