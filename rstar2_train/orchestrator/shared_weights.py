@@ -15,15 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.state_dir import ENGINE_WEIGHTS
 from rstar2_train.inference.weight_update import BucketUpdate, FileUpdate, WeightUpdate
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.storage.folders import FolderPublisher, JobClaim
 from rstar2_train.storage.pod_starts import launch_start
-from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.retries import PATIENCE_SECONDS, Outage
 from rstar2_train.storage.source import open_store
+from rstar2_train.storage.stage_failure import stage_failure
 from rstar2_train.storage.store import StorageError, StorageUnavailable
 
 log = logging.getLogger(__name__)
@@ -102,17 +101,14 @@ class SharedWeights:
                     result = await asyncio.to_thread(operation)
                 except StorageUnavailable as error:
                     if outage.fail() >= self._patience:
-                        message = f"the weights cannot be written to spec.storage.url: {error}"
-                        raise StageFailed("StorageUnavailable", message, retryable=True) from error
+                        raise stage_failure(error, "the weights") from error
                     log.warning("StorageUnavailable: %s. The engines wait for their weights", error)
                     self._ctx.report_unreachable(ROLE, str(error))
                     is_down = True
                     await asyncio.sleep(wait)
                     wait = min(2 * wait, LONGEST_WAIT)
-                except Fenced as error:
-                    raise StageFailed("StaleAttempt", str(error), retryable=False) from error
                 except StorageError as error:
-                    raise StageFailed("BadConfiguration", f"spec.storage.url: {error}", retryable=False) from error
+                    raise stage_failure(error, "the weights") from error
                 else:
                     outage.end()
                     if is_down:

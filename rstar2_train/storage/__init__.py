@@ -12,6 +12,7 @@
 - `folders`: publishes folders, and copies them to the disks of other machines.
 - `pod_starts`: the starts of a job's pods, which the index of its state orders. Pure.
 - `job_state`: restores and publishes the state folder of a job.
+- `stage_failure`: the failure of a stage whose bucket does not take its files. Pure.
 - `source`: opens the bucket of a job; downloads the object or prefix of a `source` or `data` field into a folder.
 - `probe`: tries the operations that publications need.
 

@@ -22,7 +22,7 @@ from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.folders import FolderCache
 from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.storage.publication import PublicationWriter
-from rstar2_train.storage.store import CorruptObject, StorageUnavailable
+from rstar2_train.storage.store import AccessDenied, CorruptObject, StorageUnavailable
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.weights.adapter_check import verify_adapter
 from rstar2_train.weights.host_copy import HostCopy
@@ -253,13 +253,14 @@ async def test_outage_delays_the_push(attempt: Any, broken: list[Exception], tmp
     ("error", "reason", "retryable"),
     [
         (StorageUnavailable("no answer"), "StorageUnavailable", True),
+        (AccessDenied("403 ExpiredToken"), "StorageUnavailable", True),
         (CorruptObject("index.json is damaged"), "BadConfiguration", False),
     ],
 )
 async def test_lasting_failure_ends_the_stage(
     attempt: Any, broken: list[Exception], tmp_path: Path, error: Exception, reason: str, retryable: bool
 ) -> None:
-    """After ten minutes without an answer the attempt fails and is retried; what a retry cannot mend is not retried."""
+    """Without an answer, or with expired keys, the attempt fails and is retried; other errors are not retried."""
     broken.append(error)
     with pytest.raises(StageFailed, match=str(error)) as failure:
         await SharedWeights(attempt(), patience=0).share(FolderUpdate.make(_model(tmp_path), "v1"))
