@@ -63,8 +63,8 @@ class Endpoints:
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
     bucket: bool = False
-    """Whether the pods of the job have no common disk: engines read weights from the job's bucket, and the files of
-    trainer ranks travel between their hosts."""
+    """Whether the pods of the job have no common disk: engines read weights from the job's bucket, and trainer
+    ranks on other hosts upload their checkpoints there; their other files travel between the hosts."""
     share_device: bool = False
     """Whether trainer and engines time-share a device."""
 

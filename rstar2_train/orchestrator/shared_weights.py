@@ -32,6 +32,7 @@ REQUEST_SECONDS = 20.0
 LONGEST_WAIT = 15.0
 ROLE = "storage"
 """Name of the bucket in `Progress.unreachable`."""
+_FAILURE = "the weights cannot be written to"
 
 Result = TypeVar("Result")
 
@@ -101,14 +102,14 @@ class SharedWeights:
                     result = await asyncio.to_thread(operation)
                 except StorageUnavailable as error:
                     if outage.fail() >= self._patience:
-                        raise stage_failure(error, "the weights") from error
+                        raise stage_failure(error, _FAILURE) from error
                     log.warning("StorageUnavailable: %s. The engines wait for their weights", error)
                     self._ctx.report_unreachable(ROLE, str(error))
                     is_down = True
                     await asyncio.sleep(wait)
                     wait = min(2 * wait, LONGEST_WAIT)
                 except StorageError as error:
-                    raise stage_failure(error, "the weights") from error
+                    raise stage_failure(error, _FAILURE) from error
                 else:
                     outage.end()
                     if is_down:

@@ -18,6 +18,8 @@ from rstar2_train.capacity.fit import publishes_changes, sequence_tokens
 from rstar2_train.capacity.model_shape import folder_bytes
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.initial_policy import InitialPolicy, reference_model
+from rstar2_train.storage.host_bucket import HostBucket
+from rstar2_train.storage.pod_starts import launch_start
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -134,7 +136,7 @@ class TrainerSession:
             ),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
-            disk=ctx.state.root if ctx.endpoints.bucket else None,
+            bucket=_host_bucket(ctx) if ctx.endpoints.bucket else None,
         )
         ctx.install_signal_handlers()
         await asyncio.to_thread(self.group.load, self._source.base, optimizer=self._optimizer)
@@ -288,3 +290,8 @@ class TrainerSession:
     def _reference(self, step: int) -> CheckpointRef:
         folder = checkpoints.checkpoint_path(self._ctx.folder.checkpoints, step)
         return CheckpointRef(path=self._ctx.relative(folder), step=step)
+
+
+def _host_bucket(ctx: StageContext) -> HostBucket:
+    start = launch_start(ctx.job, ctx.stage.name, ctx.attempt)
+    return HostBucket(ctx.state.root, ctx.job.spec.storage, ctx.job.metadata.name, start)

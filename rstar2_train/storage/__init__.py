@@ -10,15 +10,17 @@
 - `verified_read`: reads publications: every block is compared with its digest.
 - `state_files`: the files of a job's state folder that are published, and a consistent copy of them.
 - `folders`: publishes folders, and copies them to the disks of other machines.
+- `host_objects`: the files of checkpoints that other hosts of a job have uploaded..
+- `host_bucket`: the uploads of these hosts.
 - `pod_starts`: the starts of a job's pods, which the index of its state orders. Pure.
 - `job_state`: restores and publishes the state folder of a job.
-- `stage_failure`: the failure of a stage whose bucket does not take its files. Pure.
+- `stage_failure`: the failure of a stage that an error of its bucket causes. Pure.
 - `source`: opens the bucket of a job; downloads the object or prefix of a `source` or `data` field into a folder.
 - `probe`: tries the operations that publications need.
 
     job_state, folders ─> publication ───┐                      ┌─> bucket.Bucket ─> retries, obstore
-             └─────────> verified_read ──┴─> store.ObjectStore ─┴─> folder.LocalFolder
-                         source, probe ──┘
+             ├─────────> verified_read ──┼─> store.ObjectStore ─┴─> folder.LocalFolder
+        host_bucket      source, probe ──┘
 
 A reader of publications trusts manifests only. It never lists objects: a listing contains torn uploads.
 """

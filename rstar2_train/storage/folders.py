@@ -136,7 +136,7 @@ class FolderCache:
                 if folder not in self._complete:
                     for torn in folder.rglob(".*"):  # of an interrupted download: no published file is hidden
                         torn.unlink()
-                    fetch(self._store, read_manifest(self._store, entry), folder)
+                    fetch(self._store, read_manifest(self._store, entry).objects, folder)
                     self._complete.add(folder)
             return folders
 

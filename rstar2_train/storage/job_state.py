@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.storage.host_objects import delete_host_objects, held_keys
 from rstar2_train.storage.manifest import (
     IndexEntry,
     ObjectRecord,
@@ -90,6 +91,8 @@ class BucketState:
         self._digests: dict[tuple[int, int, int], ObjectRecord] = {}
         self._unrestored: list[PublishedObject] = []
         """Files that are only in the bucket, because this process does not need them."""
+        self._has_host_objects = False
+        """Whether other hosts upload files of checkpoints."""
         self.address = store.address
 
     def open(self, start: PodStart | None = None, *, wanted: Wanted | None = None) -> bool:
@@ -113,7 +116,7 @@ class BucketState:
         if not self._unrestored:  # else the next process restores the folder again
             digest = newest.sha256 if newest else ""
             _write_origin(self._state, self._store, writer=writer.writer, publication=digest)
-        writer.sweep()
+        writer.sweep(self._held_keys)
         if lost := sorted(stored.key for stored in self._unrestored if stored.key in writer.lost):
             raise ObjectMissing(
                 f"{self.address}: the newest state misses {len(lost)} objects, such as {lost[0]}: restore "
@@ -133,11 +136,18 @@ class BucketState:
         target = self._state.root / SNAPSHOT
         try:
             with named_disk(self._state.root):
-                files = snapshot(self._state.root, target)
-            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest, kept=self._unrestored)
+                files, uploaded = snapshot(self._state.root, target)
+            stored = [*self._unrestored, *uploaded]
+            self._writer.publish(f"state-{self._number:06d}", files, digest=self._digest, stored=stored)
         finally:
             shutil.rmtree(target, ignore_errors=True)
         self._writer.retain(self._writer.newest(KEPT))
+        self._has_host_objects = self._has_host_objects or bool(uploaded)
+        if self._has_host_objects:  # those of checkpoints that were pruned before a publication
+            self._writer.sweep(self._held_keys)
+
+    def _held_keys(self) -> set[str]:
+        return held_keys(self._state.root)
 
     def _claimed(self, index: PublicationIndex, start: PodStart | None, origin: Origin | None) -> PublicationIndex:
         """Return the index with the claim of a pod. Raises StorageRejected, Fenced, StageDone."""
@@ -256,7 +266,7 @@ def fetch_part(store: ObjectStore, root: Path, *, wanted: Callable[[str], bool])
         manifest = read_manifest(store, newest)
         rest = [stored for stored in manifest.objects if not wanted(stored.name)]
         part = _without(manifest, rest)
-        fetch(store, part, root)
+        fetch(store, part.objects, root)
         return len(part.objects)
 
     return _with_newest(store, download)
@@ -323,7 +333,8 @@ def restore(store: ObjectStore, manifest: PublicationManifest, state: JobState) 
                 (state.root / name).unlink()
         for name in MACHINE_FILES - _KEPT_HERE:
             delete(state.root / name)
-    fetch(store, manifest, state.root)
+        delete_host_objects(state.root)
+    fetch(store, manifest.objects, state.root)
     os.sync()
 
 

@@ -90,25 +90,25 @@ class PublicationWriter:
         files: Mapping[str, Path],
         *,
         digest: Callable[[str, Path], ObjectRecord] | None = None,
-        kept: Sequence[PublishedObject] = (),
+        stored: Sequence[PublishedObject] = (),
         uploaded: Callable[[], None] = lambda: None,
     ) -> IndexEntry:
         """Publish files, which must not change meanwhile. Raises Fenced, AlreadyPublished, StorageError.
 
         `files`: name of the object -> file. `digest`: returns the record of a file; default: `record`. An object that
-        a visible publication has is not uploaded again. Nothing is visible before all objects are complete. `kept`:
-        objects of a visible publication that this one has too, except those with the name of a file. `uploaded`: called
+        a visible publication has is not uploaded again. Nothing is visible before all objects are complete. `stored`:
+        objects in the store that the publication has too, except those with the name of a file. `uploaded`: called
         after each upload; an exception of it ends the publication.
         """
-        objects = [stored for stored in kept if stored.name not in files]
+        objects = [item for item in stored if item.name not in files]
         if (count := len(files) + len(objects)) > MAX_OBJECTS:
             raise StorageRejected(f"{name}: {count:,} files; a publication has at most {MAX_OBJECTS:,}")
         known = self._visible_objects() | self._uploaded
         for key, path in files.items():
-            stored = (digest or record)(check_name(key), path)
-            content: Content = stored.size, tuple(stored.sha256)
+            own = (digest or record)(check_name(key), path)
+            content: Content = own.size, tuple(own.sha256)
             home = known[content].home if content in known else self._home
-            published = PublishedObject(**stored.model_dump(), home=home)
+            published = PublishedObject(**own.model_dump(), home=home)
             if content not in known:
                 self._written.add(published.key)
                 self._store.upload(published.key, path)
@@ -163,12 +163,13 @@ class PublicationWriter:
             self._store.delete(key)
             self._written.discard(key)
 
-    def sweep(self) -> int:
-        """Delete what fenced processes have left and no publication names; return the number of objects.
+    def sweep(self, held: Callable[[], Collection[str]] = set) -> int:
+        """Delete what other processes have left and no publication names; return the number of objects.
 
-        The listing only finds objects to delete, of which a fenced process can make none visible any more, and
-        objects that were deleted by others: their content is uploaded again. Names that no writer gives are other
-        people's. Raises Fenced, also without a claim.
+        `held`: returns objects that other hosts have uploaded, or will, for a later publication of this process. The
+        listing only finds objects to delete, of which a fenced process can make none visible any more, and objects that
+        were deleted by others: their content is uploaded again. Names that no writer gives are other people's. Raises
+        Fenced, also without a claim.
         """
         listed = list(self._store.list(ATTEMPTS))  # before the check: a later process uploads only after its claim
         index, _ = read_index(self._store)
@@ -178,7 +179,8 @@ class PublicationWriter:
         own = f"{ATTEMPTS}/{self._home}/"
         self.lost = frozenset(named.difference(item.name for item in listed))
         unused = [item.name for item in listed if is_own_name(item.name) and not item.name.startswith(own)]
-        unused = [name for name in unused if name not in named]
+        used = named | set(held())  # after the listing: an object is held before its upload starts
+        unused = [name for name in unused if name not in used]
         for name in unused:
             self._store.delete(name)
         return len(unused)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rstar2_train.storage.host_objects import host_objects
+from rstar2_train.storage.manifest import PublishedObject
 from rstar2_train.storage.store import SOURCE_RECORD, StorageRejected
 from rstar2_train.utils.files import delete
 
@@ -79,8 +81,10 @@ def _is_followed(at: Path, folder: str) -> bool:
     return not folder.startswith(".") and (bool(at.parts) or folder not in MACHINE_FILES)
 
 
-def snapshot(root: Path, target: Path) -> dict[str, Path]:
-    """Copy the published files of a state folder to `target` as of one moment; return name -> file of the copy.
+def snapshot(root: Path, target: Path) -> tuple[dict[str, Path], list[PublishedObject]]:
+    """Copy the published files of a state folder to `target` as of one moment.
+
+    Returns name -> file of the copy, and the files of checkpoints that other hosts have uploaded.
 
     Files that never change are linked. A file that appears, disappears or is replaced meanwhile starts the copy again,
     so that the copy is a state in which kill -9 may have left the folder. Raises StorageRejected if the files never
@@ -92,8 +96,9 @@ def snapshot(root: Path, target: Path) -> dict[str, Path]:
             before = _versions(root)
             order = sorted(before, key=lambda name: (name != _FIRST, name))
             copied = {name: _copy(root, name, target) for name in order}
+            uploaded = host_objects(root)
             if before == _versions(root):
-                return copied
+                return copied, uploaded
         except FileNotFoundError:  # deleted meanwhile
             pass
         time.sleep(_PAUSE_SECONDS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -70,17 +70,17 @@ def read_range(store: ObjectStore, record: PublishedObject, start: int, end: int
     return b"".join(read)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
 
-def fetch(store: ObjectStore, manifest: PublicationManifest, folder: Path) -> None:
-    """Write the objects of a publication into a folder, by parallel reads of blocks.
+def fetch(store: ObjectStore, objects: Sequence[PublishedObject], folder: Path) -> None:
+    """Write the files of published objects into a folder, by parallel reads of blocks.
 
     A file with the right content is kept, so a fetch that was interrupted resumes. A file gets its name when it is
     complete. Nothing outside `folder` is written. Raises CorruptObject, ObjectMissing, OSError: DiskRefused before the
     first download if the files do not fit on the disk.
     """
     root = folder.resolve()
-    require_space(root, {record.name: record.size for record in manifest.objects})
+    require_space(root, {record.name: record.size for record in objects})
     with named_disk(root), ThreadPoolExecutor(PARALLEL_READS) as pool:
-        for record in manifest.objects:
+        for record in objects:
             path = path_within(root, record.name)
             if not has_content(path, record):
                 write_blocks(path, in_order(pool, partial(_block, store, record), len(record.sha256)))

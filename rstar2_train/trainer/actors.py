@@ -189,8 +189,23 @@ class RankActors:
 
     def other_hosts(self) -> list[int]:
         """Return one rank of each host but that of this process."""
+        return [rank for rank in self.other_ranks() if self._hosts[rank] not in self._hosts[:rank]]
+
+    def other_ranks(self) -> list[int]:
+        """Return all ranks of these hosts."""
         here = str(self._runtime.ray.util.get_node_ip_address())
-        return [rank for rank, host in enumerate(self._hosts) if host != here and host not in self._hosts[:rank]]
+        return [rank for rank, host in enumerate(self._hosts) if host != here]
+
+    def run_background(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run a function in every rank's process, in the thread of `call_background`; return the results by rank.
+
+        `args`: its arguments by rank. Raises like `_wait`.
+        """
+        references = [
+            actor.run.options(concurrency_group=_BACKGROUND).remote(function, *arguments)
+            for actor, arguments in zip(self._running("upload files"), args, strict=True)
+        ]
+        return self._wait(references, "an upload of files")
 
     def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """Start a function on the host of a rank, next to all other calls; return the reference of its result."""

@@ -2,9 +2,11 @@
 
     provide:   this host's folder or file ─> the other hosts, before their ranks read it
     gathered:  the ranks write into a folder ─> its files on other hosts come to this host
+    upload:    the ranks wrote a checkpoint ─> other hosts upload their files; names and digests come to this host
+    complete:  the files of a checkpoint that other hosts uploaded ─> this host
 
-So this host has all files, and only its pod uses the bucket. The blocks travel through Ray, next to other calls of the
-ranks. Everything but the functions of the hosts runs in the orchestrator.
+Blocks travel through Ray, next to other calls of the ranks. Everything but the functions of the hosts runs in the
+orchestrator.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rstar2_train.storage.host_bucket import HostBucket, record_files
+from rstar2_train.storage.host_objects import write_host_objects
+from rstar2_train.storage.manifest import PublishedObject
+from rstar2_train.storage.stage_failure import stage_failure
+from rstar2_train.storage.store import StorageError
 from rstar2_train.utils.files import FileVersion, delete, file_versions
 
 log = logging.getLogger(__name__)
@@ -34,6 +41,15 @@ class HostCalls(Protocol):
     def other_hosts(self) -> list[int]:
         """Return one rank of each host but this one."""
 
+    def other_ranks(self) -> list[int]:
+        """Return all ranks of these hosts."""
+
+    def run_background(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the results of a function in the process of every rank, by rank, next to the other calls.
+
+        `args`: its arguments by rank. Raises RanksLost if a process crashed, and the function's error.
+        """
+
     def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """Start a function of this module in the process of a rank; calls of one rank run in their order."""
 
@@ -44,14 +60,14 @@ class HostCalls(Protocol):
 class HostFiles:
     """The files of one group of ranks."""
 
-    def __init__(self, calls: HostCalls, disk: Path | None) -> None:
-        """`disk`: folder that every host has on a disk of its own. None: all hosts have a common one, no file travels.
+    def __init__(self, calls: HostCalls, bucket: HostBucket | None) -> None:
+        """`bucket`: of hosts with disks of their own. None: all hosts have a common disk, no file travels.
 
-        Files outside of `disk` are on claims, which all hosts have.
+        Files outside of the bucket's cache are on claims, which all hosts have.
         """
         self._calls = calls
-        self._disk = disk
-        self._hosts = calls.other_hosts() if disk is not None else []
+        self._bucket = bucket
+        self._hosts = calls.other_hosts() if bucket is not None else []
         self._provided: dict[Path, dict[str, FileVersion]] = {}
 
     def provide(self, path: Path) -> None:
@@ -78,7 +94,17 @@ class HostFiles:
             self._provided.pop(path, None)
 
     def _travels(self, path: Path) -> bool:
-        return bool(self._hosts) and self._disk is not None and path.is_relative_to(self._disk)
+        return bool(self._hosts) and self._bucket is not None and path.is_relative_to(self._bucket.cache)
+
+    @contextlib.contextmanager
+    def created(self, folder: Path) -> Iterator[None]:
+        """Create a folder of this host on the other hosts, for the files of their ranks; delete it there afterwards."""
+        self._everywhere(make_folder, folder)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):  # an earlier error, such as the loss of the ranks, is the cause
+                self._everywhere(delete, folder)
 
     @contextlib.contextmanager
     def gathered(self, folder: Path) -> Iterator[None]:
@@ -86,14 +112,35 @@ class HostFiles:
 
         Raises RanksLost; OSError if this host's disk is full, or a file that two hosts wrote would be lost.
         """
-        self._everywhere(make_folder, folder)
-        try:
+        with self.created(folder):
             yield
             if self._hosts:
                 self._collect(folder)
-        finally:
-            with contextlib.suppress(Exception):  # an earlier error, such as the loss of the ranks, is the cause
-                self._everywhere(delete, folder)
+
+    def upload(self, folder: Path, names: Sequence[Sequence[str]]) -> None:
+        """Let each rank on another host upload its files of a checkpoint; this host gets their record, not the files.
+
+        `names`: the files by rank. May run next to any other call, in the thread that writes the checkpoint. Raises
+        RanksLost, OSError; StageFailed if the bucket does not take the files, or a later attempt has started.
+        """
+        if self._bucket is None or not self._hosts:
+            return
+        started, others = time.monotonic(), set(self._calls.other_ranks())
+        theirs = [list(files) if rank in others else [] for rank, files in enumerate(names)]
+        with _stage_failures("the checkpoint cannot be written to"):
+            home = self._bucket.new_home()
+            records = self._calls.run_background(record_files, [(folder, files) for files in theirs])
+            objects = [[PublishedObject(**item.model_dump(), home=home) for item in files] for files in records]
+            uploaded = [item for files in objects for item in files]
+            write_host_objects(folder, uploaded)
+            self._calls.run_background(self._bucket.upload, [(folder, files) for files in objects])
+        _report(folder, "uploaded by other hosts", sum(item.size for item in uploaded), started)
+
+    def complete(self, folder: Path) -> None:
+        """Download the files of a checkpoint that other hosts have uploaded. Raises StageFailed, OSError."""
+        if self._bucket is not None:
+            with _stage_failures("the checkpoint cannot be read from"):
+                self._bucket.download(folder)
 
     def _collect(self, folder: Path) -> None:
         started, moved = time.monotonic(), 0
@@ -122,6 +169,15 @@ class HostFiles:
                 yield self._calls.file_result(running.popleft())
         while running:
             yield self._calls.file_result(running.popleft())
+
+
+@contextlib.contextmanager
+def _stage_failures(effect: str) -> Iterator[None]:
+    """Raise StageFailed for an error of the bucket. `effect`: as of `stage_failure`."""
+    try:
+        yield
+    except StorageError as error:
+        raise stage_failure(error, effect) from error
 
 
 def make_folder(folder: Path) -> None:

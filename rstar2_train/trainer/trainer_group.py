@@ -19,6 +19,7 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.config_file import read_config, stored_dtype_name
 from rstar2_train.capacity.layout import Layout
+from rstar2_train.storage.host_bucket import HostBucket
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
@@ -57,7 +58,7 @@ class TrainerGroup:
         config: TrainConfig,
         ray_address: str | None = None,
         gpus_per_rank: float = 0,
-        disk: Path | None = None,
+        bucket: HostBucket | None = None,
         start_ranks: Callable[..., RankActors] = RankActors,
     ) -> None:
         """Start the ranks.
@@ -67,14 +68,14 @@ class TrainerGroup:
             config: settings of the computation.
             ray_address: a Ray cluster to join; None starts a private one on this machine.
             gpus_per_rank: accelerators that Ray reserves for each rank.
-            disk: folder that every host has on a disk of its own, so that its files travel; None: a common disk.
+            bucket: of hosts with disks of their own, so that files travel; None: a common disk.
             start_ranks: starts the ranks, with the arguments of RankActors.
         """
         if ranks < 1:
             raise ValueError(f"ranks must be at least 1, not {ranks}")
         self._config = config
         self._ranks = start_ranks(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
-        self._files = HostFiles(self._ranks, disk)
+        self._files = HostFiles(self._ranks, bucket)
         self._model_dir: Path | None = None
         self._offers: ChannelAddress | None = None
         """Where rank 0 answers requests for collective transfers; None before the first offered version."""
@@ -117,6 +118,7 @@ class TrainerGroup:
             CheckpointInvalid: names the file that is missing or damaged.
             StageFailed: for another adapter, or another base of it.
         """
+        self._files.complete(checkpoint_dir)
         manifest = checkpoint.read_manifest(checkpoint_dir)
         checkpoint.check_adapter(checkpoint_dir, manifest.adapter, loaded=self._adapter)
         with self._files.provided(checkpoint_dir):
@@ -193,12 +195,14 @@ class TrainerGroup:
             check: called before the folder becomes visible; raises if it must not.
 
         Raises:
-            StageFailed: StorageFull (not retryable: free some space first); no partial files are left.
+            StageFailed: StorageFull (not retryable: free some space first); no partial files are left. As of
+                `HostFiles.upload`, whose end this call waits for.
         """
         checkpoint.remove_asides(checkpoint_dir.parent)
         with checkpoint.write_folder(checkpoint_dir, durable=True) as folder:
-            with self._files.gathered(folder):
+            with self._files.created(folder):
                 parts = self._ranks.call_background("write_checkpoint", folder)
+                self._files.upload(folder, [list(part) for part in parts])
             files = {name: seal for part in parts for name, seal in part.items()}
             manifest = CheckpointManifest(
                 step=step, extra=extra, ranks=self._ranks.count, files=files, adapter=self._adapter

@@ -35,7 +35,7 @@ def published(store: ObjectStore, folder: Path) -> dict[str, dict[str, bytes]]:
     index, _ = read_index(store)
     for entry in index.publications:
         target = folder / entry.name
-        fetch(store, read_manifest(store, entry), target)
+        fetch(store, read_manifest(store, entry).objects, target)
         paths = (path for path in target.rglob("*") if path.is_file())
         content[entry.name] = {path.relative_to(target).as_posix(): path.read_bytes() for path in paths}
     return content
@@ -67,10 +67,10 @@ def test_publication_damaged_cache_file_is_fetched_again(store: ObjectStore, fil
     writer = PublicationWriter(store, 1)
     entry = writer.publish("step-1", written)
     manifest = read_manifest(store, entry)
-    fetch(store, manifest, tmp_path / "cache")
+    fetch(store, manifest.objects, tmp_path / "cache")
     inode = (tmp_path / "cache/shards/b.bin").stat().st_ino
     (tmp_path / "cache/shards/a.bin").write_bytes(b"x" * 1000)
-    fetch(store, manifest, tmp_path / "cache")
+    fetch(store, manifest.objects, tmp_path / "cache")
     assert (tmp_path / "cache/shards/a.bin").read_bytes() == written["shards/a.bin"].read_bytes()
     assert (tmp_path / "cache/shards/b.bin").stat().st_ino == inode
 

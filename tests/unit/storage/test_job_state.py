@@ -13,6 +13,7 @@ import pytest
 
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.host_objects import HOST_OBJECTS, write_host_objects
 from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origin
 from rstar2_train.storage.manifest import MAX_ATTEMPT, PodStart
 from rstar2_train.storage.publication import Fenced, PublicationWriter
@@ -179,6 +180,7 @@ def test_state_folder_that_is_behind_is_replaced(store: CountingStore, tmp_path:
     here = write(tmp_path / "a", PUBLISHED | {"mlflow.db": "sqlite", "lock": "1", "weights/v1/x": "old"})
     opened(store, here).publish()
     write(here.root, {"stages/sft/checkpoints/step-000003/__0_0.distcp": "never published"})
+    write_host_objects(here.root / "stages/sft/checkpoints/step-000003", [])
     other = JobState(tmp_path / "b")
     bucket = opened(store, other)
     shutil.rmtree(other.root / "stages/sft/checkpoints/step-000002")
@@ -188,6 +190,7 @@ def test_state_folder_that_is_behind_is_replaced(store: CountingStore, tmp_path:
     assert read(here.root) == read(other.root)
     assert (here.root / "lock").exists() and not (here.root / "mlflow.db").exists()
     assert not (here.root / "weights").exists()
+    assert not list(here.root.glob(f"stages/sft/checkpoints/*/{HOST_OBJECTS}"))
 
 
 def test_state_of_an_earlier_start_is_fenced(store: CountingStore, tmp_path: Path) -> None:
@@ -338,7 +341,7 @@ def test_snapshot_is_a_state_of_one_moment(tmp_path: Path) -> None:
     writer.start()
     try:
         for at in range(20):
-            copied = snapshot(root, tmp_path / f"copy-{at}")
+            copied, _ = snapshot(root, tmp_path / f"copy-{at}")
             kept = [path.read_text() for name, path in copied.items() if name.startswith("kept-")]
             assert len(kept) in (1, 2)
             assert copied["track/journal.jsonl"].read_text().endswith("\n")

@@ -135,7 +135,7 @@ def test_fetch_object_with_another_content_is_refused(content: bytes, tmp_path: 
     path = tmp_path / "objects" / read_manifest(store, entry).objects[0].key
     path.write_bytes(content)
     with pytest.raises(CorruptObject, match=r"sub/a\.bin\)(: block 0 contradicts| has \d bytes, in its manifest 3)"):
-        fetch(store, read_manifest(store, entry), tmp_path / "cache")
+        fetch(store, read_manifest(store, entry).objects, tmp_path / "cache")
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
@@ -146,7 +146,7 @@ def test_fetch_through_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/sub").symlink_to(tmp_path / "outside")
     with pytest.raises(CorruptObject, match="symbolic link"):
-        fetch(store, read_manifest(store, entry), tmp_path / "cache")
+        fetch(store, read_manifest(store, entry).objects, tmp_path / "cache")
     assert list((tmp_path / "outside").iterdir()) == []
 
 

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.storage import StorageSpec
+from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.host_bucket import HostBucket
+from rstar2_train.storage.job_state import BucketState, fetch_newest
+from rstar2_train.storage.manifest import PodStart
+from rstar2_train.storage.publication import Fenced
+from rstar2_train.storage.store import AccessDenied, StorageUnavailable
 from rstar2_train.trainer import host_files
 from rstar2_train.trainer.host_files import HostFiles
 
+START = PodStart(uid="u", program="launch", stage="sft", attempt=1)
+CHECKPOINT = "stages/sft/checkpoints/step-000002"
 SHARED = {"config.json": b"{}", "part/model.safetensors": os.urandom(3 * host_files.BLOCK_BYTES // 2), "empty": b""}
 
 
 class OtherHosts:
-    """Hosts whose disks are folders of this machine: their path for `/here/x` is `/host-N/x`."""
+    """Hosts whose disks are folders of this machine: their path for `/here/x` is `/host-N/x`. A rank runs on each, and
+    one more on this host."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.here = folder / "here"
         self.disks = [folder / f"host-{number}" for number in range(count)]
+        self.bucket = HostBucket(self.here, StorageSpec(url=f"file://{folder}/bucket"), "job", START, patience=0)
+        self.store = LocalFolder(folder / "bucket" / "job")
         self.calls: list[str] = []
+        self.uploaded: Callable[[], None] = lambda: None
+        """Called after the upload of each rank."""
 
     def other_hosts(self) -> list[int]:
         return list(range(len(self.disks)))
+
+    def other_ranks(self) -> list[int]:
+        return self.other_hosts()
+
+    def run_background(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        own = pickle.loads(pickle.dumps(function))
+        results = []
+        for root, (path, *rest) in zip([*self.disks, self.here], args, strict=True):
+            results.append(own(root / path.relative_to(self.here), *rest))
+            if function.__name__ == "upload":
+                self.uploaded()
+        return results
 
     def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         self.calls.append(function.__name__)
@@ -49,7 +80,7 @@ def read(folder: Path) -> dict[str, bytes]:
 def test_provide_copies_a_folder_once(tmp_path: Path) -> None:
     """Each other host gets the content, again only after a change; a checkpoint is deleted there after its use."""
     hosts = OtherHosts(tmp_path, 2)
-    files, model = HostFiles(hosts, hosts.here), hosts.here / "model"
+    files, model = HostFiles(hosts, hosts.bucket), hosts.here / "model"
     write(model, SHARED)
     files.provide(model)
     assert [read(disk / "model") for disk in hosts.disks] == [SHARED, SHARED]
@@ -68,7 +99,7 @@ def test_provide_leaves_claims_alone(tmp_path: Path) -> None:
     """A path outside of the own disk is on a claim of all hosts: nothing is sent and, above all, nothing deleted."""
     hosts = OtherHosts(tmp_path, 2)
     write(tmp_path / "claim", SHARED)
-    for files in (HostFiles(hosts, hosts.here), HostFiles(hosts, None)):
+    for files in (HostFiles(hosts, hosts.bucket), HostFiles(hosts, None)):
         files.provide(tmp_path / "claim")
         with files.provided(tmp_path / "claim"):
             pass
@@ -78,7 +109,7 @@ def test_provide_leaves_claims_alone(tmp_path: Path) -> None:
 def test_gathered_brings_the_files_of_all_hosts(tmp_path: Path) -> None:
     """The folder of this host has all files afterwards, and the others none, also after an error of a rank."""
     hosts = OtherHosts(tmp_path, 2)
-    files, folder = HostFiles(hosts, hosts.here), hosts.here / ".aside-1"
+    files, folder = HostFiles(hosts, hosts.bucket), hosts.here / ".aside-1"
     folder.mkdir(parents=True)
     with files.gathered(folder):
         write(folder, {"rank-0": b"0"})
@@ -92,3 +123,145 @@ def test_gathered_brings_the_files_of_all_hosts(tmp_path: Path) -> None:
         raise RuntimeError
     assert not any((disk / ".aside-1").exists() for disk in hosts.disks)
     assert read(folder)["rank-0"] == b"0"
+
+
+def publisher(hosts: OtherHosts, attempt: int = 1) -> BucketState:
+    """Claim the state for an attempt whose pod 0 is this host."""
+    state = JobState(hosts.here)
+    write(state.root, {"job.json": b"{}"})
+    bucket = BucketState(hosts.store, state)
+    bucket.open(START.model_copy(update={"attempt": attempt}))
+    return bucket
+
+
+def write_checkpoint(hosts: OtherHosts, name: str = CHECKPOINT, content: bytes = b"") -> None:
+    """Let the rank of each host write its file of a checkpoint, and let the other hosts upload theirs."""
+    files, folder = HostFiles(hosts, hosts.bucket), (hosts.here / name).with_name(".aside-1")
+    folder.mkdir(parents=True)
+    try:
+        with files.created(folder):
+            for number, disk in enumerate([*hosts.disks, hosts.here]):
+                write(disk / folder.relative_to(hosts.here), {f"rank-{number}": content + name.encode() * (number + 1)})
+            files.upload(folder, [[f"rank-{number}"] for number in range(len(hosts.disks) + 1)])
+        write(folder, {"manifest.json": b"{}"})
+        folder.rename(hosts.here / name)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+def objects(hosts: OtherHosts) -> set[str]:
+    """Return the names of all contents in the bucket."""
+    return {item.name for item in hosts.store.list("attempts") if "/objects/" in item.name}
+
+
+def restored(hosts: OtherHosts, folder: Path) -> dict[str, bytes]:
+    """Return the files of the newest state."""
+    folder.mkdir()
+    fetch_newest(hosts.store, JobState(folder))
+    return read(folder / "stages")
+
+
+def test_upload_leaves_the_files_of_other_hosts_there(tmp_path: Path) -> None:
+    """A state has the files of all hosts, of which this host has only its own; a restore on this host brings all."""
+    hosts = OtherHosts(tmp_path, 2)
+    state = publisher(hosts)
+    write_checkpoint(hosts)
+    assert set(read(hosts.here / CHECKPOINT)) == {"rank-2", "manifest.json", ".host-objects.json"}
+    assert not any((disk / "stages/sft/checkpoints/.aside-1").exists() for disk in hosts.disks)
+    assert set(hosts.calls) == {"make_folder", "delete"}, "no block travels"
+    state.publish()
+    name = CHECKPOINT.removeprefix("stages/")
+    ranks = {f"{name}/rank-{number}": CHECKPOINT.encode() * (number + 1) for number in range(3)}
+    assert restored(hosts, tmp_path / "copy") == ranks | {f"{name}/manifest.json": b"{}"}
+    HostFiles(hosts, hosts.bucket).complete(hosts.here / CHECKPOINT)
+    assert {
+        f"{name}/{file}": content for file, content in read(hosts.here / CHECKPOINT).items()
+    }.items() >= ranks.items()
+    before = objects(hosts)
+    state.publish()
+    assert objects(hosts) == before, "the files are not uploaded again"
+
+
+def test_upload_of_a_pruned_checkpoint_is_deleted(tmp_path: Path) -> None:
+    """States may skip a checkpoint. A publication deletes its objects, and none of a checkpoint in progress."""
+    hosts = OtherHosts(tmp_path, 2)
+    state, checkpoints = publisher(hosts), (hosts.here / CHECKPOINT).parent
+    write_checkpoint(hosts)
+    state.publish()
+    published = objects(hosts)
+    write_checkpoint(hosts, "stages/sft/checkpoints/step-000004")
+    shutil.rmtree(checkpoints / "step-000004")
+    assert len(objects(hosts) - published) == 2
+    hosts.uploaded = state.publish
+    write_checkpoint(hosts, "stages/sft/checkpoints/step-000006")
+    assert len(objects(hosts) - published) == 2, "of the last checkpoint alone"
+    state.publish()
+    assert len(restored(hosts, tmp_path / "copy")) == 8
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "retryable"),
+    [
+        (StorageUnavailable("no answer"), "StorageUnavailable", True),
+        (AccessDenied("403 ExpiredToken"), "StorageUnavailable", True),
+        (OSError("the disk is broken"), "", False),
+    ],
+)
+def test_upload_that_fails_leaves_no_checkpoint(tmp_path: Path, error: Exception, reason: str, retryable: bool) -> None:
+    """The checkpoint does not become visible, the error names the cause, and the next one has all files."""
+    hosts = OtherHosts(tmp_path, 2)
+    state = publisher(hosts)
+
+    def fail() -> None:
+        raise error
+
+    hosts.uploaded = fail
+    with pytest.raises(StageFailed if reason else OSError, match=str(error)) as failure:
+        write_checkpoint(hosts)
+    if isinstance(failure.value, StageFailed):
+        assert (failure.value.reason, failure.value.retryable) == (reason, retryable)
+    state.publish()
+    assert not restored(hosts, tmp_path / "without")
+    hosts.uploaded = lambda: None
+    write_checkpoint(hosts)
+    state.publish()
+    assert len(restored(hosts, tmp_path / "copy")) == 4
+
+
+def test_upload_of_a_fenced_attempt_is_never_visible(tmp_path: Path) -> None:
+    """A later attempt starts during the upload: no state names the objects, and the later one deletes them.
+
+    A host of a replaced attempt then uploads nothing more.
+    """
+    hosts, later = OtherHosts(tmp_path / "old", 2), OtherHosts(tmp_path / "new", 2)
+    start = START.model_copy(update={"attempt": 2})
+    later.store, later.bucket = hosts.store, dataclasses.replace(hosts.bucket, cache=later.here, start=start)
+    stale, live = publisher(hosts), list[BucketState]()
+
+    def replace() -> None:
+        if not live:
+            live.append(publisher(later, attempt=2))
+
+    hosts.uploaded = replace
+    write_checkpoint(hosts, content=b"stale")
+    before = objects(hosts)
+    assert before
+    with pytest.raises(StageFailed, match="belongs to attempt 2 of stage sft") as failure:
+        write_checkpoint(hosts, "stages/sft/checkpoints/step-000004")
+    assert failure.value.reason == "StaleAttempt" and objects(hosts) == before
+    with pytest.raises(Fenced):
+        stale.publish()
+    write_checkpoint(later)
+    live[0].publish()
+    assert not any(content.startswith(b"stale") for content in read(tmp_path / "old/bucket").values())
+    assert len(restored(hosts, tmp_path / "copy")) == 4
+
+
+def test_upload_survives_a_restart_on_the_same_disk(tmp_path: Path) -> None:
+    """A program that starts again on a folder that is ahead of the bucket still has the objects of its checkpoint."""
+    hosts = OtherHosts(tmp_path, 2)
+    publisher(hosts).publish()
+    write_checkpoint(hosts)
+    publisher(hosts).publish()
+    assert len(restored(hosts, tmp_path / "copy")) == 4

@@ -19,6 +19,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.host_objects import HOST_OBJECTS
 from rstar2_train.storage.job_state import fetch_newest
 from rstar2_train.trainer.checkpoint import verify
 from rstar2_train.utils.ports import free_ports
@@ -76,6 +77,13 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
         common += ["--ray-port", str(port), "--head", ADDRESSES[0]]
         return [start(*common), start(*common, index=1)]
 
+    def restored(name: str) -> JobState:
+        """Return a new folder with the newest state of the bucket."""
+        copy = JobState(folder / name)
+        copy.root.mkdir()
+        fetch_newest(LocalFolder(folder / "bucket" / "pods"), copy)
+        return copy
+
     (folder / "disk").mkdir()
     assert start("prepare").wait() == ExitCode.DONE
     head, worker = attempt(2)
@@ -86,7 +94,8 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
     assert head.wait() == ExitCode.SUSPENDED and worker.wait() == ExitCode.DONE
     suspended = Outcome.model_validate_json(log.read_text())
     assert suspended.checkpoint is not None and suspended.checkpoint.step >= 2
-    assert verify(state.root / suspended.checkpoint.path).ranks == 2  # with the files of both disks
+    assert verify(restored("suspended").root / suspended.checkpoint.path).ranks == 2  # with the files of both disks
+    assert (state.root / suspended.checkpoint.path / HOST_OBJECTS).exists()  # the other pod has uploaded its own
 
     head, worker = attempt(3)
     assert head.wait() == ExitCode.DONE
@@ -101,8 +110,6 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
     assert "StaleAttempt" in log.read_text() and "attempt 3 of stage sft has started" in log.read_text()
     worker.terminate()
     assert worker.wait() == ExitCode.DONE
-    copy = JobState(folder / "copy")
-    copy.root.mkdir()
-    fetch_newest(LocalFolder(folder / "bucket" / "pods"), copy)
+    copy = restored("copy")
     assert copy.stage("sft").outcome() == outcome
     assert list(copy.stage("sft").model.glob("*.safetensors"))
