@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_host_upload_is_repeated(fault: Fault, proxy: S3Proxy, bucket: str, tmp_
     write_host_objects(here / CHECKPOINT, objects)
     (here / CHECKPOINT / "manifest.json").write_text("{}")
 
-    faults = chain(repeat(fault, 3), repeat(""))
+    faults: Iterator[Fault] = chain([fault] * 3, repeat(""))
     proxy.before = lambda request: next(faults)
     job.upload(host, objects)
     assert next(faults) == "", "the faults have been met"

@@ -21,8 +21,11 @@ from rstar2_train.storage.job_state import BucketState, fetch_newest
 from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.store import AccessDenied, StorageUnavailable
-from rstar2_train.trainer import host_files
+from rstar2_train.trainer import checkpoint, host_files
 from rstar2_train.trainer.host_files import HostFiles
+from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.trainer.types import TrainConfig
+from rstar2_train.utils.files import file_sha256
 
 START = PodStart(uid="u", program="launch", stage="sft", attempt=1)
 CHECKPOINT = "stages/sft/checkpoints/step-000002"
@@ -65,6 +68,27 @@ class OtherHosts:
 
     def file_result(self, reference: Any) -> Any:
         return reference()
+
+
+class OtherRanks(OtherHosts):
+    """Ranks on these hosts whose part of a checkpoint is a file of random bytes."""
+
+    count = 3
+
+    def call_background(self, method: str, folder: Path) -> list[dict[str, tuple[int, str]]]:
+        assert method == "write_checkpoint"
+        parts = []
+        for rank, root in enumerate([*self.disks, self.here]):
+            file = root / folder.relative_to(self.here) / f"rank-{rank}"
+            file.write_bytes(os.urandom(100))
+            parts.append({file.name: (100, file_sha256(file))})
+        return parts
+
+    def call(self, method: str, folder: Path, argument: Any) -> list[str | None]:
+        if method == "restore":
+            return []
+        roots = [*self.disks, self.here]
+        return [checkpoint.find_damage(root / folder.relative_to(self.here), argument) for root in roots]
 
 
 def write(folder: Path, files: dict[str, bytes]) -> None:
@@ -256,6 +280,18 @@ def test_upload_of_a_fenced_attempt_is_never_visible(tmp_path: Path) -> None:
     live[0].publish()
     assert not any(content.startswith(b"stale") for content in read(tmp_path / "old/bucket").values())
     assert len(restored(hosts, tmp_path / "copy")) == 4
+
+
+def test_group_restores_a_checkpoint_of_several_hosts(tmp_path: Path) -> None:
+    """The best checkpoint of the same attempt, which has no file of the other hosts here, is read by all ranks."""
+    ranks = OtherRanks(tmp_path, 2)
+    state, folder = publisher(ranks), ranks.here / CHECKPOINT
+    group = TrainerGroup(ranks=3, config=TrainConfig(), bucket=ranks.bucket, start_ranks=lambda **_: ranks)  # type: ignore[arg-type]
+    group.write_checkpoint(folder, step=2, extra={})
+    assert not (folder / "rank-0").exists()
+    state.publish()
+    assert group.restore(folder).step == 2
+    assert checkpoint.verify(folder).ranks == 3 and not any((disk / CHECKPOINT).exists() for disk in ranks.disks)
 
 
 def test_upload_survives_a_restart_on_the_same_disk(tmp_path: Path) -> None:
