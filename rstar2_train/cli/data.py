@@ -216,10 +216,11 @@ def _layout_and_files(source: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
 
 def _print(prepared: PreparedDataset) -> None:
     """Print the table of removals and the paths of the files."""
-    from rstar2_train.cli.data_tables import removal_table
+    from rstar2_train.cli.data_tables import removal_table, unused_line
     from rstar2_train.data.prepare.pipeline import REPORT
 
     table_console(width=WIDTH).print(removal_table(prepared.report))
+    print(unused_line(prepared.report["notUsed"]), end="")
     print(f"{prepared.file}{' (existing result of the same input)' if prepared.reused else ''}")
     print(prepared.file.with_name(REPORT))
 

@@ -6,12 +6,13 @@ They show the reports of `data/prepare/pipeline.py` and of `data/prepare/inspect
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.cli.common import warn_of_answers
 from rstar2_train.cli.tables import Column, ColumnGroups, FittingTable
 from rstar2_train.data.prepare.records import RULES, DatasetLayout, to_json
+from rstar2_train.utils.text import printable
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare.inspect import InspectionReport
@@ -26,6 +27,13 @@ def removal_table(report: dict[str, Any]) -> ColumnGroups:
     columns = [Column(heading, [f"{row.get(name, 0):,}" for row in counts]) for name, heading in headings.items()]
     names = Column("", ["read", *report["removed"], "kept"], is_text=True)
     return ColumnGroups("", names, [*columns, Column("first example", ["", *examples, ""], is_text=True)])
+
+
+def unused_line(unused: Mapping[str, Sequence[str]]) -> str:
+    """Return the line that names the columns that no layout reads, or no line. `unused`: source -> columns."""
+    named = {source: ", ".join(map(printable, columns)) for source, columns in unused.items() if columns}
+    texts = named.values() if len(unused) == 1 else [f"{source}: {columns}" for source, columns in named.items()]
+    return f"columns not used: {'; '.join(texts)}\n" if named else ""
 
 
 def column_table(report: InspectionReport) -> FittingTable:

@@ -7,7 +7,7 @@ is used, with its column and type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,8 @@ class Unreadable:
         return self.text or repr(self)
 
 
-def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a `.parquet` or `.arrow` file. `columns`: as of `read_rows`. Raises DataError."""
+def read_arrow_rows(path: Path, columns: Sequence[str] | None, also: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a `.parquet` or `.arrow` file. `columns`, `also`: as of `read_rows`. Raises DataError."""
     try:
         import pyarrow.ipc
         import pyarrow.lib
@@ -55,12 +55,12 @@ def read_arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[dict[
     try:
         if kind == "Arrow":
             with pyarrow.memory_map(str(path)) as source, _open_arrow(source) as (schema, batches):
-                names = _selected(schema.names, columns, path)
+                names = _selected(schema.names, columns, also, path)
                 for batch in batches:
                     yield from _rows(batch.select(names), path)
             return
         with pyarrow.parquet.ParquetFile(path) as file:
-            names, number = _selected(file.schema_arrow.names, columns, path), 0
+            names, number = _selected(file.schema_arrow.names, columns, also, path), 0
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
                 yield from _rows(batch, path)
                 number += batch.num_rows
@@ -91,14 +91,28 @@ def _open_arrow(source: pyarrow.MemoryMappedFile) -> Iterator[tuple[pyarrow.Sche
         yield file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
-def _selected(names: list[str], columns: Sequence[str] | None, path: Path) -> list[str]:
-    """Return the names that are `columns` in any spelling, so that a row with another spelling is refused.
+def _selected(names: list[str], columns: Sequence[str] | None, also: Sequence[str], path: Path) -> list[str]:
+    """Return the names that are `columns` or `also` in any spelling: a row with another spelling is refused.
 
-    If there are none, all names are returned: the error for the row then lists the existing fields.
+    If none is one of `columns`, all names are returned: the error for the row then lists the existing fields.
     """
     if repeated := next((name for name in names if names.count(name) > 1), ""):
         raise DataError(f"{path}: two columns have the same name {repeated!r}; rename one")
-    return [name for name, _ in spelled(names, tuple(columns or ()))] or names
+    if not any(spelled(names, tuple(columns or ()))):
+        return names
+    return [name for name, _ in spelled(names, (*(columns or ()), *also))]
+
+
+def column_names(path: Path, read: Iterable[str]) -> list[str]:
+    """Return the names of all columns of a file that was read. `read`: the names in its rows, all of a text file."""
+    if path.suffix not in (".parquet", ".arrow"):
+        return list(read)
+    import pyarrow.parquet
+
+    if path.suffix == ".parquet":
+        return list(pyarrow.parquet.read_schema(path).names)
+    with pyarrow.memory_map(str(path)) as source, _open_arrow(source) as (schema, _):
+        return list(schema.names)
 
 
 def _rows(batch: pyarrow.RecordBatch, path: Path) -> Iterator[dict[str, Any]]:

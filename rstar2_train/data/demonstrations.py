@@ -140,7 +140,7 @@ def read_demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages") -> list[Message]:
     """Return the messages of the field `name`. Raises DataError for a field of a message or row that is not trained."""
     for given, field in spelled(row, _ROW_NAMES):
-        if _has_effect(field, row[given]):
+        if has_effect(field, row[given]):
             raise DataError(f"{where}: {given} is not trained on: {ROW_FIELDS[field]}")
     check_spelling(row, (name, "tools", "level"), where)
     messages = json_value(row.get(name), f"{where}: {name}", exact=True)
@@ -263,7 +263,7 @@ def _text(value: Any, field: str) -> str:
     return value
 
 
-def _has_effect(field: str, value: Any) -> bool:
+def has_effect(field: str, value: Any) -> bool:
     """Return whether a field of a row with this value has an effect. A gap of pandas has none."""
     if isinstance(value, float) and math.isnan(value):
         return False

@@ -75,17 +75,19 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}; pass a file that you may read") from error
 
 
-def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(
+    path: Path, *, columns: Sequence[str] | None = None, also: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number, row) for each row. Numbers start at 1: lines in JSON Lines and CSV files, rows in other files.
 
     `columns`: the columns to read from a Parquet or Arrow file, in any spelling (`spelled`). If the file has none of
-    them, all columns are read.
+    them, all columns are read, else those of `also` too.
     Raises DataError, which names file and line, for a file that is missing, empty or of an unsupported type, and for a
     row that is not an object.
     """
     empty = True
     with reading(path):
-        for line, row in _numbered_rows(path, columns):
+        for line, row in _numbered_rows(path, columns, also):
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{line}: a row must be a JSON object, got {short_repr(row)}")
             empty = False
@@ -94,7 +96,7 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
         raise DataError(f"{path}: the file has no rows")
 
 
-def _numbered_rows(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+def _numbered_rows(path: Path, columns: Sequence[str] | None, also: Sequence[str]) -> Iterator[tuple[int, Any]]:
     if path.suffix not in SUFFIXES:
         raise DataError(
             f"{path}: unsupported file type {path.suffix!r}; supported: {', '.join(SUFFIXES[:-1])} and {SUFFIXES[-1]}"
@@ -104,7 +106,7 @@ def _numbered_rows(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[
         return read(path)
     from rstar2_train.data.arrow_rows import read_arrow_rows
 
-    return enumerate(read_arrow_rows(path, columns), start=1)
+    return enumerate(read_arrow_rows(path, columns, also), start=1)
 
 
 def text_field(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:

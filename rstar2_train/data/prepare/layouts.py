@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
-from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
+from rstar2_train.data.prepare.records import KEPT_BY_STAGES, DatasetLayout, RemovedRow, Row
 from rstar2_train.data.problems import LOST_FIELDS, check_lost_fields
 from rstar2_train.data.readers import (
     LONGEST_TEXT,
@@ -24,7 +24,6 @@ from rstar2_train.data.readers import (
     slice_field,
     text_field,
 )
-from rstar2_train.rewards.answer_forms import answer_forms
 from rstar2_train.rewards.quantity import check_unit, read_quantity
 from rstar2_train.utils.plugins import benchmark_plugins
 from rstar2_train.utils.text import short_repr
@@ -37,8 +36,6 @@ _DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
 _CHECKED = "has_answer_extracted"
 """`problem_type` in OpenMathReasoning of problems with an answer in the forum. Other answers are votes of models."""
 
-KEPT_BY_STAGES = ("reward", "data", "tools", "functions", "files", *(form.field for form in answer_forms()))
-"""Fields of own problems that a stage reads, and the preparation does not write. An empty list of tools is one."""
 _IDS = ("id", "unique_id", "problem_idx")
 """Columns in which benchmarks have the id of a problem."""
 _LETTERS = "ABCD"

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.data.arrow_rows import column_names
 from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.prepare.answer_rules import SampledAnswers, integer_answer
 from rstar2_train.data.prepare.config import PrepareSettings
@@ -44,7 +45,7 @@ from rstar2_train.data.problems import read_problems
 from rstar2_train.data.readers import DataError, read_rows, reading
 from rstar2_train.utils.files import write_atomically
 
-VERSION = 5
+VERSION = 6
 """Increment when the same input gives other bytes, so that the output of an older version is not reused."""
 REPORT = "report.json"
 FILES: Mapping[DatasetKind, str] = {
@@ -179,6 +180,7 @@ def convert_row(layout: DatasetLayout, row: dict[str, Any], where: str, *, max_d
     """Return a row in the format of this project, or its removal by a rule for single rows. Raises DataError."""
     try:
         result = layout.convert(row, where)
+        layout.check_unused(row, where)
     except DataError as error:
         fields = ", ".join(row) or "none"
         raise DataError(f"{error}; layout {layout.name} is {layout.dataset}, the row's fields are {fields}") from error
@@ -229,12 +231,13 @@ def _write_part(
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    removals, seen = RemovalReport(), set[str]()
+    removals, seen, names = RemovalReport(), set[str](), dict[str, None]()
     rows = layout.read(file)
     try:
         with aside.open("w", encoding="utf-8", newline="\n") as part:
             for line, raw in _with_progress(rows, f"reading {layout.name}: {file.name}", None, on_progress):
                 removals.read[layout.name] += 1
+                names.update(dict.fromkeys(raw))
                 row, digest = identify_row(convert_row(layout, raw, f"{file}:{line}", max_digits=max_digits))
                 if digest in seen and layout.kind != "benchmark":
                     row = RemovedRow("repeated", "same as an earlier row of the file")
@@ -249,6 +252,7 @@ def _write_part(
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+    removals.unused[layout.name] = layout.unused(column_names(file, names))
     report = removals.as_json() | {"output": {"file": path.name, "sha256": _sha256(path)}}
     write_atomically(path.with_suffix(".json"), json.dumps(report, ensure_ascii=False, indent=1) + "\n")
     return path

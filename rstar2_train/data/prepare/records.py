@@ -10,14 +10,17 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
+from rstar2_train.data.demonstrations import ROW_FIELDS, has_effect
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
-from rstar2_train.data.readers import DataError, is_gap, read_rows, text_field
+from rstar2_train.data.problems import LOST_FIELDS
+from rstar2_train.data.readers import DataError, is_gap, read_rows, spelled, text_field
+from rstar2_train.rewards.answer_forms import answer_forms
 from rstar2_train.utils.text import short_repr
 
 RULES: Mapping[str, str] = {
@@ -40,6 +43,15 @@ RULES: Mapping[str, str] = {
 """Rule -> description, in the order of application."""
 
 DatasetKind = Literal["training problems", "benchmark", "conversations"]
+
+KEPT_BY_STAGES = ("reward", "data", "tools", "functions", "files", *(form.field for form in answer_forms()))
+"""Fields of own problems that a stage reads, and the preparation does not write. An empty list of tools is one."""
+LOST_COLUMNS: Mapping[DatasetKind, tuple[str, ...]] = {
+    "training problems": (*LOST_FIELDS, *KEPT_BY_STAGES),
+    "benchmark": (*LOST_FIELDS, *KEPT_BY_STAGES),
+    "conversations": (*ROW_FIELDS, "messages", "conversations", "tools"),
+}
+"""Columns that would change what a stage learns: one that its layout does not read is refused if it has content."""
 
 Row = dict[str, Any]
 """A row in the format of this project, without `id` and `source`: `{problem, answer}` or `{messages}`."""
@@ -155,7 +167,7 @@ class DatasetLayout:
     """Names of the datasets with this layout."""
     kind: DatasetKind
     columns: tuple[str, ...]
-    """The columns that `convert` reads. Other columns of a Parquet file are not loaded."""
+    """The columns that `convert` reads. Of a Parquet file only these and `LOST_COLUMNS` are loaded."""
     convert: Convert
     sampled: bool = False
     """Whether `--sampled` verifies its labels (paper §4.2: OpenMathReasoning)."""
@@ -171,5 +183,20 @@ class DatasetLayout:
         """
         source = self.answers(path)
         answers = {str(row.get("id")): row for _, row in read_rows(source)} if source else {}
-        for line, row in read_rows(path, columns=self.columns):
+        for line, row in read_rows(path, columns=self.columns, also=LOST_COLUMNS[self.kind]):
             yield line, answers.get(str(row.get("id")), {}) | row if answers else row
+
+    def unused(self, names: Iterable[str]) -> list[str]:
+        """Return the names of columns that `convert` does not read."""
+        names = list(names)
+        used = {name for name, _ in spelled(names, self.columns)}
+        return [name for name in names if name not in used]
+
+    def check_unused(self, row: Row, where: str) -> None:
+        """Raise DataError for a column with content that would be lost, although a stage would learn from it."""
+        for name, field in spelled(self.unused(row), LOST_COLUMNS[self.kind]):
+            if has_effect(field, row[name]):
+                raise DataError(
+                    f"{where}: {name} is not read, and would be lost: remove the column, or write its content into the "
+                    "columns of the layout"
+                )

@@ -29,6 +29,8 @@ class RemovalReport:
         """Rule -> source -> rows."""
         self.examples: dict[str, list[dict[str, str]]] = {}
         """Rule -> examples."""
+        self.unused: dict[str, list[str]] = {}
+        """Source -> columns that its layout does not read."""
 
     def remove(self, removed: RemovedRow, *, source: str, at: str, text: str) -> None:
         """Count a removed row. `at`: its file and line, or its id. `text`: its text, cut in the example."""
@@ -46,6 +48,8 @@ class RemovalReport:
             self.removed.setdefault(rule, Counter()).update(counts)
             examples = self.examples.setdefault(rule, [])
             examples += other.examples[rule][: EXAMPLES - len(examples)]
+        for source, names in other.unused.items():
+            self.unused[source] = list(dict.fromkeys([*self.unused.get(source, ()), *names]))
 
     @property
     def kept(self) -> Counter[str]:
@@ -60,6 +64,7 @@ class RemovalReport:
         return {
             "read": {"all": self.read.total(), **self.read},
             "kept": {"all": self.kept.total(), **self.kept},
+            "notUsed": self.unused,
             "removed": {
                 rule: {
                     "what": RULES[rule],
@@ -80,6 +85,7 @@ class RemovalReport:
         for rule, entry in data["removed"].items():
             report.removed[rule] = Counter(_without_total(entry["rows"]))
             report.examples[rule] = entry["examples"]
+        report.unused.update(data["notUsed"])
         return report
 
 

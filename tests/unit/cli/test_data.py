@@ -30,11 +30,11 @@ def _write(path: Path, *rows: Any) -> Path:
 def test_prepare_prints_the_paths_of_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second run with the same input uses the existing result."""
     bench = _write(tmp_path / "bench.jsonl", PROBLEM)
-    given = _write(tmp_path / "mine.jsonl", PROBLEM, {"problem": "How many are there?", "answer": "1,000"})
+    given = _write(tmp_path / "mine.jsonl", PROBLEM, {"problem": "How many are there?", "answer": "1,000", "year": 1})
     command = ["data", "prepare", f"problems={given}", "--against", str(bench), "--out", str(tmp_path / "out")]
     assert main(command) == 0
     table, file, report = capsys.readouterr().out.rsplit("\n", 3)[:3]
-    assert "contaminated" in table and "bench.jsonl:1" in table
+    assert "contaminated" in table and "bench.jsonl:1" in table and table.endswith("\ncolumns not used: year")
     assert [(p.problem, p.answer) for p in read_problems(Path(file))] == [("How many are there?", "1000")]
     assert json.loads(Path(report).read_text(encoding="utf-8"))["kept"]["all"] == 1
     assert main(command) == 0

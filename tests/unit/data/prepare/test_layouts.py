@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rstar2_train.data.arrow_rows import column_names
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import convert_row
 from rstar2_train.data.prepare.records import RULES, RemovedRow
@@ -63,6 +64,10 @@ IFEVAL = {
     "prompt": "Describe a door in fewer than 20 words.\nUse no commas. ",
     "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
     "kwargs": [NO_ARGUMENTS, NO_ARGUMENTS | {"num_words": 20, "relation": "less than"}],
+}
+TOOLACE = {
+    "system": json.dumps([{"name": "f", "description": "d", "parameters": {"type": "dict", "properties": {}}}]),
+    "conversations": [{"from": "user", "value": "q"}, {"from": "assistant", "value": "a"}],
 }
 EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$x$?", "numerical_answer": "233168"}
 
@@ -216,6 +221,39 @@ def test_own_fields_that_would_be_lost_are_refused(layout: str, field: str, tmp_
     assert set(row) == {"problem", "answer", field}
     with pytest.raises(DataError, match=rf"f:1: {field} .*would be lost"):
         LAYOUTS[layout].convert(row, "f:1")
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "field", "value"),
+    [
+        ("dapo", {"prompt": "p", "solution": "5"}, "tools", ["run"]),
+        ("dapo", {"prompt": "p", "solution": "5"}, "messages", [{"role": "system", "content": "s"}]),
+        ("openmathreasoning", {"problem": "p", "expected_answer": "5"}, "Images", ["a.png"]),
+        ("gpqa", {"Question": "q"} | {name: name for name in GPQA if "nswer" in name}, "context", "c"),
+        ("toolace", TOOLACE, "messages", [{"role": "user", "content": "q"}]),
+        ("toolace", TOOLACE, "rejected", "b"),
+        ("toolace", TOOLACE, "weight", 0.5),
+        ("nemotron", {"input": "q", "output": "a", "reasoning": "off"}, "tools", ["run"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_columns_that_a_layout_would_lose_are_refused(
+    layout: str, row: dict[str, Any], field: str, value: object, kind: str, tmp_path: Path
+) -> None:
+    """A column that a stage would learn from is refused; without content, or with another name, it is only listed."""
+    file = tmp_path / f"rows.{kind}"
+    for more, refused in (({field: value}, True), ({field: None, "year": 2025}, False)):
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist([row | more]), file)
+        else:
+            file.write_text(json.dumps(row | more))
+        ((line, read),) = LAYOUTS[layout].read(file)
+        if refused:
+            with pytest.raises(DataError, match=rf"^f:1: {field} is not read, and would be lost: remove the column"):
+                convert_row(LAYOUTS[layout], read, f"f:{line}", max_digits=20)
+        else:
+            assert not isinstance(convert_row(LAYOUTS[layout], read, f"f:{line}", max_digits=20), RemovedRow)
+            assert LAYOUTS[layout].unused(column_names(file, read)) == [field, "year"]
 
 
 @pytest.mark.parametrize(
