@@ -55,8 +55,12 @@ def inspection_lines(report: InspectionReport, layout: DatasetLayout | None) -> 
     yield f"{report.rows:,} rows, {report.usable:,} usable" + (f" as {layout.kind}" if layout else "")
     for rule, rows in report.removed.items():
         yield f"  {rows:,} removed by {rule}: {RULES[rule]}"
-    if not report.usable:
+    if report.refused:
+        yield f"  {report.refused:,} refused by stages: {report.fault}"
+    yield from unused_line({"": report.unused}).splitlines()
+    if not (report.usable or report.refused or report.removed):
         yield "No row is a problem {problem, answer} or a conversation {messages}. Select a layout with LAYOUT=PATH."
+    if not report.usable:
         return
     if report.words:
         shortest, median, longest = min(report.words), statistics.median(report.words), max(report.words)

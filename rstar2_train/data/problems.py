@@ -135,26 +135,34 @@ def read_problems(path: Path) -> Iterator[Problem]:
     """
     seen: dict[str, int] = {}
     for line, row in read_rows(path):
-        where = f"{path}:{line}"
-        check_lost_fields(row, where)
-        problem = Problem(
-            id=_label(row, "id", where) or f"{path.stem}-{line}",
-            problem=_problem(row, where),
-            answer=check_characters(_answer(row, where), f"{where}: answer"),
-            slice=check_characters(slice_field(row, "slice", where), f"{where}: slice"),
-            hard=flag_field(row, "hard", where),
-            tools=_tools(row, where),
-            reward=_label(row, "reward", where),
-            files=_files(row, where, folder=path.parent),
-            data=_data(row, where),
-            functions=_functions(row, where),
+        yield read_problem(row, path, line, seen)
+
+
+def read_problem(row: dict[str, Any], path: Path, line: int, seen: dict[str, int]) -> Problem:
+    """Return the problem of a row. `seen`: id -> line of the rows of its file before it, to which the row is added.
+
+    Raises DataError as `read_problems`.
+    """
+    where = f"{path}:{line}"
+    check_lost_fields(row, where)
+    problem = Problem(
+        id=_label(row, "id", where) or f"{path.stem}-{line}",
+        problem=_problem(row, where),
+        answer=check_characters(_answer(row, where), f"{where}: answer"),
+        slice=check_characters(slice_field(row, "slice", where), f"{where}: slice"),
+        hard=flag_field(row, "hard", where),
+        tools=_tools(row, where),
+        reward=_label(row, "reward", where),
+        files=_files(row, where, folder=path.parent),
+        data=_data(row, where),
+        functions=_functions(row, where),
+    )
+    if problem.id in seen:
+        raise DataError(
+            f"{where}: duplicate id {problem.id!r}, first used in line {seen[problem.id]}; ids must be unique"
         )
-        if problem.id in seen:
-            raise DataError(
-                f"{where}: duplicate id {problem.id!r}, first used in line {seen[problem.id]}; ids must be unique"
-            )
-        seen[problem.id] = line
-        yield problem
+    seen[problem.id] = line
+    return problem
 
 
 def _problem(row: dict[str, Any], where: str) -> str:

@@ -14,15 +14,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.arrow_rows import Unreadable
+from rstar2_train.data.arrow_rows import Unreadable, column_names
+from rstar2_train.data.demonstrations import read_demonstration
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
 from rstar2_train.data.known_answers import answer_fault
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import convert_row, identify_row
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, comparison_text
-from rstar2_train.data.readers import DataError, read_rows
-from rstar2_train.rewards.answer_forms import form_of_row
+from rstar2_train.data.problems import read_problem
+from rstar2_train.data.readers import DataError, is_gap, read_rows
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
 from rstar2_train.utils.text import short_repr
@@ -45,7 +46,13 @@ class InspectionReport:
     rows: int = 0
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     usable: int = 0
-    """Rows that are problems or conversations, after conversion if a layout is set."""
+    """Rows that a stage reads as problems or conversations, after conversion if a layout is set."""
+    refused: int = 0
+    """Rows with a problem or messages that a stage refuses."""
+    fault: str = ""
+    """The message for the first refused row."""
+    unused: list[str] = field(default_factory=list)
+    """Columns that the layout does not read."""
     removed: Counter[str] = field(default_factory=Counter)
     """Rule -> rows that it removes; only rules for single rows."""
     integers: int = 0
@@ -77,21 +84,42 @@ def inspect_rows(
     """Return the statistics of all rows, or of the first `limit`. Raises DataError for a row of another layout."""
     report = InspectionReport()
     read = layout.read if layout else read_rows
-    rows = ((f"{path}:{line}", row) for path in files for line, row in read(path))
-    for where, row in itertools.islice(rows, limit):
+    seen: dict[Path, dict[str, int]] = {path: {} for path in files}
+    rows = ((path, line, row) for path in files for line, row in read(path))
+    for path, line, row in itertools.islice(rows, limit):
+        where = f"{path}:{line}"
         _count_columns(report, row)
         result, _ = identify_row(
             convert_row(layout, row, where, max_digits=PrepareSettings().max_digits) if layout else row
         )
         if isinstance(result, RemovedRow):
             report.removed[result.rule] += 1
-        elif layout or isinstance(result.get("messages"), list) or _is_problem(result):
+        elif fault := _stage_fault(result, path, line, seen[path]):
+            report.refused += 1
+            report.fault = report.fault or fault
+        elif not (is_gap(result.get("messages")) and is_gap(result.get("problem"))):
             _count_row(report, result, where)
+    if layout and report.rows:
+        names = (column_names(path, report.columns) for path in files)
+        report.unused = layout.unused(dict.fromkeys(itertools.chain.from_iterable(names)))
     return report
 
 
-def _is_problem(row: Row) -> bool:
-    return "problem" in row and ("answer" in row or form_of_row(row) is not None)
+def _stage_fault(row: Row, path: Path, line: int, seen: dict[str, int]) -> str:
+    """Return why stages refuse a row with messages or a problem; empty if one reads the row, or it has neither."""
+    faults = []
+    for name, read in (
+        ("messages", lambda: read_demonstration(row, f"{path}:{line}")),
+        ("problem", lambda: read_problem(row, path, line, seen)),
+    ):
+        if is_gap(row.get(name)):
+            continue
+        try:
+            read()
+            return ""
+        except DataError as error:
+            faults.append(str(error))
+    return faults[0] if faults else ""
 
 
 def _count_columns(report: InspectionReport, row: dict[str, Any]) -> None:

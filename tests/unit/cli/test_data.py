@@ -54,7 +54,7 @@ def test_decontaminate_keeps_other_rows_unchanged(tmp_path: Path, capsys: pytest
     ("source", "expected"),
     [
         ("{}", ["2 rows, 2 usable", "answers: 1 integers, 1 others", "words per row: 1 to 15"]),
-        ("problems={}", ["2 rows, 1 usable as training problems", "1 removed by not-an-integer"]),
+        ("problems={}", ["2 rows, 1 usable as training problems", "1 removed by not-an-integer", "not used: id\n"]),
         ("benchmark={}", ["2 rows, 2 usable as benchmark", '"id": "7"']),
     ],
 )
@@ -81,14 +81,13 @@ def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_inspect_reads_rows_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Messages without content, other message formats, and dates."""
-    mixed = _write(tmp_path / "mixed.jsonl", PROBLEM | {"messages": 5})
-    assert main(["data", "inspect", str(mixed)]) == 0
-    assert "1 rows, 1 usable" in capsys.readouterr().out
+    """Other message formats are counted as refused; dates and numbers of any size are columns."""
     calls = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{}]}]
-    given = _write(tmp_path / "talk.jsonl", {"messages": calls}, {"messages": [{"from": "human", "value": "b"}]})
+    rows = [PROBLEM | {"messages": 5}, {"messages": calls}, {"messages": [{"from": "human", "value": "b"}]}]
+    given = _write(tmp_path / "mixed.jsonl", *rows, PROBLEM | {"id": "a"}, PROBLEM | {"id": "a"})
     assert main(["data", "inspect", str(given)]) == 0
-    assert "messages: 1 user, 1 assistant" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"5 rows, 1 usable\n  4 refused by stages: {given}:1: messages must be a" in printed
     dated = tmp_path / "dated.parquet"
     row = {**PROBLEM, "at": datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)}
     pq.write_table(pa.Table.from_pylist([row]), dated)
