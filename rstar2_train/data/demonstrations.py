@@ -58,7 +58,10 @@ _REMEDIES: Mapping[str, str] = {
 }
 _WEIGHTS = "write weight: 0 for each message that is not trained"
 _OTHER = "remove it, or write it in the content"
-_FALSE_FIELDS = ("train", "training", "trainable", "label", "kto_tag", "desirable")
+_FALSE_FIELDS = (
+    *("train", "training", "trainable", "label", "kto_tag", "desirable"),
+    *("correct", "is_correct", "resolved", "success", "passed"),
+)
 """Fields whose false marks a row that is not trained on, or that shows what to avoid; other values have no effect."""
 ROW_FIELDS: Mapping[str, str] = {
     "functions": "rename it to tools",
@@ -95,11 +98,14 @@ ROW_FIELDS: Mapping[str, str] = {
         ),
         "preferences are not trained on: write the conversation as messages",
     ),
-    **dict.fromkeys(_FALSE_FIELDS, "remove the row, because each row is trained on"),
+    **dict.fromkeys(("conversation", "conversations"), "write the conversation once, in messages"),
+    **dict.fromkeys((*_FALSE_FIELDS, "reward"), "remove the row, because each row is trained on"),
     **dict.fromkeys(MEDIA_FIELDS, "models are trained on text only"),
 }
 """Fields of a row that would change the conversation, or what is trained -> remedy."""
 _ROW_NAMES = tuple(ROW_FIELDS)
+REPEATED_FIELDS = ("prompt", "completion", "response")
+"""Fields of a row with a text that is also in a message."""
 _REASONING_TAGS = ("<think>", "</think>")
 LARGEST_LEVEL = 2**31 - 1
 
@@ -148,7 +154,17 @@ def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages")
         raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")
     read = [read_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(messages)]
     match_results(read, f"{where}: {name}")
+    _check_repeated(row, read, where)
     return read
+
+
+def _check_repeated(row: Mapping[str, Any], messages: Sequence[Message], where: str) -> None:
+    """Raise DataError for a prompt or response of the row that is in no message."""
+    for name, _ in spelled(row, REPEATED_FIELDS):
+        text = row[name]
+        in_message = isinstance(text, str) and any(text.strip() in message["content"] for message in messages)
+        if has_effect(name, text) and not in_message:
+            raise DataError(f"{where}: {name} is not trained on, and is in no message: write it in one, or remove it")
 
 
 def read_message(message: Any, field: str) -> Message:
@@ -271,6 +287,8 @@ def has_effect(field: str, value: Any) -> bool:
         return value is False
     if field == "enable_thinking":
         return value is not None
+    if field == "reward":
+        return isinstance(value, (int, float)) and value <= 0
     return value not in (None, 1) if field == "weight" else bool(value)
 
 

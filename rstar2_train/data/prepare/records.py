@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from rstar2_train.data.demonstrations import ROW_FIELDS, has_effect
+from rstar2_train.data.demonstrations import REPEATED_FIELDS, ROW_FIELDS, has_effect
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
 from rstar2_train.data.problems import LOST_FIELDS
 from rstar2_train.data.readers import DataError, is_gap, read_rows, spelled, text_field
@@ -49,7 +49,7 @@ KEPT_BY_STAGES = ("reward", "data", "tools", "functions", "files", *(form.field 
 LOST_COLUMNS: Mapping[DatasetKind, tuple[str, ...]] = {
     "training problems": (*LOST_FIELDS, *KEPT_BY_STAGES),
     "benchmark": (*LOST_FIELDS, *KEPT_BY_STAGES),
-    "conversations": (*ROW_FIELDS, "messages", "conversations", "tools"),
+    "conversations": (*ROW_FIELDS, "messages", "tools"),
 }
 """Columns that would change what a stage learns: one that its layout does not read is refused if it has content."""
 
@@ -183,7 +183,8 @@ class DatasetLayout:
         """
         source = self.answers(path)
         answers = {str(row.get("id")): row for _, row in read_rows(source)} if source else {}
-        for line, row in read_rows(path, columns=self.columns, also=LOST_COLUMNS[self.kind]):
+        compared = REPEATED_FIELDS if self.kind == "conversations" else ()
+        for line, row in read_rows(path, columns=self.columns, also=(*LOST_COLUMNS[self.kind], *compared)):
             yield line, answers.get(str(row.get("id")), {}) | row if answers else row
 
     def unused(self, names: Iterable[str]) -> list[str]:

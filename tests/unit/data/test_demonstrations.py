@@ -252,6 +252,10 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         "tools": float("nan"),
         "source": "x",
         "label": True,
+        "reward": 0.5,
+        "prompt": "1+1?\n",
+        "completion": float("nan"),
+        "response": "",
     }
     assert list(_read(tmp_path, DEMO | row).messages) == DEMO["messages"]
 
@@ -278,6 +282,12 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         ({"images": ["a.png"]}, "images is not trained on: models are trained on text only"),
         ({"Images": ["a.png"]}, "Images is not trained on: models are trained on text only"),
         ({"rejected_response": "no"}, "rejected_response is not trained on: preferences"),
+        ({"resolved": False}, "resolved is not trained on: remove the row, because"),
+        ({"reward": 0.0}, "reward is not trained on: remove the row, because"),
+        ({"conversations": [{"from": "human", "value": "q"}]}, "conversations is not trained on: write the"),
+        ({"prompt": [USER]}, "prompt is not trained on, and is in no message: write it in one"),
+        ({"prompt": "Be brief."}, "prompt is not trained on, and is in no message"),
+        ({"Response": "3"}, "Response is not trained on, and is in no message"),
         ({"label": False}, "label is not trained on: remove the row, because"),
         ({"Messages": [USER]}, "'Messages' is not read: remove one of them"),
         ({"weight": 0}, "weight is not trained on: write weight: 0 for each message"),
