@@ -48,6 +48,18 @@ LOST_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("tool", "tool_names"), "rename it to tools"),
     **dict.fromkeys(("rewards", "reward_model"), "rename it to reward, the name of one of spec.rewards"),
     "file": "rename it to files",
+    **dict.fromkeys(
+        (
+            *("tests", "test_cases", "test_list", "public_tests", "private_tests", "hidden_tests"),
+            *("public_test_cases", "private_test_cases"),
+        ),
+        "write them in data, as {tests: [{input, output}]}",
+    ),
+    **dict.fromkeys(("starter_code", "instruction"), "write it in the problem"),
+    **dict.fromkeys(("answers", "unit", "units"), "write one known answer, with its unit, in answer"),
+    "tolerance": "set the tolerance of one of spec.rewards",
+    "environment": "set spec.environments",
+    **dict.fromkeys(("weight", "sample_weight"), "rows have no weight: repeat or remove rows"),
 }
 """Fields of a row that would change the problem or its reward -> remedy."""
 _LOST_NAMES = tuple(LOST_FIELDS)
@@ -119,7 +131,7 @@ def check_lost_fields(row: Mapping[str, Any], where: str) -> None:
                 f"{where}: {name} would be lost, because the row has a problem too: write one text in problem"
             )
     for name, field in spelled(row, _LOST_NAMES):
-        if is_set(row, name):
+        if is_set(row, name) and (field, row[name]) != ("weight", 1):
             raise DataError(f"{where}: {name} is no part of a problem, and would be lost: {LOST_FIELDS[field]}")
 
 

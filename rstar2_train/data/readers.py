@@ -24,7 +24,7 @@ from rstar2_train.utils.json_objects import RepeatedKeyError
 from rstar2_train.utils.text import lone_surrogate, short_repr
 
 MEDIA_FIELDS = (
-    *("image", "images", "video", "videos", "audio", "audios"),
+    *("image", "images", *(f"image_{number}" for number in range(10)), "video", "videos", "audio", "audios"),
     *("image_path", "image_paths", "image_url", "image_urls"),
 )
 """Fields of a row that a model of text cannot read."""

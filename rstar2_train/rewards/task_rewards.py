@@ -41,8 +41,29 @@ INLINE_TEXT = 8192
 LONG_TEXT = 1 << 18
 """Characters above which a thread compares the output of a program."""
 _WORD = re.compile(r"\S+")
-_FUNCTION_FIELDS = ("fn_name", "starter_code")
-"""Fields of public data sets, next to `tests`, whose tests call a function."""
+_OTHER_TESTS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("fn_name", "starter_code"),
+        "is of tests that call a function, but Tests run a program on standard input: use a reward of type Program, "
+        "or other tests",
+    ),
+    **dict.fromkeys(
+        (
+            *("public_tests", "private_tests", "hidden_tests", "generated_tests", "test_cases", "test_list"),
+            *("public_test_cases", "private_test_cases", "inputs", "outputs"),
+        ),
+        "is not run: write all tests in tests",
+    ),
+    **dict.fromkeys(
+        ("checker", "checker_code", "special_judge", "interactor", "tolerance"),
+        "is not used, because outputs are compared word by word: use a reward of type Program",
+    ),
+    **dict.fromkeys(
+        ("time_limit", "memory_limit", "timeout"),
+        "is not used: set timeoutSeconds of the reward, and remove it",
+    ),
+}
+"""Fields of public data sets, next to `tests`, that Tests do not read -> fault and remedy."""
 _KIND_FIELDS, _STANDARD_KINDS = ("testtype", "type"), ("stdin", "stdin_stdout")
 """Fields of a test that name its kind, and their values for standard input and output."""
 
@@ -230,11 +251,10 @@ def _check_tests(rule: RewardSpec, data: str) -> None:
     texts = [test.get(name) for test in tests for name in ("input", "output")] if tests and shape else [None]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"reward {rule.name}: data.tests must be a list of {{input, output}}, both texts")
-    if functions := [name for name in _FUNCTION_FIELDS if fields.get(name)]:
-        raise ValueError(
-            f"reward {rule.name}: data.{functions[0]} is of tests that call a function, but Tests run a program on "
-            "standard input: use a reward of type Program, or other tests"
-        )
+    if other := next((name for name in _OTHER_TESTS if fields.get(name)), ""):
+        raise ValueError(f"reward {rule.name}: data.{other} {_OTHER_TESTS[other]}")
+    if not any(test["output"].strip() for test in tests):
+        raise ValueError(f"reward {rule.name}: no test has an output, so that a program without any passes: add a test")
     for number, test in enumerate(tests, start=1):
         for name, value in test.items():
             is_kind = name in _KIND_FIELDS and value in _STANDARD_KINDS

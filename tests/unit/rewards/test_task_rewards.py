@@ -166,6 +166,7 @@ def test_check_row_rejects_tests_above_the_limits() -> None:
 
 
 ONE_TEST = '{"tests": [{"input": "", "output": "1", %s}]}'
+MORE_TESTS = '{"tests": [{"input": "", "output": "1"}], "%s": ["x"]}'
 FUNCTION_TESTS = '{"tests": [{"input": "[1]", "output": "1"}], "fn_name": "add"}'
 
 
@@ -185,6 +186,10 @@ def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
         ("choice", "12", "", "must be a letter"),
         ("tests", "x", "", "must be a list of {input, output}"),
         ("tests", "x", '{"tests": []}', "must be a list of {input, output}"),
+        ("tests", "x", '{"tests": [{"input": "5", "output": " "}]}', "no test has an output"),
+        ("tests", "x", MORE_TESTS % "checker", "data.checker is not used, because outputs are compared word by word"),
+        ("tests", "x", MORE_TESTS % "private_tests", "data.private_tests is not run: write all tests in tests"),
+        ("tests", "x", MORE_TESTS % "time_limit", "data.time_limit is not used: set timeoutSeconds of the reward"),
         ("tests", "x", FUNCTION_TESTS, "data.fn_name is of tests that call a function"),
         ("tests", "x", ONE_TEST % '"testtype": "functional"', "testtype of test 1 is 'functional'"),
         ("tests", "x", ONE_TEST % '"timeout": 3', "timeout of test 1 is 3: .* the time limit is timeoutSeconds"),
