@@ -95,17 +95,17 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
     """Yield every field of a job that names a file or directory."""
     spec = job.spec
     yield SourceField(spec.model, "source", "spec.model.source", "model")
-    if spec.model.chat_template:
+    if spec.model.chat_template is not None:
         yield SourceField(spec.model, "chat_template", "spec.model.chatTemplate", "template")
     for index, tool in enumerate(spec.tools):
-        if tool.source:
+        if tool.source is not None:
             yield SourceField(tool, "source", f"spec.tools[{index}].source", "tool")
     for index, reward in enumerate(spec.rewards):
-        if reward.source:
+        if reward.source is not None:
             yield SourceField(reward, "source", f"spec.rewards[{index}].source", "checker")
     if spec.validation:
         yield SourceField(spec.validation, "data", "spec.validation.data", "problems")
-    if spec.grpo.data:
+    if spec.grpo.data is not None:
         yield SourceField(spec.grpo, "data", "spec.grpo.data", "problems")
     yield from _of_grpo(spec.grpo, "spec.grpo")
     for index, stage in enumerate(spec.stages):
@@ -114,7 +114,7 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
             for number, benchmark in enumerate(stage.evaluate.benchmarks):
                 yield SourceField(benchmark, "data", f"{at}.benchmarks[{number}].data", "problems")
         for member in (stage.sft, stage.grpo, stage.filter):
-            if member is not None and member.data:
+            if member is not None and member.data is not None:
                 yield SourceField(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
         if stage.grpo:
             yield from _of_grpo(stage.grpo, at)
@@ -176,10 +176,10 @@ def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
 
 
 def schemes(job: AgenticRLJob) -> Iterator[Issue]:
-    """Yield the faults of sources with a scheme, which are faults on one machine and in a cluster."""
+    """Yield the faults of sources that are faults on one machine and in a cluster."""
     for source in sources(job):
         try:
-            if "://" in source.value:
+            if "://" in source.value or _is_no_path(source.value):
                 resolve(source.value, state=PurePosixPath("/"), seed=job.spec.seed)
         except ValueError as error:
             yield Issue(source.field, str(error), source.value)
@@ -187,6 +187,8 @@ def schemes(job: AgenticRLJob) -> Iterator[Issue]:
 
 def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
     """Return the path of one value inside the pods. Raises ValueError with the allowed forms."""
+    if _is_no_path(value):
+        raise ValueError("must be a path or a URL, without NUL characters")
     if value.startswith(GENERATED):
         name, file = split_generated(value)
         return generated_folder(name, state=state, seed=seed) / file
@@ -212,6 +214,10 @@ def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
             "absolute path inside the image"
         )
     return PurePosixPath(value)
+
+
+def _is_no_path(value: str) -> bool:
+    return not value.strip() or "\0" in value
 
 
 def split_bucket(value: str) -> BucketSource:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, warn_of_answers
+from rstar2_train.utils.local_path import exists, local_path, missing_advice
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
+    from rstar2_train.api.sources import SourceField
 
 NAME = "validate"
 DESCRIPTION = """Check a manifest and print all its errors. Rows and chat templates on this machine are read; objects of
@@ -77,14 +79,16 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     from rstar2_train.launch.source_errors import find_model_errors, find_source_errors
 
     job = job.model_copy(deep=True)
-    local = set()
+    local, faults = set(), {}
     for source in sources(job):
-        path = folder / Path(source.value).expanduser()
-        if "://" not in source.value and path.exists():
-            source.put(str(path.absolute()))  # a link of the Hub's cache has the suffix, its target has none
-            local.add(source.field)
-    if not local:
-        return {}, {}
+        try:
+            if path := _local_source(source, folder):
+                source.put(str(path.absolute()))  # a link of the Hub's cache has the suffix, its target has none
+                local.add(source.field)
+        except ValueError as error:
+            faults[source.field] = str(error)
+    if faults or not local:
+        return faults, {}
     try:
         from rstar2_train.data.known_answers import find_unclear_answers
 
@@ -97,11 +101,22 @@ def _check_local_files(job: AgenticRLJob, folder: Path) -> tuple[dict[str, str],
     return errors, {field: faults for field, faults in unclear.items() if field in local}
 
 
+def _local_source(source: SourceField, folder: Path) -> Path | None:
+    """Return the path of a source, or None with a note if it is not on this machine. Raises ValueError for no path."""
+    if "://" in source.value:
+        return None
+    path = folder / local_path(source.value)
+    if exists(path):
+        return path
+    print(f"note: {source.field}: {path.absolute()} does not exist, so it was not read{missing_advice(source.value)}")
+    return None
+
+
 def _model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
     """Return what the job leaves out of its model, if the model is on this machine. `folder`: that of the manifest."""
     from rstar2_train.capacity.job_model import model_notes
 
-    model = folder / Path(job.spec.model.source).expanduser()
+    model = folder / local_path(job.spec.model.source)
     return [] if "://" in job.spec.model.source or not model.is_dir() else model_notes(job, model)
 
 
@@ -113,7 +128,7 @@ def _try_teachers(job: AgenticRLJob, folder: Path) -> dict[str, str]:
     except ImportError as error:
         print(f"note: no server of a teacher was tried, because {error.name} is not installed: install rstar2[train]")
         return {}
-    model = folder / Path(job.spec.model.source).expanduser()
+    model = folder / local_path(job.spec.model.source)
     if not (fields := remote_teachers(job)):
         return {}
     if "://" in job.spec.model.source or not (model / "tokenizer.json").is_file():

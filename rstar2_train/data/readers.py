@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger, json_decoder
 from rstar2_train.utils.json_objects import RepeatedKeyError
+from rstar2_train.utils.local_path import file_fault
 from rstar2_train.utils.text import lone_surrogate, short_repr
 
 MEDIA_FIELDS = (
@@ -56,8 +57,7 @@ _LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
 """Control characters that no text to train on has: JSON reads the starts of `\\boxed`, `\\frac` and `\\vec` as such."""
 _SEPARATOR = re.compile(r"[;\t|]")
 """Other marks than a comma that separate fields in files named `.csv`."""
-_MARKS = re.compile(r"[\W_]")
-_SAVE_AS_TEXT = "save it as uncompressed text in UTF-8"
+_MARKS, _SAVE_AS_TEXT = re.compile(r"[\W_]"), "save it as uncompressed text in UTF-8"
 
 
 class DataError(ValueError):
@@ -68,8 +68,8 @@ class DataError(ValueError):
 def reading(path: Path) -> Iterator[None]:
     """Raise DataError unless the path is a file, and for an error of the file system while it is read."""
     try:
-        if not path.is_file():
-            raise DataError(f"{path}: is a folder; pass a file" if path.is_dir() else f"{path}: no such file")
+        if fault := file_fault(path):
+            raise DataError(f"{path}: {fault}")
         yield
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}; pass a file that you may read") from error
@@ -133,7 +133,7 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
 
 
 def slice_field(row: dict[str, Any], field: str, where: str) -> str:
-    """Return the name of a slice, without white space at its ends, such as that after a comma of a CSV file."""
+    """Return the name of a slice, without white space at its ends."""
     return text_field(row, field, where, default="").strip()
 
 

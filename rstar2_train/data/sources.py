@@ -35,6 +35,7 @@ from rstar2_train.tools.function_schema import check_function
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.toolset import load_tool
 from rstar2_train.utils.files import write_atomically
+from rstar2_train.utils.local_path import exists, file_fault, local_path, missing_advice
 
 VERSION_FILE = "version"
 """Name of the file with the generator's version, in the folder of the generated files."""
@@ -65,10 +66,13 @@ def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int, storage: St
             "hf": f"download it with `hf download {rest} --local-dir DIR` and use that path",
         }.get(scheme, f"allowed: a path, {GENERATED}NAME/FILE, s3://BUCKET/KEY, pvc://CLAIM/PATH, hf://OWNER/NAME")
         raise DataError(f"{uri}: not available on this machine: {advice}")
-    path = base_dir / Path(uri).expanduser()
-    if not path.exists():
-        raise DataError(f"{uri}: no such file or folder: {path.resolve()}")
-    return path
+    try:
+        path = base_dir / local_path(uri)
+        if exists(path):
+            return path
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    raise DataError(f"{uri}: no such file or folder: {path.resolve()}{missing_advice(uri)}")
 
 
 def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
@@ -83,6 +87,8 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
         try:
             if source.holds == "model" and not (path / "config.json").is_file():
                 raise DataError(f"{path}: no config.json: not a Hugging Face model folder")
+            if source.holds == "template" and (fault := file_fault(path)):
+                raise DataError(f"{path}: {fault}")
             if source.holds == "problems":
                 collections.deque(map(check_row, read_problems(path)), maxlen=0)
             if source.holds == "conversations":

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rstar2_train.api.base import LABEL, PATTERNS
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.data.readers import SUFFIXES
+from rstar2_train.utils.local_path import file_fault, local_path
 
 SEED_NAME = "evaluation"
 """Second part of the seed of every evaluation, after the job's seed."""
@@ -36,12 +37,12 @@ def parse_benchmarks(texts: Iterable[str], *, data: Path) -> list[BenchmarkFile]
     benchmarks: list[BenchmarkFile] = []
     for text in (part.strip() for argument in texts for part in argument.split(",")):
         name, equals, file = text.partition("=")
-        path = Path(file).expanduser() if equals else _file_of(name, data)
+        path = _expanded(file) if equals else _file_of(name, data)
         name = name if equals else path.stem
         if not re.match(LABEL, name) or len(name) > 40:
             raise DataError(f"{text!r}: invalid benchmark name {name!r} ({PATTERNS[LABEL]}); set a name with NAME=FILE")
-        if not path.is_file():
-            raise DataError(f"{text!r}: no such file: {path.absolute()}")
+        if fault := file_fault(path):
+            raise DataError(f"{text!r}: {fault}: {path.absolute()}")
         if any(benchmark.name == name for benchmark in benchmarks):
             raise DataError(f"{text!r}: duplicate benchmark name {name!r}; set another name with NAME=FILE")
         benchmarks.append(BenchmarkFile(name, path))
@@ -55,9 +56,16 @@ def read_benchmarks(benchmarks: Iterable[BenchmarkFile]) -> Iterator[tuple[str, 
             yield name, dataclasses.replace(problem, id=f"{name}/{problem.id}")
 
 
+def _expanded(text: str) -> Path:
+    try:
+        return local_path(text)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
 def _file_of(text: str, data: Path) -> Path:
     """Return the file of an argument without `=`: a path, or a stem in `data`."""
-    path = Path(text).expanduser()
+    path = _expanded(text)
     if path.is_file() or path.suffix in SUFFIXES:
         return path
     for suffix in SUFFIXES:

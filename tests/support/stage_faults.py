@@ -313,6 +313,8 @@ STAGE_FAULTS: list[Fault] = [
         "spec.stages[1].grpo.importanceCorrection.sequenceGapAction is 'Drop': has no effect without maxSequenceGap",
         None,
     ),
+    ("spec.validation.data", " ", "must be a path or a URL, without NUL characters", None),
+    ("spec.model.chatTemplate", "", "must be a path or a URL, without NUL characters", None),
     ("spec.validation.data", "s3://bucket/../x", "must be s3://BUCKET/KEY", None),
     ("metadata.name", "tiny.one", "lower-case letters, digits and '-'", "metadata.name in body should match"),
     (

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from rstar2_train.data.readers import SUFFIXES, DataError
+from rstar2_train.utils.local_path import local_path
 from rstar2_train.utils.text import short_repr
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
@@ -51,9 +52,9 @@ def _expanded(location: str) -> Path:
     if not location:
         raise DataError("the name of a file, pattern or folder is empty")
     try:
-        return Path(location).expanduser()
-    except RuntimeError as error:  # no such user
-        raise DataError(f"{location}: {error}") from error
+        return local_path(location)
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def _files_of_pattern(path: Path, location: str) -> list[Path]:

@@ -19,6 +19,7 @@ from rstar2_train.launch.adapter_model import whole_model
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.services import RunningServices
 from rstar2_train.launch.model_folder import context_length, fetched_model, read_config
+from rstar2_train.utils.local_path import local_path
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def resolve_model(
     if services.engine:
         if base is not None:
             raise PreflightError("--base has no effect with --endpoint. Remove one of them.")
-        names = [name, str(Path(name).expanduser().resolve())] if name else []
+        names = [name, str(_expanded(name).resolve())] if name else []
         served = asyncio.run(
             running_services.find_model(
                 services.engine,
@@ -74,11 +75,18 @@ def resolve_model(
         identity = endpoint_identity(served.name, services.engine)
         own_tokenizer = _served_tokenizer(tokenizer, served)
         return ResolvedModel(served.name, None, own_tokenizer, served.max_model_len, identity, served.root)
-    named = fetched_model(name, jobs=jobs) or Path(name).expanduser().resolve()
+    named = fetched_model(name, jobs=jobs) or _expanded(name).resolve()
     folder = whole_model(named, base=base, jobs=jobs)
     config = read_config(folder, needs_tokenizer=False)
     context = _max_model_len(rollout.engine_args) or context_length(config)
     return ResolvedModel(name, folder, tokenizer or folder, context, folder_identity(folder, rollout))
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return local_path(name)
+    except ValueError as error:
+        raise PreflightError(str(error)) from error
 
 
 def _served_tokenizer(given: Path | None, served: ServedModel) -> Path:

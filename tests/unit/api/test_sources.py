@@ -96,6 +96,8 @@ def test_sources_model_value_gives_its_path(value: str, path: str) -> None:
         ("pvc://models/../../etc", "must not contain '..'"),
         ("generated://tiny", "generated://NAME/FILE"),
         ("generated://../x", "generated://NAME/FILE"),
+        ("", "must be a path or a URL, without NUL characters"),
+        ("/data/a\0.jsonl", "must be a path or a URL, without NUL characters"),
     ],
 )
 def test_sources_invalid_value_names_the_allowed_form(value: str, advice: str) -> None:

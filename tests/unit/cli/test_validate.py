@@ -65,6 +65,14 @@ def test_validate_reads_a_link_by_its_own_name(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
     assert main(["validate", str(tmp_path / "job.yaml")]) == 1
     assert "report.jsonl:1: answer must be a non-empty text" in capsys.readouterr().err
+    for data, text in (
+        ("~no-user/a", "error: spec.validation.data: ~no-user/a: no such"),
+        ("$A/a", "so it was not read"),
+    ):
+        manifest["spec"]["validation"]["data"] = data
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
+        assert main(["validate", str(tmp_path / "job.yaml")]) == (1 if "error" in text else 0)
+        assert text in "".join(capsys.readouterr())
 
 
 def test_validate_accepts_a_proven_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,12 @@ def test_read_problems_of_unreadable_file_raises(tmp_path: Path) -> None:
     (tmp_path / "data.tsv").write_text("problem\tanswer\n")
     for kind in ("jsonl", "json", "csv"):
         (tmp_path / f"memory.{kind}").symlink_to("/proc/self/mem")  # each read of it is an error
+    (tmp_path / "link.jsonl").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe.jsonl")
     for name, message in {
         "none.jsonl": "no such file",
+        "link.jsonl": "is a link to nothing, which does not exist",
+        "pipe.jsonl": "is a device or a pipe; write its content into a file",
         "empty.jsonl": "the file has no rows",
         "broken.jsonl": ":1: not valid JSON: ",
         "latin.jsonl": ":1: not UTF-8",

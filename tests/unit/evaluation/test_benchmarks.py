@@ -35,6 +35,8 @@ def test_parse_benchmarks_of_file_name_and_pair(tmp_path: Path) -> None:
         ("{b}", r"invalid benchmark name 'B_1' .* set a name with NAME=FILE"),
         ("{a},x={a},x={a}", "duplicate benchmark name 'x'"),
         ("", "no such file"),
+        ("~no-user/a.jsonl", "no such user on this machine"),
+        ("x=~no-user/a.jsonl", "no such user on this machine"),
     ],
 )
 def test_parse_benchmarks_of_invalid_argument_raises(tmp_path: Path, text: str, message: str) -> None:
