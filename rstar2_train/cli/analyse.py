@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 from rstar2_train.cli.common import (
     INTERRUPTED,
@@ -16,7 +15,7 @@ from rstar2_train.cli.common import (
     progress_bar,
     unknown_job,
 )
-from rstar2_train.utils.options import count
+from rstar2_train.utils.options import count, user_path
 
 NAME = "analyse"
 DESCRIPTION = """Write pages on a job's trajectories: plots over its stages, the rollouts that Resample-on-Correct kept
@@ -40,7 +39,7 @@ def add_arguments(commands: Subparsers) -> None:
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("job", metavar="JOB", help="name of the job, or its manifest with storage.url")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="folder to write (default: analysis/ in the job's state)"
+        "--out", type=user_path, metavar="FOLDER", help="folder to write (default: analysis/ in the job's state)"
     )
     parser.add_argument(
         "--stage", action="append", default=[], metavar="STAGE", help="only this stage; may be repeated"
@@ -62,7 +61,7 @@ def add_arguments(commands: Subparsers) -> None:
         help="trajectories that --score uses (default: %(default)s, the paper's)",
     )
     parser.add_argument(
-        "--tokenizer", type=Path, metavar="FOLDER", help="folder with tokenizer.json (default: the job's)"
+        "--tokenizer", type=user_path, metavar="FOLDER", help="folder with tokenizer.json (default: the job's)"
     )
     add_state_option(parser)
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.console import Console
 
+from rstar2_train.utils.options import user_path
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -65,7 +67,7 @@ def add_state_option(parser: argparse.ArgumentParser) -> None:
     """Add --state, which all subcommands on jobs have."""
     parser.add_argument(
         "--state",
-        type=Path,
+        type=user_path,
         default=Path(".rstar2"),
         metavar="FOLDER",
         help="folder of the state of all jobs (default: %(default)s)",
@@ -76,7 +78,7 @@ def add_base_option(parser: argparse.ArgumentParser) -> None:
     """Add --base, which all subcommands have that take an adapter in place of a model."""
     parser.add_argument(
         "--base",
-        type=Path,
+        type=user_path,
         metavar="FOLDER",
         help="base of an adapter (default: the folder that its adapter_config.json names)",
     )

@@ -21,7 +21,7 @@ from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.records import DatasetLayout
 from rstar2_train.data.readers import DataError
-from rstar2_train.utils.options import count
+from rstar2_train.utils.options import count, user_path
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare.pipeline import PreparedDataset, ProgressCallback
@@ -76,21 +76,21 @@ def add_arguments(commands: Subparsers) -> None:
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument(
         "--against",
-        type=Path,
+        type=user_path,
         action="append",
         default=[],
         metavar="FILE",
         help="benchmark; rows that share eight consecutive words with it are removed (paper §5.1); may be repeated",
     )
     output.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="the result is FOLDER/HASH, with a report.json"
+        "--out", type=user_path, required=True, metavar="FOLDER", help="the result is FOLDER/HASH, with a report.json"
     )
 
     help = "convert, clean and compare public datasets; report what each rule removed"
     prepare = add_command(verbs, "prepare", main, help=help, epilog=_PREPARE, parents=[output])
     prepare.add_argument("sources", nargs="+", metavar="LAYOUT=PATH", help="only problems, or only conversations")
     prepare.add_argument(
-        "--sampled", type=Path, metavar="FILE", help="rows {id, answers}: several sampled answers per problem"
+        "--sampled", type=user_path, metavar="FILE", help="rows {id, answers}: several sampled answers per problem"
     )
     prepare.add_argument(
         "--agree",
@@ -122,7 +122,7 @@ def add_arguments(commands: Subparsers) -> None:
     inspect.add_argument("--rows", type=count, metavar="N", help="read only the first N rows (default: all)")
     inspect.add_argument(
         "--model",
-        type=Path,
+        type=user_path,
         metavar="FOLDER",
         help="show a demonstration as tokens of this model, trained ones marked",
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
-from rstar2_train.utils.options import count
+from rstar2_train.utils.options import count, user_path
 
 NAME = "env check"
 DESCRIPTION = """Run one row of data through the agent loop, the tools, the sandbox and the reward of a job, and print
@@ -33,16 +32,16 @@ def add_arguments(commands: Subparsers) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     help = "run one row and print the conversation as the trainer sees it"
     check = add_command(verbs, "check", main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    check.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
+    check.add_argument("file", type=user_path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
     check.add_argument("--row", type=count, default=1, metavar="N", help="number of the row, from 1 (default: 1)")
     check.add_argument("--stage", default="", help="stage with the data and the limits (default: the first with rows)")
-    check.add_argument("--data", type=Path, metavar="FILE", help="file of the row (default: that of the stage)")
+    check.add_argument("--data", type=user_path, metavar="FILE", help="file of the row (default: that of the stage)")
     model = check.add_mutually_exclusive_group()
-    model.add_argument("--script", type=Path, metavar="FILE", help="turns of the model (default: see below)")
+    model.add_argument("--script", type=user_path, metavar="FILE", help="turns of the model (default: see below)")
     model.add_argument("--endpoint", "--url", default="", metavar="URL", help="a running vLLM server of a model")
     check.add_argument("--model", default="", help="with --endpoint, name of the model (default: the only one)")
     check.add_argument("--judge", default="", metavar="URL", help="a running judge (`rstar2 judge serve`)")
-    check.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the job's model)")
+    check.add_argument("--tokenizer", type=user_path, metavar="FOLDER", help="tokenizer (default: the job's model)")
     add_state_option(check)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 from rstar2_train.cli.evaluation_options import EPILOG as SHARED_EPILOG
 from rstar2_train.cli.evaluation_options import add_options, print_note, run_command, sampling_exit_code
+from rstar2_train.utils.options import user_path
 
 if TYPE_CHECKING:
     from rstar2_train.cli.run_view import TerminalRunView
@@ -44,10 +45,14 @@ def add_arguments(commands: Subparsers) -> None:
         help="benchmark files; a NAME alone is a file in --data; may be repeated",
     )
     parser.add_argument(
-        "--data", type=Path, default=Path(), metavar="FOLDER", help="folder of benchmarks given by name (default: .)"
+        "--data",
+        type=user_path,
+        default=Path(),
+        metavar="FOLDER",
+        help="folder of benchmarks given by name (default: .)",
     )
     add_options(parser)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the report (default: in --state)")
+    parser.add_argument("--out", type=user_path, metavar="FOLDER", help="folder of the report (default: in --state)")
     parser.add_argument("--mlflow", default="", metavar="URI", help="send the figures and the report to this MLflow")
     parser.add_argument("--experiment", default="rstar2", help="MLflow experiment (default: %(default)s)")
     add_state_option(parser)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from rstar2_train.cli.common import add_base_option, fail
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
-from rstar2_train.utils.options import ACCELERATORS, count
+from rstar2_train.utils.options import ACCELERATORS, count, user_path
 
 if TYPE_CHECKING:
     from rstar2_train.cli.run_view import TerminalRunView
@@ -42,9 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_base_option(parser)
     parser.add_argument("--endpoint", default="", metavar="URL", help="a running vLLM server of the model")
     parser.add_argument("--judge", default="", metavar="URL", help="a running judge (`rstar2 judge serve`)")
-    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the model's)")
+    parser.add_argument("--tokenizer", type=user_path, metavar="FOLDER", help="tokenizer (default: the model's)")
     parser.add_argument(
-        "--manifest", type=Path, metavar="FILE", help="use prompts, tool, engine, judge and sampling of this job"
+        "--manifest", type=user_path, metavar="FILE", help="use prompts, tool, engine, judge and sampling of this job"
     )
     parser.add_argument("--samples", type=count, metavar="N", help="samples per problem")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_base_option, add_command, add_state_option, fail
+from rstar2_train.utils.options import user_path
 
 NAME = "export"
 DESCRIPTION = """Write the adapter of a model that was trained with LoRA, for peft and vLLM, or with --merge its whole
@@ -29,7 +29,7 @@ def add_arguments(commands: Subparsers) -> None:
     help = "write an adapter for peft and vLLM, or a whole model"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("model", metavar="MODEL", help="JOB, JOB/STAGE, MANIFEST, model folder, or adapter")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder to create")
+    parser.add_argument("folder", type=user_path, metavar="FOLDER", help="folder to create")
     parser.add_argument("--merge", action="store_true", help="write the whole model")
     add_base_option(parser)
     parser.add_argument(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
+from rstar2_train.utils.options import user_path
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
@@ -24,7 +24,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "download the state of a job from its bucket"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION)
-    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest with spec.storage.url")
+    parser.add_argument("file", type=user_path, metavar="MANIFEST", help="AgenticRLJob manifest with spec.storage.url")
     parser.add_argument(
         "--no-checkpoints", action="store_true", help="leave out checkpoints, which only a run needs to continue"
     )

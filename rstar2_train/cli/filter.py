@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 from rstar2_train.cli.evaluation_options import EPILOG as SHARED_EPILOG
 from rstar2_train.cli.evaluation_options import add_options, print_note, run_command, sampling_exit_code
-from rstar2_train.utils.options import count
+from rstar2_train.utils.options import count, user_path
 
 if TYPE_CHECKING:
     from rstar2_train.cli.run_view import TerminalRunView
@@ -36,12 +35,12 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "drop the problems that a model always solves; can be resumed"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG + SHARED_EPILOG)
-    parser.add_argument("problems", type=Path, metavar="PROBLEMS", help="file of problems")
+    parser.add_argument("problems", type=user_path, metavar="PROBLEMS", help="file of problems")
     parser.add_argument("--drop-solved", type=count, metavar="N", help="drop a problem with at least N correct samples")
     add_options(parser)
     parser.add_argument(
         "--out",
-        type=Path,
+        type=user_path,
         metavar="FILE.jsonl|FOLDER",
         help="file or folder of the kept problems and their report (default: in --state)",
     )

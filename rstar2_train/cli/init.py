@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, fail
 from rstar2_train.data.task_templates import TEMPLATES, FolderInUse, write_template
+from rstar2_train.utils.options import user_path
 
 NAME = "init"
 DESCRIPTION = """Make a working folder for a task of your own: manifest, rows, tool, checker, a script for a check, and
@@ -21,7 +22,9 @@ def add_arguments(commands: Subparsers) -> None:
     help = "make a working folder: manifest, rows, tool, checker"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--template", required=True, choices=list(TEMPLATES), help="kind of task")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
+    parser.add_argument(
+        "folder", nargs="?", type=user_path, default=Path(), metavar="FOLDER", help="default: this folder"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

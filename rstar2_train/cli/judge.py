@@ -20,7 +20,7 @@ from rstar2_train.cli.common import Subparsers, add_command, fail
 from rstar2_train.judge.types import DRAIN_SECONDS, MAX_PENDING, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.utils.auth import JUDGE_TOKEN, check_bind, read_secret
 from rstar2_train.utils.listening import bind
-from rstar2_train.utils.options import count, port, seconds
+from rstar2_train.utils.options import count, port, seconds, user_path
 
 if TYPE_CHECKING:
     from rstar2_train.judge.local import LocalJudge
@@ -93,7 +93,9 @@ def add_arguments(commands: Subparsers) -> None:
     help = "run a program in a sandbox and print its output"
     run = add_command(verbs, "run", main, parents=[local, remote], help=help)
     run.add_argument("file", metavar="FILE", help="Python file, or - for standard input")
-    run.add_argument("--stdin", type=Path, metavar="FILE", help="file that becomes the standard input of the program")
+    run.add_argument(
+        "--stdin", type=user_path, metavar="FILE", help="file that becomes the standard input of the program"
+    )
     run.add_argument("--seconds", type=seconds, default=4, metavar="S", help="wall-clock limit (default: %(default)s)")
     run.add_argument("--memory-mib", type=count, default=512, metavar="MIB", help="memory limit (default: %(default)s)")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
-from rstar2_train.utils.options import count, positive
+from rstar2_train.utils.options import count, positive, user_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,11 +42,11 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "memory, step time and GPU split of a manifest, before anything starts"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
+    parser.add_argument("file", type=user_path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
     add_plan_options(parser)
     parser.add_argument(
         "--measure",
-        type=Path,
+        type=user_path,
         metavar="STATE",
         help="state folder of a run of this manifest, such as .rstar2/tiny: fit the hardware profile to its first RL "
         "stage, take the lengths of all stages from it, and print the measured step next to the plan",
@@ -58,7 +58,7 @@ def add_arguments(commands: Subparsers) -> None:
         help="plan for one machine with N GPUs, as `rstar2 run` divides them; trainer and engine may share one GPU",
     )
     parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="with --measure: write the fitted profile, for --hardware FILE"
+        "--save", type=user_path, metavar="FILE", help="with --measure: write the fitted profile, for --hardware FILE"
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
 
@@ -70,7 +70,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="mi300x, mi325x, h100, h200, cpu, or a JSON file (default: mi300x, h100 or cpu, by the vendor)",
     )
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="folder with the config.json of the model")
+    parser.add_argument("--model", type=user_path, metavar="FOLDER", help="folder with the config.json of the model")
     parser.add_argument(
         "--mean-tokens",
         type=positive,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option
 from rstar2_train.cli.fetch import with_state
+from rstar2_train.utils.options import user_path
 
 NAME = "publish"
 DESCRIPTION = """Publish the state folder of a job in its empty bucket (spec.storage.url). The job must not run
@@ -17,7 +17,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "publish the state of a job in its bucket"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION)
-    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest with spec.storage.url")
+    parser.add_argument("file", type=user_path, metavar="MANIFEST", help="AgenticRLJob manifest with spec.storage.url")
     add_state_option(parser)
 
 

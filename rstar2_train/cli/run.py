@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
+from rstar2_train.utils.options import user_path
 
 NAME = "run"
 UNUSABLE_FOLDER = (PermissionError, NotADirectoryError, FileNotFoundError, FileExistsError)
@@ -21,7 +22,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "run a manifest on this machine, or resume a run"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
+    parser.add_argument("file", type=user_path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
     add_state_option(parser)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rstar2_train.cli.common import Subparsers, add_base_option, add_command, add_state_option, fail
 from rstar2_train.tools.schema import TOOLS
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, SERVE_TOKEN, read_secret
-from rstar2_train.utils.options import ACCELERATORS, count, port, seconds
+from rstar2_train.utils.options import ACCELERATORS, count, port, seconds, user_path
 
 NAME = "serve"
 PORT = 8000
@@ -50,7 +50,9 @@ def add_arguments(commands: Subparsers) -> None:
     parser.add_argument(
         "--port", type=port, default=PORT, metavar="PORT", help="port; 0 selects a free port (default: %(default)s)"
     )
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token that clients must send")
+    parser.add_argument(
+        "--token-file", type=user_path, metavar="FILE", help="file with the token that clients must send"
+    )
     parser.add_argument("--insecure", action="store_true", help="allow other machines to connect without a token")
     parser.add_argument("--endpoint", default="", metavar="URL", help="a running vLLM server of the model")
     parser.add_argument("--judge", default="", metavar="URL", help="a running judge (`rstar2 judge serve`)")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
+from rstar2_train.utils.options import user_path
 
 NAME = "simulate"
 EPILOG = """the settings, for example:
@@ -33,8 +33,8 @@ def add_arguments(commands: Subparsers) -> None:
         ),
         epilog=EPILOG,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="settings of the simulation (YAML)")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the engines over time into this file")
+    parser.add_argument("file", type=user_path, metavar="FILE", help="settings of the simulation (YAML)")
+    parser.add_argument("--svg", type=user_path, metavar="FILE", help="draw the engines over time into this file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, warn_of_answers
 from rstar2_train.utils.local_path import exists, local_path, missing_advice
+from rstar2_train.utils.options import user_path
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
@@ -36,7 +37,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "check a manifest and print all its errors"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
+    parser.add_argument("file", type=user_path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Literal
+
+from rstar2_train.utils.local_path import local_path
 
 ACCELERATORS: dict[str, Literal["AMD", "NVIDIA", "None"]] = {"none": "None", "nvidia": "NVIDIA", "amd": "AMD"}
 """Value of the option --accelerator -> spec.accelerator.vendor."""
+
+
+def user_path(text: str) -> Path:
+    """Return a path, with the home folder in place of `~`: a shell does not replace it after `--out=`."""
+    if not text.strip() or text == "-" or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the path of a file or folder")
+    try:
+        return local_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def count(text: str) -> int:

@@ -31,6 +31,12 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
             ["data", "decontaminate", ROWS, "--against", ROWS, "--out", TINY],
             "and with --out a folder that you may write",
         ),
+        (
+            ["data", "decontaminate", ROWS, "--against", ROWS, "--out", ""],
+            "--out: '' is not the path of a file or folder",
+        ),
+        (["plan", TINY, "--measure", "x", "--save", "-"], "--save: '-' is not the path of a file or folder"),
+        (["run", "~no-user/x.yaml"], "~no-user/x.yaml: no such user on this machine; write the whole path"),
         (["doctor", "--region", "eu"], "need --bucket s3://BUCKET/PREFIX"),
         (["doctor", "--cluster", "--bucket", "s3://a/b"], "not allowed with argument --cluster"),
         (["init", "--template", "maths", TINY], "Name a new or empty folder"),
