@@ -6,8 +6,9 @@ import re
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
-    code: 0xFFFD for code in range(0x7F, 0xA0)
+    code: 0xFFFD for code in (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
+"""Control characters, marks of a direction, which reorder the rest of a line, and separators of lines."""
 
 
 def lone_surrogate(text: str) -> str | None:

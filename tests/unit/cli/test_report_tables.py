@@ -68,10 +68,11 @@ def test_report_tables_show_each_score_at_any_width(width: int) -> None:
 @pytest.mark.parametrize("width", [30, 60, 200])
 def test_report_tables_print_names_of_any_text(width: int) -> None:
     """A name from a data file is neither markup nor a command of the terminal, and wide characters fold too."""
-    names = ["[red]x[/red]", "[/]", "\x1b[31mred", "\x9b2J", "", "漢字" * 30, "😀" * 40, "x" * 300, *FAMILIES[:8]]
+    names = ["[red]x[/red]", "[/]", "\x1b[31mred", "\x9b2J\u202e\u2028", "", "漢字" * 30, "😀" * 40, "x" * 300]
+    names += FAMILIES[:8]
     text = printed(ReportTables(report(families=names)), width)
     assert max(map(cell_len, text.splitlines())) <= width and "…" not in text
-    assert not {"\x1b", "\x9b"} & set(text) and "[red]x[/red]" in text and "␛[31mred" in text
+    assert not {"\x1b", "\x9b", "\u202e", "\u2028"} & set(text) and "[red]x[/red]" in text and "␛[31mred" in text
     for number in range(len(STAGES)):
         assert all(f"{score(number, at):.3f} ±0.010" in text for at in range(16))
 
