@@ -78,6 +78,7 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
         {"suffix": "", "allowed_token_ids": [], "logits_processors": [], "vllm_xargs": {}, "detokenize": True},
         {"response_format": {"type": "text", "schema": None}, "structured_outputs": {}, "separate_reasoning": True},
         {"stop": [""], "logit_bias": [], "response_format": {"type": "text", "json_schema": None}},
+        {"tfs": 1, "top_a": 0, "no_repeat_ngram_size": 0},
         {"stop_token_ids": [], "bad_words": [], "use_beam_search": False, "spaces_between_special_tokens": True},
     ],
     ids=lambda fields: " ".join(fields),
@@ -95,6 +96,7 @@ def test_check_accepts_values_that_change_nothing(fields: dict) -> None:
         {"reasoning_effort": "low"}, {"verbosity": "high"}, {"priority": 1}, {"documents": [{}]},
         {"functions": [{}]}, {"modalities": ["text", "audio"]}, {"stop_token_ids": [1]}, {"service_tier": "flex"},
         {"n": True}, {"logprobs": 0}, {"top_logprobs": False}, {"echo": 0}, {"prompt_logprobs": 0}, {"best_of": True},
+        {"no_repeat_ngram_size": 3},
     ],
     ids=lambda fields: next(iter(fields)),
 )  # fmt: skip
