@@ -22,6 +22,7 @@ NOT_OFF = (
 )
 REPEATED = "has no effect: the other targets have its layers"
 UNUSED = "has no effect: every stage that trains has its own trainer.lora, or no stage trains"
+FIRST = "has no effect: no training stage precedes, so the adapter is a new one; remove it"
 ONE_REPLICA = "must be 1 with LoRA: vLLM loads an adapter into one replica of the engine only; raise rollout.replicas"
 
 
@@ -48,6 +49,7 @@ def lora(job: AgenticRLJob) -> Iterator[Issue]:
                 yield Issue(f"spec.rollout.engineArgs.{name}", ONE_REPLICA)
     yield from _repeated_targets(job)
     yield from _continued(job)
+    yield from _without_source(job)
     default = SFTStage.model_fields["learning_rate"].default
     for index, stage in stages:
         if stage.sft is not None and stage.sft.learning_rate == default:
@@ -86,3 +88,18 @@ def _continued(job: AgenticRLJob) -> Iterator[Issue]:
         if changed:
             message = f"must be New, or {' and '.join(changed)} those of stage {source.name}: the adapter has one form"
             yield Issue(field, message, lora.start)
+
+
+def _without_source(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield each `start: Continue` with which no stage can continue an adapter."""
+    shared = []
+    for index, stage in enumerate(job.spec.stages):
+        lora = job.lora(stage)
+        if lora is None or lora.start == "New":
+            continue
+        if stage.trainer is None or stage.trainer.lora is None:
+            shared.append(stage)
+        elif job.continued(stage) is None:
+            yield Issue(f"spec.stages[{index}].trainer.lora.start", FIRST, lora.start, warning=True)
+    if shared and all(job.continued(stage) is None for stage in shared):
+        yield Issue("spec.trainer.lora.start", FIRST, "Continue", warning=True)

@@ -256,8 +256,9 @@ class RolloutSpec(ApiModel):
     """With Delta and Collective: weight versions per full snapshot."""
     weight_timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 600
     """Longest time in which one engine loads a weight version."""
-    weight_probe: bool = False
-    """Whether an engine serves a version only if its log-probabilities of fixed tokens agree with the trainer's."""
+    weight_probe: bool | None = None
+    """Whether an engine serves a version only if its log-probabilities of fixed tokens agree with the trainer's.
+    Default: only in stages with LoRA, which always have it."""
 
 
 class JudgeLimitsSpec(ApiModel):

@@ -33,6 +33,7 @@ from rstar2_train.api.stage_rules import unused_in_stages
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.api.weight_rules import unused_weights
 
 MEMBERS = {"SFT": "sft", "GRPO": "grpo", "Filter": "filter", "Evaluate": "evaluate"}
 """Stage type -> name of its member struct."""
@@ -376,6 +377,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     unused_engines,
     unused_token,
     lora,
+    unused_weights,
     _filter,
     _base_model,
     _accelerator,

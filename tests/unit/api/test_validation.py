@@ -105,6 +105,46 @@ def test_validation_lora_of_the_job_without_a_stage_is_a_warning() -> None:
         assert any("spec.trainer.lora: has no effect" in problem for problem in problems(data)) is unused
 
 
+@pytest.mark.parametrize(
+    ("stages", "rollout", "fields"),
+    [
+        ([0, 1, 3], {"weightProbe": False}, ["weightProbe"]),
+        ([1], {"weightProbe": False}, ["weightProbe"]),
+        ([0], {"weightProbe": False}, []),
+        ([1], {"weightProbe": True}, []),
+        ([1], {"weightTransport": "Auto", "weightSnapshotEvery": 5}, []),
+        ([1, 3], {"weightTransport": "Auto", "weightSnapshotEvery": 5}, ["weightSnapshotEvery"]),
+        ([], {"weightTransport": "Delta", "weightSnapshotEvery": 5}, []),
+    ],
+)
+def test_validation_names_unused_settings_of_weights(stages: list[int], rollout: dict, fields: list[str]) -> None:
+    """An adapter is always probed and always sent whole; a stage without LoRA uses the settings."""
+    data = changed("spec.rollout", {**GOOD["spec"]["rollout"], **rollout})
+    for index in stages:
+        data["spec"]["stages"][index]["trainer"] = {"lora": {}}
+    assert [issue.field for issue in check(data)[1] if "weight" in issue.field] == [
+        f"spec.rollout.{field}" for field in fields
+    ]
+
+
+def test_validation_settings_of_weights_need_a_grpo_stage() -> None:
+    """Without updates no version follows the first one."""
+    rollout = {"weightTransport": "Delta", "weightSnapshotEvery": 5, "weightProbe": True}
+    data = changed("spec.rollout", {**GOOD["spec"]["rollout"], **rollout})
+    data["spec"]["stages"] = data["spec"]["stages"][:1]
+    messages = {issue.field: issue.message for issue in check(data)[1] if "weight" in issue.field}
+    assert set(messages.values()) == {"has no effect: the job has no GRPO stage"}
+    assert messages.keys() == {f"spec.rollout.{name}" for name in rollout}
+
+
+@pytest.mark.parametrize(("stages", "unused"), [(slice(0, 1), True), (slice(0, 2), False)])
+def test_validation_continue_of_the_job_needs_two_stages(stages: slice, unused: bool) -> None:
+    """The first training stage starts a new adapter."""
+    data = changed("spec.trainer.lora", {"start": "Continue"})
+    data["spec"]["stages"] = data["spec"]["stages"][stages]
+    assert any(issue.field == "spec.trainer.lora.start" for issue in check(data)[1]) is unused
+
+
 @pytest.mark.parametrize("rank", [True, 8.0, "8", None])
 def test_validation_rank_is_an_integer(rank: object) -> None:
     """Values that only equal a rank, which a schema with a list of ranks would accept."""
@@ -145,6 +185,12 @@ def test_validation_rank_is_an_integer(rank: object) -> None:
             "spec.trainer.lora",
             {"targetModules": ["q_proj", "Attention"]},
             "spec.trainer.lora.targetModules[0] is 'q_proj': has no effect",
+        ),
+        ("spec.rollout.weightSnapshotEvery", 5, "spec.rollout.weightSnapshotEvery is 5: has no effect: with weightTr"),
+        (
+            "spec.stages.0.trainer",
+            {"lora": {"start": "Continue"}},
+            "spec.stages[0].trainer.lora.start is 'Continue': has no effect: no training stage precedes",
         ),
     ],
 )
