@@ -39,8 +39,11 @@ def _numbers(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether a value is a finite number, which a float can hold."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return False
 
 
 _POSITIVE = (

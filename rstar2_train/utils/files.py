@@ -43,7 +43,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raises ValueError, which names the file, if it has no such object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: 1,000 brackets deep
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must be a JSON object, not {type(content).__name__}")

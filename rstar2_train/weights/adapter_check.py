@@ -49,6 +49,7 @@ _WITHOUT_EFFECT = (
 )
 """Fields of peft's config that do not change a forward pass of a trained adapter. Any other one must be unset."""
 _UNSET: tuple[Any, ...] = (None, False, [], {})
+"""Values of an unset field. 0 is none of them, although it equals False: peft takes it as the number of a layer."""
 _FLOATS = ("F32", "BF16", "F16")
 _TENSOR = re.compile(re.escape(PREFIX) + r"(.+)\.(lora_[AB])\.weight")
 _WHOLE_COPIES = re.compile(r"\.base_layer\.|\.modules_to_save\.|lora_embedding_")
@@ -199,14 +200,19 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ShardFileInvalid(f"{path} is not a config of peft: {error}") from error
     for name, expected in _FIXED.items():
-        if (value := config.get(name)) not in expected:
+        if not _is_one_of(value := config.get(name), expected):
             raise ShardFileInvalid(f"{path} has {name} {value!r}, supported: {expected}")
     for name, value in config.items():
-        if name not in _FIXED and name not in (*_READ, *_WITHOUT_EFFECT) and value not in _UNSET:
+        if name not in _FIXED and name not in (*_READ, *_WITHOUT_EFFECT) and not _is_one_of(value, _UNSET):
             raise ShardFileInvalid(
                 f"{path} sets {name}, which is not supported: merge the adapter with the program that trained it"
             )
     return config
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    """Return whether a value equals one of others of its own type: 0 is not False."""
+    return any(type(value) is type(other) and value == other for other in values)
 
 
 def _modules(path: Path, config: dict[str, Any]) -> set[str]:

@@ -138,12 +138,12 @@ def test_adapter_of_peft_is_accepted(tmp_path: Path, fields: dict[str, object]) 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        *(({"lora_alpha": value}, "are no scale") for value in (float("nan"), float("inf"), True, "16", None)),
+        *(({"lora_alpha": value}, "are no scale") for value in (float("nan"), float("inf"), 10**400, True, "16", None)),
         *(({"r": value}, "are no scale") for value in (8.0, True, 0, "8")),
         *(
             ({name: value}, f"sets {name}, which is not supported: merge the adapter")
             for name, value in {
-                "layers_to_transform": [1],
+                "layers_to_transform": 0,
                 "layers_pattern": "layers",
                 "exclude_modules": ["q_proj"],
                 "use_dora": True,
@@ -157,6 +157,8 @@ def test_adapter_of_peft_is_accepted(tmp_path: Path, fields: dict[str, object]) 
             }.items()
         ),
         ({"task_type": "SEQ_CLS"}, "has task_type 'SEQ_CLS', supported: "),
+        ({"layers_to_transform": [1]}, "sets layers_to_transform, "),
+        ({"init_lora_weights": 1}, "has init_lora_weights 1, supported: "),
         ({"init_lora_weights": "pissa"}, "has init_lora_weights 'pissa', supported: "),
         ({"peft_type": "LOHA"}, "has peft_type 'LOHA', supported: "),
         ({"target_modules": "all-linear"}, "must be a list of names: write the names"),
@@ -176,7 +178,7 @@ def test_adapter_of_another_meaning_is_refused(tmp_path: Path, fields: dict[str,
     assert re.search(reason, str(refusal.value)), refusal.value
 
 
-@pytest.mark.parametrize("content", ["[]", "{", "3"])
+@pytest.mark.parametrize("content", ["[]", "{", "3", pytest.param("[" * 100_000, id="deep")])
 def test_adapter_with_broken_files_is_refused(tmp_path: Path, content: str) -> None:
     """Damaged configs and tensors, and tensors in the old form, have a remedy."""
     folder = inspected(tmp_path)
