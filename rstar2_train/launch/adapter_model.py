@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.capacity.weight_files import companions
+from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions
 from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.model_folder import ModelNotFound
@@ -26,8 +26,8 @@ CACHE = "_merged"
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder has an adapter alone, without its base."""
-    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+    """Return whether a folder has an adapter without the weights of its base; other programs add its config.json."""
+    return (folder / CONFIG).is_file() and not any((folder / name).is_file() for name in (SINGLE, INDEX))
 
 
 def find_adapter(folder: Path) -> Path | None:
@@ -56,10 +56,15 @@ def base_of(adapter: Path, base: Path | None) -> Path:
     return folder.resolve()
 
 
-def reject_base(folder: Path, base: Path | None) -> None:
-    """Raise PreflightError if a base was named for a whole model."""
+def check_whole(folder: Path, base: Path | None) -> None:
+    """Raise PreflightError if a base was named for a whole model, or an adapter is among its files."""
     if base is not None:
         raise PreflightError(f"--base has no effect: {folder} is not an adapter. Remove it.")
+    if (folder / CONFIG).is_file():
+        raise PreflightError(
+            f"{folder} has the weights of a model and {CONFIG}: move adapter_* to a folder of its own, and pass the "
+            "folder that you mean"
+        )
 
 
 def merge_into(adapter: Path, base: Path | None, target: Path) -> None:
@@ -85,7 +90,7 @@ def whole_model(folder: Path, *, base: Path | None, jobs: Path, notify: Callable
         PreflightError: without a base, for a base of another adapter, and for an adapter of another kind.
     """
     if not is_adapter(folder):
-        reject_base(folder, base)
+        check_whole(folder, base)
         return folder
     model_dir = base_of(folder, base)
     try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.launch.adapter_model import base_of, find_adapter, is_adapter, merge_into, reject_base
+from rstar2_train.launch.adapter_model import base_of, check_whole, find_adapter, is_adapter, merge_into
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.serving.model import find_folder
 from rstar2_train.trainer import checkpoint
@@ -38,6 +38,7 @@ def export_adapter(model: str, target: Path, *, jobs: Path, base: Path | None, b
     folder = find_folder(model, jobs=jobs)
     adapter = find_adapter(folder)
     if adapter is None:
+        check_whole(folder, None)
         raise PreflightError(f"{folder} has no adapter: it was trained as a whole. Pass --merge to copy the model.")
     if base is not None and base_name is not None:
         raise PreflightError("--base has no effect with --base-name. Remove one of both.")
@@ -63,7 +64,7 @@ def export_model(model: str, target: Path, *, jobs: Path, base: Path | None) -> 
         _check_absent(target)
         merge_into(folder, base, target)
         return
-    reject_base(folder, base)
+    check_whole(folder, base)
     with _new_folder(target) as new:
         shutil.copytree(folder, new, ignore=shutil.ignore_patterns(ADAPTER), dirs_exist_ok=True)
 

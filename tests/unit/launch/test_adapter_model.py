@@ -96,6 +96,20 @@ def export(*arguments: str | Path) -> int:
     return main(["export", *map(str, arguments)])
 
 
+def test_adapter_with_the_config_of_its_base_is_merged(tmp_path: Path, base: Path, adapter: Path) -> None:
+    """As other programs write it. Next to the weights of a model it is refused: which of both is meant is unknown."""
+    expected = merged_in_float32(base, adapter)
+    (adapter / "config.json").write_bytes((base / "config.json").read_bytes())
+    assert export(adapter, tmp_path / "out", "--merge") == 0
+    assert all(torch.equal(weight, expected[name]) for name, weight in load_file(tmp_path / "out" / SHARDS[0]).items())
+    for name in (CONFIG, TENSORS):
+        (base / name).write_bytes((adapter / name).read_bytes())
+    for options in (["--merge"], []):
+        assert export(base, tmp_path / "both", *options) == 1
+    with pytest.raises(PreflightError, match="has the weights of a model and adapter_config"):
+        whole_model(base, base=None, jobs=tmp_path / "jobs")
+
+
 @pytest.mark.parametrize("foreign", [False, True])
 def test_adapter_is_merged_exactly_and_once(tmp_path: Path, base: Path, adapter: Path, foreign: bool) -> None:
     """Served, and exported with --merge: in float32, rounded once; also that of another program, without a digest."""
