@@ -162,8 +162,8 @@ async def _load_versions(
         for step in range(updates + 1):
             await asyncio.to_thread(train, group, step, lr=1e-4)
             started = time.perf_counter()
-            update = await transport.publish(group, f"rl-step-{step + 1:06d}")
-            if await pool.push(update) != [url]:
+            update = await transport.publish(group, f"rl-step-{step + 1:06d}", overlapped=True)
+            if await pool.push(update) != [url]:  # it ends with the probe, which the ranks score meanwhile
                 raise RuntimeError(f"the engine does not serve {update.version}")
             seconds = time.perf_counter() - started
             rows.append({"seconds": seconds, **_sizes(Path(update.order.folder))})

@@ -42,7 +42,7 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.inference.parameter_hashes import ENABLED
 from rstar2_train.inference.pool import EnginePool, PoolTimes
-from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
+from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate, complete
 from rstar2_train.orchestrator.weight_transports import ProbeWriter, WeightTransport, make_transport
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TokenSequence, TrainConfig
@@ -258,7 +258,7 @@ def _bytes(update: WeightUpdate) -> int:
 
 async def _probe_difference(group: TrainerGroup, pool: EnginePool, urls: list[str]) -> float:
     """Return the largest mean difference of an engine's log-probabilities to the trainer's, in nats."""
-    probe = await ProbeWriter().probe(group)
+    probe = await complete(await ProbeWriter().probe(group))
     assert probe.expected is not None
     scores = [await engine_client(pool, url).score(probe.rows) for url in urls]
     return round(max(mean_difference(row, probe.expected) for row in scores), 5)

@@ -28,7 +28,7 @@ from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailab
 from rstar2_train.inference.engine_protocols import Connect, EngineLimits, PooledClient, weight_receiver
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.engine_statistics import EngineStatistics
-from rstar2_train.inference.weight_update import WeightUpdate
+from rstar2_train.inference.weight_update import WeightUpdate, complete
 from rstar2_train.weights.probe import Scores
 
 log = logging.getLogger(__name__)
@@ -351,7 +351,7 @@ class EnginePool:
         base = await receiver.score(probe.rows, base=True) if probe.has_adapter else None
         # A restarted engine loads the version again that it had: its scores are the same.
         before = engine.scores[1] if engine.scores and engine.scores[0] != target.number else None
-        refusal = probe.refusal(scores, before=before, base=base)
+        refusal = (await complete(probe)).refusal(scores, before=before, base=base)
         engine.refused = bool(refusal)
         if refusal:
             await receiver.mark_loading()

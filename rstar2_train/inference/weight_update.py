@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineUnavailable
@@ -27,6 +27,34 @@ from rstar2_train.weights.version_store import VersionManifest
 log = logging.getLogger(__name__)
 
 
+class PendingProbe:
+    """A probe that the trainer still scores, while the engines load the version. Bound to the event loop."""
+
+    def __init__(self, rows: list[list[int]], scoring: Coroutine[Any, Any, Probe], *, has_adapter: bool) -> None:
+        """`rows`, `has_adapter`: as of the probe; `scoring`: starts now, and returns the probe."""
+        self.rows = rows
+        self.has_adapter = has_adapter
+        self._scoring = asyncio.create_task(scoring)
+
+    async def result(self) -> Probe:
+        """Wait for the probe. Raises the error of the trainer. A caller that is cancelled does not stop the trainer."""
+        return await asyncio.shield(self._scoring)
+
+    async def settle(self) -> None:
+        """Wait until the trainer has scored the probe, or failed: its ranks are idle then."""
+        await asyncio.wait({self._scoring})
+
+
+async def complete(probe: Probe | PendingProbe) -> Probe:
+    """Return a probe with the trainer's values. Raises EngineUnavailable if the trainer has failed."""
+    if isinstance(probe, Probe):
+        return probe
+    try:
+        return await probe.result()
+    except StageFailed as error:
+        raise EngineUnavailable(f"the trainer has not scored the probe: {error}") from error
+
+
 class WeightUpdate(Protocol):
     """A version to load."""
 
@@ -36,7 +64,7 @@ class WeightUpdate(Protocol):
         ...
 
     @property
-    def probe(self) -> Probe | None:
+    def probe(self) -> Probe | PendingProbe | None:
         """Check of the engine after the update; None: no check."""
         ...
 
@@ -64,12 +92,14 @@ class FolderUpdate:
     folder: Path
     """Absolute path that the engine can read until the next version."""
     version: str
-    probe: Probe | None = None
+    probe: Probe | PendingProbe | None = None
     base_name: str = ""
     """Name of the weights, by which an `AdapterUpdate` recognises its base; empty: no adapter follows."""
 
     @classmethod
-    def make(cls, folder: Path, version: str, probe: Probe | None = None, *, base_name: str = "") -> FolderUpdate:
+    def make(
+        cls, folder: Path, version: str, probe: Probe | PendingProbe | None = None, *, base_name: str = ""
+    ) -> FolderUpdate:
         """Return the update; the engines have other working directories, so the path becomes absolute."""
         return cls(folder.absolute(), version, probe, base_name)
 
@@ -96,7 +126,7 @@ class AdapterUpdate:
     base: FolderUpdate
     """The model that the stage started from, with a name."""
     order: AdapterOrder
-    probe: Probe | None = None
+    probe: Probe | PendingProbe | None = None
 
     @property
     def version(self) -> str:
@@ -130,7 +160,7 @@ class DeltaUpdate:
     version: str
     version_id: str
     """Id of this version of this run."""
-    probe: Probe | None = None
+    probe: Probe | PendingProbe | None = None
 
     @property
     def folders(self) -> list[Path]:
@@ -171,7 +201,7 @@ class BucketUpdate:
         return self.update.version
 
     @property
-    def probe(self) -> Probe | None:
+    def probe(self) -> Probe | PendingProbe | None:
         """Check of the engine after the update."""
         return self.update.probe
 
@@ -218,7 +248,7 @@ class CollectiveUpdate:
         return self.delta.version
 
     @property
-    def probe(self) -> Probe | None:
+    def probe(self) -> Probe | PendingProbe | None:
         """Check of the engine after the update."""
         return self.delta.probe
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool
-from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
+from rstar2_train.inference.weight_update import FolderUpdate, PendingProbe, WeightUpdate
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import step_version
 from rstar2_train.orchestrator.shared_weights import SharedWeights
@@ -49,10 +49,10 @@ class EngineWeights:
         """
         transport, device = self._transport_of(group), self._ctx.device
         await device.to_trainer()
-        update = await transport.publish(group, version)
+        update = await transport.publish(group, version, overlapped=not device.enabled)
         await device.to_engines()
         try:
-            await self._load_into_engines(update)
+            await self._load_probed(update)
         except EngineRejected as error:
             if not transport.restart():
                 raise _stage_failure(error) from error
@@ -103,6 +103,19 @@ class EngineWeights:
             await self._load_into_engines(update)
         except (EngineUnavailable, EngineRejected) as error:
             raise _stage_failure(error) from error
+
+    async def _load_probed(self, update: WeightUpdate) -> None:
+        """Load a version whose probe the ranks may still score; on return or error they are idle."""
+        probe = update.probe
+        if not isinstance(probe, PendingProbe):
+            await self._load_into_engines(update)
+            return
+        loading = asyncio.create_task(self._load_into_engines(update))
+        try:
+            await asyncio.gather(loading, probe.result())
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, probe.settle(), return_exceptions=True)
 
     async def _load_into_engines(self, update: WeightUpdate, *, keep_requests: bool = False) -> None:
         """Load a version into the engines, through the bucket if they have no common disk with the trainer."""

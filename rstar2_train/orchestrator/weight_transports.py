@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +21,7 @@ from rstar2_train.inference.weight_update import (
     CollectiveUpdate,
     DeltaUpdate,
     FolderUpdate,
+    PendingProbe,
     WeightUpdate,
 )
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -42,8 +42,11 @@ VERSIONS = "versions"
 class WeightTransport(Protocol):
     """Publishes weight versions."""
 
-    async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
-        """Write the trainer's weights as `version`. Raises StageFailed if the disk is full."""
+    async def publish(self, group: TrainerGroup, version: str, *, overlapped: bool = False) -> WeightUpdate:
+        """Write the trainer's weights as `version`. Raises StageFailed if the disk is full.
+
+        `overlapped`: score a probe after the return, while the engines load the files (`PendingProbe`).
+        """
         ...
 
     def prune(self, loaded: WeightUpdate) -> None:
@@ -61,13 +64,19 @@ class ProbeWriter:
     def __init__(self) -> None:
         self._fingerprint: list[list[int]] | None = None
 
-    async def probe(self, group: TrainerGroup) -> Probe:
-        """Return the probe of the trainer's current weights."""
+    async def probe(
+        self, group: TrainerGroup, *, has_adapter: bool = False, overlapped: bool = False
+    ) -> Probe | PendingProbe:
+        """Return the probe of the trainer's current weights; with `overlapped` before the ranks have scored it."""
         rows = probe_rows(read_config(group.model_dir)["vocab_size"])
+        scoring = self._score(group, rows, has_adapter=has_adapter)
+        return PendingProbe(rows, scoring, has_adapter=has_adapter) if overlapped else await scoring
+
+    async def _score(self, group: TrainerGroup, rows: list[list[int]], *, has_adapter: bool) -> Probe:
         expected, fingerprint = await asyncio.to_thread(group.score, rows)
         changed = self._fingerprint is not None and fingerprint != self._fingerprint
         self._fingerprint = fingerprint
-        return Probe(rows, expected, group.probe_tolerance, changed)
+        return Probe(rows, expected, group.probe_tolerance, changed, has_adapter)
 
 
 class FolderTransport:
@@ -79,11 +88,11 @@ class FolderTransport:
         self._probes = probes
         self._folder = weights
 
-    async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
+    async def publish(self, group: TrainerGroup, version: str, *, overlapped: bool = False) -> WeightUpdate:
         """Export the model."""
         self._folder = self._weights / version
         await asyncio.to_thread(group.export, self._folder, for_engines=True)
-        probe = await self._probes.probe(group) if self._probes else None
+        probe = await self._probes.probe(group, overlapped=overlapped) if self._probes else None
         return FolderUpdate.make(self._folder, version, probe)
 
     def prune(self, loaded: WeightUpdate) -> None:
@@ -113,7 +122,7 @@ class DeltaTransport:
         self._chain: list[Path] = []
         self._base: str | None = None
 
-    async def publish(self, group: TrainerGroup, version: str) -> DeltaUpdate:
+    async def publish(self, group: TrainerGroup, version: str, *, overlapped: bool = False) -> DeltaUpdate:
         """Write a snapshot if it is due, else the changes."""
         if group is not self._group:
             await asyncio.to_thread(group.start_versions)
@@ -127,7 +136,7 @@ class DeltaTransport:
         log.info("weights of %s: %s of %d bytes", version, "snapshot" if snapshot else "delta", manifest.bytes)
         self._base = version_id
         self._chain = [folder] if snapshot else [*self._chain, folder]
-        probe = await self._probes.probe(group) if self._probes else None
+        probe = await self._probes.probe(group, overlapped=overlapped) if self._probes else None
         return DeltaUpdate([path.absolute() for path in self._chain], version, version_id, probe)
 
     def prune(self, loaded: WeightUpdate) -> None:
@@ -152,8 +161,8 @@ class CollectiveTransport:
         self._phase_seconds = phase_seconds
         self._group: TrainerGroup | None = None
 
-    async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
-        """Write the files, and let rank 0 offer them."""
+    async def publish(self, group: TrainerGroup, version: str, *, overlapped: bool = False) -> WeightUpdate:
+        """Write the files, and let rank 0 offer them. Never overlapped: rank 0 sends them during the load."""
         delta = await self._delta.publish(group, version)
         await asyncio.to_thread(group.serve_transfers)
         self._group = group
@@ -184,22 +193,22 @@ class AdapterTransport:
         self._version = ""
         self._is_repeated = False
 
-    async def publish(self, group: TrainerGroup, version: str) -> AdapterUpdate:
+    async def publish(self, group: TrainerGroup, version: str, *, overlapped: bool = False) -> AdapterUpdate:
         """Write the adapter."""
         self._is_repeated, self._version = version == self._version, version
         version_id = version_store.new_id()
         folder = version_store.version_folder(self._root, version_store.next_number(self._root), version_id)
         manifest = await asyncio.to_thread(group.publish_adapter, folder, version=version, version_id=version_id)
         log.info("weights of %s: adapter of %d bytes", version, manifest.bytes)
-        probe = await self._probes.probe(group)
-        empty = await asyncio.to_thread(is_zero, folder)
+        has_adapter = not await asyncio.to_thread(is_zero, folder)
+        probe = await self._probes.probe(group, has_adapter=has_adapter, overlapped=overlapped)
         order = AdapterOrder(
             folder=str(folder.absolute()),
             version=version,
             version_id=version_id,
             adapter=group.adapter,
         )
-        return AdapterUpdate(self._base, order, replace(probe, has_adapter=not empty))
+        return AdapterUpdate(self._base, order, probe)
 
     def prune(self, loaded: WeightUpdate) -> None:
         """Delete the versions before those that the engines have, and the model folders of other stages."""

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import LOADING, EngineClient
 from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.engine_protocols import EngineLimits
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.turn_wire import ADAPTER, BASE, SCORE, SERVE
-from rstar2_train.inference.weight_update import AdapterUpdate, FolderUpdate
+from rstar2_train.inference.weight_update import AdapterUpdate, FolderUpdate, PendingProbe, complete
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import TrainConfig
@@ -300,3 +302,41 @@ def test_rank_killed_in_each_phase_leaves_whole_versions(tmp_path: Path) -> None
         if process.exitcode == 0:
             break
     assert phase == count.value > 5 and seen > 0, "every operation was a phase"
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+async def test_engine_serves_after_the_trainer_has_scored(tmp_path: Path, shift: float) -> None:
+    """The engine loads and scores first. It is judged by the trainer's values; `shift`: of wrong ones."""
+    engine, update, scored = MemoryEngine(), update_of(tmp_path, 1), asyncio.Event()
+    assert isinstance(update.probe, Probe) and update.probe.expected is not None
+    expected = [[value + shift for value in row] for row in update.probe.expected]
+    probe = replace(update.probe, expected=expected)
+
+    async def scoring() -> Probe:
+        await scored.wait()
+        return probe
+
+    async with connected(engine) as pool, asyncio.timeout(30):
+        pending = PendingProbe(ROWS, scoring(), has_adapter=True)
+        pushing = asyncio.create_task(pool.push(replace(update, probe=pending)))
+        while engine.requests.count(SCORE) < 2:
+            await asyncio.sleep(0)
+        assert (pool.serving, engine.version) == ([], update.version)
+        scored.set()
+        if not shift:
+            assert await pushing == ["http://engine"]
+            return
+        while engine.version != LOADING:
+            await asyncio.sleep(0)
+        assert pool.serving == []
+        pushing.cancel()
+
+
+async def test_engine_without_scores_of_the_trainer_is_refused() -> None:
+    """A trainer that fails is no reason to serve, and does not stop the task of the engine."""
+
+    async def scoring() -> Probe:
+        raise StageFailed("RanksLost", "rank 1 was killed", retryable=True)
+
+    with pytest.raises(EngineUnavailable, match="has not scored the probe: rank 1 was killed"):
+        await complete(PendingProbe(ROWS, scoring(), has_adapter=True))

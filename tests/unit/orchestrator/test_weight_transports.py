@@ -1,7 +1,9 @@
 """Weight transports: the choice, the chain of a Delta transport, and a rejected delta that a snapshot replaces."""
 
+import asyncio
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.inference.engine_errors import EngineRejected
-from rstar2_train.inference.weight_update import AdapterUpdate, DeltaUpdate, FolderUpdate
+from rstar2_train.inference.weight_update import AdapterUpdate, DeltaUpdate, FolderUpdate, complete
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.weight_transports import (
@@ -25,7 +27,7 @@ from rstar2_train.weights import version_store
 from rstar2_train.weights.adapter_check import verify_adapter
 from rstar2_train.weights.adapter_folder import AdapterIdentity, tensor_name, write_adapter
 from rstar2_train.weights.host_copy import HostCopy
-from rstar2_train.weights.probe import TOLERANCE
+from rstar2_train.weights.probe import TOLERANCE, Probe
 from rstar2_train.weights.shard_file import Shard, bit_sum, write_shards
 from rstar2_train.weights.version_store import VersionManifest
 from tests.support.stage_attempt import NewAttempt
@@ -150,7 +152,7 @@ async def test_transport_probe_expects_a_change_only_of_weights(tmp_path: Path, 
         if changes:
             group.update()
         probe = (await transport.publish(group, f"v{number}")).probe
-        assert probe is not None and probe.expected is not None
+        assert isinstance(probe, Probe) and probe.expected is not None
         expected.append(probe.expects_change)
     assert expected == [False, True, False]
 
@@ -237,3 +239,64 @@ async def test_session_rejected_adapter_is_written_once_more(new_attempt: NewAtt
     with pytest.raises(StageFailed, match="is damaged"):
         await session.weights.push(group, "v2")
     assert len(set(pushed)) == 4
+
+
+class BusyGroup(FakeGroup):
+    """A trainer that scores the probe until the engines have done something, and must not be called meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.engines, self.called = threading.Event(), threading.Event()
+        """Set when the engines load a version; set by a call during a score."""
+        self.is_lost = self._is_scoring = False
+
+    def publish_adapter(self, folder: Path, **version: Any) -> VersionManifest:
+        if self._is_scoring:
+            self.called.set()
+        return super().publish_adapter(folder, **version)
+
+    def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
+        self._is_scoring = True
+        assert self.engines.wait(60), "the engines load no version during the score"
+        assert not self.called.wait(0.2), "the ranks score, and got another call"
+        self._is_scoring = False
+        if self.is_lost:
+            raise StageFailed("RanksLost", "a rank was killed", retryable=True)
+        return super().score(rows)
+
+
+@pytest.mark.parametrize(("fault", "error"), [("", ""), ("engine", "is damaged"), ("trainer", "a rank was killed")])
+async def test_session_engines_load_while_the_ranks_score(new_attempt: NewAttempt, fault: str, error: str) -> None:
+    """The push ends with both; a rejection waits for the ranks, and a lost rank does not wait for the engines."""
+    ctx = new_attempt(trainer=LORA)
+    group: Any = BusyGroup(ctx.state.root.parent / "model")
+    group.is_lost = fault == "trainer"
+    session = session_of(ctx)
+    probes: list[Any] = []
+
+    async def push(update: Any, **_: object) -> list[str]:
+        probes.append(update.probe)
+        group.engines.set()
+        if fault == "engine":
+            raise EngineRejected("adapter_model.safetensors is damaged")
+        if fault == "trainer":
+            await asyncio.Event().wait()
+        return ["engine"]
+
+    session._pool.push = push  # type: ignore[method-assign]
+    async with asyncio.timeout(120):
+        if not error:
+            await session.weights.push(group, "v1")
+            assert (await complete(probes[0])).expected is not None
+            return
+        with pytest.raises(StageFailed, match=error):
+            await session.weights.push(group, "v1")
+
+
+async def test_transport_scores_before_the_next_step_trains(new_attempt: NewAttempt) -> None:
+    """The trainer's next step, and its sleep on a shared device, follow an export: the probe is complete."""
+    ctx = new_attempt(trainer=LORA)
+    group: Any = FakeGroup(ctx.state.root.parent / "model")
+    weights = session_of(ctx).weights
+    await weights.export(group, "v1")
+    assert weights._exported is not None and isinstance(weights._exported.probe, Probe)
