@@ -40,7 +40,10 @@ def replace_closed_streams() -> None:
 
 
 def ignore_closed_terminal() -> None:
-    """Discard later output if the terminal was closed. Other errors, such as a full disk, are still raised."""
+    """Discard later output if the terminal was closed, and escape characters that its encoding lacks.
+
+    Other errors, such as a full disk, are still raised.
+    """
     replace_closed_streams()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -48,7 +51,7 @@ def ignore_closed_terminal() -> None:
         wrapped = io.TextIOWrapper(
             io.BufferedWriter(_DiscardingStream(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
             encoding=stream.encoding,
-            errors=stream.errors,
+            errors="backslashreplace",  # a terminal of ASCII or Latin-1 has no sign for each character
             line_buffering=stream.line_buffering,
         )
         setattr(sys, name, wrapped)

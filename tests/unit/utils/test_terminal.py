@@ -71,6 +71,14 @@ def test_ignore_closed_terminal_full_disk_still_fails() -> None:
     assert b"No space left on device" in done.stderr
 
 
+def test_ignore_closed_terminal_escapes_characters() -> None:
+    """A terminal whose encoding lacks a character gets its escape, not a UnicodeEncodeError."""
+    program = PRINTING + "print('π')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (0, b"x\n\\u03c0\n")
+
+
 @pytest.mark.parametrize(("handler", "included"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
 def test_stop_signals_nohup_excludes_sighup(handler: signal.Handlers, included: bool) -> None:
     """nohup ignores SIGHUP; the program must not handle it."""
