@@ -127,7 +127,7 @@ def add_arguments(commands: Subparsers) -> None:
         help="show a demonstration as tokens of this model, trained ones marked",
     )
     inspect.add_argument(
-        "--row", type=count, default=1, metavar="N", help="with --model: the row of the files to show (default: 1)"
+        "--row", type=count, metavar="N", help="with --model: the row of the files to show (default: 1)"
     )
 
     help = "remove problems or conversations that overlap with benchmarks"
@@ -194,8 +194,10 @@ def _inspect(args: argparse.Namespace) -> None:
     if args.model is not None:
         from rstar2_train.cli.demonstration_view import print_demonstration
 
-        print_demonstration(files, layout=layout, model=args.model, row=args.row)
+        print_demonstration(files, layout=layout, model=args.model, row=args.row or 1)
         return
+    if args.row is not None:
+        raise DataError("--row needs --model FOLDER; --rows limits the rows that are read")
     report = inspect_rows(files, layout=layout, limit=args.rows)
     table_console(width=WIDTH).print(column_table(report))
     for line in inspection_lines(report, layout):

@@ -57,6 +57,8 @@ def main(args: argparse.Namespace) -> int:
     from rstar2_train.rollout.collector import PromptTooLong
     from rstar2_train.utils.supervisor import ChildFailed, StopRequested
 
+    if args.model and not args.endpoint:
+        return fail(NAME, "--model needs --endpoint URL: it names the model of that server")
     add_tools_to_path()
     console = Console(highlight=False, soft_wrap=True)
     try:

@@ -45,12 +45,15 @@ def add_rollout_options(parser: argparse.ArgumentParser, *, required: bool) -> N
 
 def main(args: argparse.Namespace) -> int:
     """Print the verdicts; return the exit code of the last one."""
+    texts, stored = (args.known, args.answer), (args.job, args.problem, args.sample)
+    if any(text is not None for text in texts) and any(value is not None for value in stored):
+        return fail(NAME, "pass either --known and --answer, or --job, --problem and --sample: not options of both")
     if args.job is not None:
         if args.problem is None:
             return fail(NAME, "--job needs --problem ID: `rstar2 analyse JOB` shows the ids")
         return _stored(args.job, args.state, args.problem, args.sample)
-    if args.known is None or args.answer is None:
-        return fail(NAME, "pass --known and --answer, or --job and --problem")
+    if not args.known or args.answer is None:
+        return fail(NAME, "pass --known, which may not be empty, and --answer, or --job and --problem")
     return explain(args.known, args.answer)
 
 

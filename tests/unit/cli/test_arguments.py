@@ -43,6 +43,11 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
         (["judge", "run", "missing.py"], "missing.py: No such file or directory. Pass a file, or - for standard input"),
         (["chat", "--url", "ftp://x", "hi"], "ftp://x is no URL of a server, such as http://127.0.0.1:8000"),
         (["simulate", "/dev/null"], "`rstar2 simulate --help` has an example"),
+        (["plan", TINY, "--mean-tokens", "many"], "many is not a number above 0"),
+        (["verify", "--known", "1", "--answer", "1", "--sample", "2"], "not options of both"),
+        (["verify", "--known", "", "--answer", ""], "pass --known, which may not be empty"),
+        (["env", "check", TINY, "--model", "m"], "--model needs --endpoint URL"),
+        (["data", "inspect", ROWS, "--row", "2"], "--row needs --model FOLDER"),
         (["track", "tiny.yaml"], "pass the name of the job (metadata.name) in place of its manifest"),
     ],
 )
