@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def described(node: Node | None) -> str:
-    """Return a typed value as one line of text."""
+    """Return a typed value as one line of text. None: the grammar does not cover it, or the verdict needed no type."""
     if node is None:
-        return "not read: compared as text"
+        return "not typed: the reason has what was compared"
     if node.kind == "number":
         return f"number {node.number}"
     inner = ", ".join(described(part) for part in node.parts)
