@@ -6,13 +6,14 @@ A subcommand is the module of its name, which is imported only if the command li
 from __future__ import annotations
 
 import argparse
+import errno
 import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from rstar2_train import __version__
-from rstar2_train.cli.common import INTERRUPTED, HelpFormatter
+from rstar2_train.cli.common import INTERRUPTED, HelpFormatter, fail
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
@@ -23,6 +24,8 @@ COMMANDS = (
 """Names of the subcommands and of their modules."""
 USAGE = 2
 """Exit code of argparse for wrong arguments."""
+PATH_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP, errno.EROFS)
+"""Errors of a path that an argument named: no fault of the program."""
 EPILOG = """examples:
   rstar2 demo                            train a tiny model through its whole curriculum, in minutes
   rstar2 doctor                          what this machine lacks, with remedies; --cluster: what a cluster lacks
@@ -80,6 +83,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"rstar2 {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in PATH_ERRORS:
+            raise
+        return fail(args.command, f"{error.filename}: {error.strerror}. Pass another path.")
     return code
 
 

@@ -48,6 +48,8 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
         (["verify", "--known", "", "--answer", ""], "pass --known, which may not be empty"),
         (["env", "check", TINY, "--model", "m"], "--model needs --endpoint URL"),
         (["data", "inspect", ROWS, "--row", "2"], "--row needs --model FOLDER"),
+        (["validate", "x" * 300], "File name too long. Pass another path"),
+        (["report", "x" * 300], "File name too long. Pass another path"),
         (["track", "tiny.yaml"], "pass the name of the job (metadata.name) in place of its manifest"),
     ],
 )
