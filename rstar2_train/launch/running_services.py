@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import ServedModel, served_models
@@ -52,6 +53,7 @@ async def find_model(
 
 
 async def _list_models(url: str, *, token: str, notify: Callable[[str], None] | None) -> list[ServedModel]:
+    _check_url("--endpoint", url)
     notified = False
     while True:
         try:
@@ -67,12 +69,24 @@ async def _list_models(url: str, *, token: str, notify: Callable[[str], None] | 
         await asyncio.sleep(RETRY_SECONDS)
 
 
+def _check_url(option: str, url: str) -> None:
+    """Raise RunningServiceRejected for an address to which no request can be sent: waiting would not help."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise RunningServiceRejected(f"{option} {url} is no URL of a server, such as http://127.0.0.1:8000")
+
+
 async def check_judge(url: str, *, token: str, notify: Callable[[str], None] | None = None) -> None:
     """Return when the judge at `url` has a sandbox that is ready.
 
     `notify`: wait for a judge that is not ready, and call this once. Raises RunningServiceRejected for a wrong token,
     a server other than a judge, and, without `notify`, a judge that is not ready.
     """
+    _check_url("--judge", url)
     notified = False
     async with JudgeClient(url, token or None) as judge:
         while True:

@@ -125,3 +125,12 @@ def test_external_services_tokens_come_from_files(tmp_path: Any, monkeypatch: py
     monkeypatch.setenv("RSTAR2_ENGINE_TOKEN_FILE", str(tmp_path / "token"))
     services = RunningServices.from_options(endpoint="http://e/v1/", judge="")
     assert (services.engine, services.engine_token, services.judge) == ("http://e", "secret", "")
+
+
+@pytest.mark.parametrize("url", ["engine:8000", "localhost", "ftp://x", "http://", "http://x:port", "http://x:99999"])
+async def test_find_model_rejects_what_is_no_url(url: str) -> None:
+    """Waiting for such an address would never end; the same holds for a judge."""
+    with pytest.raises(RunningServiceRejected, match=f"--endpoint {url} is no URL of a server, such as http"):
+        await find_model(url, token="", names=[], accept_only=True, advice="", notify=print)
+    with pytest.raises(RunningServiceRejected, match=f"--judge {url} is no URL of a server, such as http"):
+        await check_judge(url, token="", notify=print)
