@@ -43,7 +43,10 @@ def read_secret(name: str) -> str | None:
     """
     file = os.environ.get(f"{name}_FILE")
     if file:
-        return Path(file).read_text(encoding="utf-8").strip() or None
+        try:
+            return Path(file).read_text(encoding="utf-8").strip() or None
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}; {name}_FILE names this file", file) from error
     return os.environ.get(name) or None
 
 

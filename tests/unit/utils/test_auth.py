@@ -26,7 +26,7 @@ def test_check_bind_other_addresses_need_a_token(host: str) -> None:
 
 
 def test_read_secret_file_has_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NAME_FILE has precedence over NAME; without both there is no secret."""
+    """NAME_FILE has precedence over NAME; without both there is no secret. A missing file is an error."""
     monkeypatch.delenv("RSTAR2_X", raising=False)
     assert read_secret("RSTAR2_X") is None
     monkeypatch.setenv("RSTAR2_X", "value")
@@ -34,6 +34,9 @@ def test_read_secret_file_has_priority(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "file").write_text("from-file\n")
     monkeypatch.setenv("RSTAR2_X_FILE", str(tmp_path / "file"))
     assert read_secret("RSTAR2_X") == "from-file"
+    (tmp_path / "file").unlink()
+    with pytest.raises(FileNotFoundError, match="RSTAR2_X_FILE names this file"):
+        read_secret("RSTAR2_X")
 
 
 def test_secret_env_overrides_an_inherited_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
