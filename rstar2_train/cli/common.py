@@ -58,6 +58,7 @@ def add_command(
         epilog=epilog,
         formatter_class=HelpFormatter,
         parents=parents or [],
+        allow_abbrev=False,  # a new option would change the meaning of a shortened one
     )
     parser.set_defaults(main=main)
     return parser

@@ -58,6 +58,7 @@ def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
         description="Train tool-using language models with GRPO-RoC, from one AgenticRLJob manifest.",
         epilog=EPILOG,
         formatter_class=HelpFormatter,
+        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"rstar2 {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
