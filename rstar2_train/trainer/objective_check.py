@@ -268,7 +268,7 @@ def _micro_batches(
     """Yield the tokens of each micro-batch, the engine's log-probabilities, and the tokens of dropped rows."""
     import torch
 
-    from rstar2_train.trainer.step import kept_counts, kept_sums, objective_tokens
+    from rstar2_train.trainer.objective_input import kept_counts, kept_sums, objective_tokens
     from rstar2_train.trainer.transfers import on_device
 
     cpu, gone = torch.device("cpu"), torch.zeros(len(new), dtype=torch.bool)

@@ -14,12 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rstar2_train.grpo_roc.loss import excluded_by_gap, kept_tokens, policy_loss
-from rstar2_train.grpo_roc.tokens import Counts, Tokens
+from rstar2_train.grpo_roc.loss import excluded_by_gap, policy_loss
+from rstar2_train.grpo_roc.tokens import Counts
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
 from rstar2_train.trainer.lora import BasePolicy
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
+from rstar2_train.trainer.objective_input import kept_counts, kept_sums, objective_tokens
 from rstar2_train.trainer.routing import Routing, routing_of
 from rstar2_train.trainer.transfers import DeviceBatch, on_device
 from rstar2_train.trainer.types import MetricTally
@@ -148,25 +149,6 @@ def step_start(
     return starts
 
 
-def kept_sums(batch: DeviceBatch, excluded: Tensor) -> Tensor:
-    """Return the kept tokens of each group of the update in a micro-batch, then the number of its kept sequences."""
-    trained = batch.trained
-    by_group = kept_tokens(excluded, trained, batch.groups, count=len(batch.counts.group_tokens))
-    by_row = kept_tokens(excluded, trained, batch.rows, count=len(batch.row_tokens))
-    return torch.cat([by_group, (by_row > 0).sum()[None]])
-
-
-def kept_counts(sums: Tensor, device: torch.device) -> Counts[Tensor]:
-    """Return the denominators of an update from the `kept_sums` of all its micro-batches and ranks, on the host."""
-    by_group = sums[:-1]
-    return Counts(
-        groups=int((by_group > 0).sum()),
-        sequences=int(sums[-1]),
-        tokens=int(by_group.sum()),
-        group_tokens=by_group.to(device),
-    )
-
-
 @torch.no_grad()
 def start_logprobs(
     policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
@@ -196,35 +178,6 @@ def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) ->
     cast(FSDPModule, policy).reshard()
     values: list[list[float]] = logprobs.view(len(rows), -1).double().tolist()
     return values
-
-
-def objective_tokens(
-    batch: DeviceBatch,
-    logprobs: Tensor,
-    old: Tensor,
-    dropped: Tensor | None,
-    counts: Counts[Tensor] | None,
-    reference: Tensor | None = None,
-) -> Tokens:
-    """Return the input of the objective.
-
-    `dropped`: tokens of rollouts that leave the denominators, which then are `counts`. `reference`: log-probabilities
-    of the reference policy, if the ranks hold one.
-    """
-    trained, row_tokens = batch.trained, batch.row_tokens
-    if dropped is not None:
-        row_tokens = kept_tokens(dropped, trained, batch.rows, count=len(row_tokens))
-    return Tokens(
-        logprobs=logprobs,
-        old_logprobs=old,
-        advantages=batch.advantages,
-        trained=trained,
-        sequences=batch.rows,
-        groups=batch.groups,
-        sequence_tokens=row_tokens,
-        counts=counts or batch.counts,
-        reference_logprobs=reference,
-    )
 
 
 def _excluded(batch: DeviceBatch, old: Tensor, *, limit: float | None) -> Tensor | None:

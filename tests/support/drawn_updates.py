@@ -19,7 +19,7 @@ from rstar2_train.grpo_roc.loss import LossParts, policy_loss
 from rstar2_train.grpo_roc.objectives import functions_of
 from rstar2_train.grpo_roc.tokens import GroupRewards
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates
-from rstar2_train.trainer.step import kept_counts, kept_sums, objective_tokens
+from rstar2_train.trainer.objective_input import kept_counts, kept_sums, objective_tokens
 from rstar2_train.trainer.transfers import on_device
 from rstar2_train.trainer.types import TokenSequence
 
