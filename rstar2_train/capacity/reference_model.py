@@ -45,6 +45,15 @@ def find_reference_errors(job: AgenticRLJob) -> dict[str, str]:
     return errors
 
 
+def remote_teachers(job: AgenticRLJob) -> dict[str, Teacher]:
+    """Return the teachers of a job behind endpoints: field -> teacher."""
+    return {
+        f"{at}.objective.teacher.endpoint": teacher
+        for at, grpo in job.grpo_fields()
+        if grpo.objective and (teacher := grpo.objective.teacher) and teacher.endpoint is not None
+    }
+
+
 def is_served(job: AgenticRLJob, field: str) -> bool:
     """Return whether engines of the job serve the reference policy of a field; else the ranks hold it."""
     return job.spec.teacher is not None and ".objective." in field

@@ -123,15 +123,17 @@ def _model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
 
 def _try_teachers(job: AgenticRLJob, folder: Path) -> dict[str, str]:
     """Return why servers cannot be teachers: field -> reason. Prints a note or a warning for each that is not tried."""
+    from rstar2_train.capacity.reference_model import remote_teachers
+
+    if not (fields := remote_teachers(job)):
+        return {}
     try:
         from rstar2_train.inference.engine_errors import EngineUnavailable
-        from rstar2_train.rollout.teacher_check import find_teacher_errors, remote_teachers
+        from rstar2_train.rollout.teacher_check import find_teacher_errors
     except ImportError as error:
         print(f"note: no server of a teacher was tried, because {error.name} is not installed: install rstar2[train]")
         return {}
     model = folder / local_path(job.spec.model.source)
-    if not (fields := remote_teachers(job)):
-        return {}
     if "://" in job.spec.model.source or not (model / "tokenizer.json").is_file():
         print(f"note: {', '.join(fields)} was not tried, because the tokenizer of the model is not on this machine")
         return {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import Teacher
-from rstar2_train.capacity.reference_model import longest_sequence
+from rstar2_train.capacity.reference_model import longest_sequence, remote_teachers
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
@@ -81,15 +81,6 @@ def find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
         if error := asyncio.run(_error(teacher, Path(job.spec.model.source), longest_sequence(job, field))):
             errors[field] = error
     return errors
-
-
-def remote_teachers(job: AgenticRLJob) -> dict[str, Teacher]:
-    """Return the teachers of a job behind endpoints: field -> teacher."""
-    return {
-        f"{at}.objective.teacher.endpoint": teacher
-        for at, grpo in job.grpo_fields()
-        if grpo.objective and (teacher := grpo.objective.teacher) and teacher.endpoint is not None
-    }
 
 
 async def _error(teacher: Teacher, model: Path, longest: int) -> str:

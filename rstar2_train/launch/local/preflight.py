@@ -26,6 +26,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.capacity.model_shape import local_shape
 from rstar2_train.capacity.number_format import is_bfloat16, requested_format
+from rstar2_train.capacity.reference_model import remote_teachers
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
 from rstar2_train.inference.engine_errors import EngineUnavailable
@@ -34,7 +35,7 @@ from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.launch.source_errors import find_source_errors
-from rstar2_train.rollout.teacher_check import find_teacher_errors, remote_teachers
+from rstar2_train.rollout.teacher_check import find_teacher_errors
 from rstar2_train.utils.disk import disk_shortage
 from rstar2_train.utils.files import write_atomically
 

@@ -45,3 +45,4 @@ def test_base_install_has_its_commands() -> None:
     """They import only the dependencies of pyproject.toml, so that the plug-in of kubectl installs in seconds."""
     done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "no server of a teacher was tried" not in done.stdout  # the manifest has none
