@@ -28,7 +28,7 @@ def write_job(folder: Path, config: dict[str, Any]) -> Path:
     else:
         (folder / "model" / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder / "model")
-    manifest = yaml.safe_load(TINY.read_text())
+    manifest = yaml.safe_load(TINY.read_text().replace("generated://tiny/", "generated://tiny-smoke/"))
     manifest["spec"]["model"]["source"] = "./model"
     file = folder / "job.yaml"
     file.write_text(yaml.safe_dump(manifest))
