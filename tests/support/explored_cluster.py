@@ -101,7 +101,8 @@ class ExploredCluster(SimulatedCluster):
         if self.unlimited_kills:
             yield "kill 1"  # several of them: any number of writes
         elif "kill" in self.faults:
-            yield from (f"kill {writes}" for writes in range(1, self.kills + 1))
+            # A kill after the last write; after any further one, the state would be the same.
+            yield from (f"kill {writes}" for writes in range(1, min(self.kills, len(self._rounds())) + 1))
         yield "settle"
         yield "tick"
         if any(kind == "Workload" and waits(child) for (kind, _), child in self.children.items()):
@@ -130,10 +131,16 @@ class ExploredCluster(SimulatedCluster):
 
     def run_operator(self, *, dies_after: int | None = None) -> None:
         """Run one round, which is computed once for equal states; `dies_after`: writes before a kill."""
-        faults, self.faults = self.faults, ()
-        states = _round(self.snapshot())
+        states, faults = self._rounds(), self.faults
         self.__dict__ = pickle.loads(states[dies_after] if dies_after and dies_after < len(states) else states[0])
         self.faults = faults
+
+    def _rounds(self) -> list[bytes]:
+        """Return the states after a round, without faults: of a complete one, then of those with 1, 2, ... writes."""
+        faults, self.faults = self.faults, ()
+        states = _round(self.snapshot())
+        self.faults = faults
+        return states
 
     def _write(self, kind: str) -> None:
         """Keep the state in which a kill before this write leaves the cluster."""
