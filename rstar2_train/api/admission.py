@@ -256,15 +256,21 @@ TASKS = (
         "!has(object.spec.agent) || has(object.spec.agent.image)",
         "agent: image is required in a cluster: that of the agent's program, with Python 3.8",
     ),
-    AdmissionRule(
-        "object.spec.rollout.?engineArgs.orValue({}).all(k,"
-        f" k.replace('_', '-').matches('^-*({'|'.join(sorted(ALLOWED_ENGINE_ARGS))})$'))",
-        f"rollout.engineArgs: an argument is set by the operator, or {REFUSED}",
-    ),
-    AdmissionRule(
-        "object.spec.rollout.?engineArgs.orValue({}).all(k, !k.matches('^-*dtype$') ||"
-        f" object.spec.rollout.engineArgs[k] in {_texts(ENGINE_DTYPES)})",
-        f"rollout.engineArgs: dtype {DTYPE}",
+    *(
+        rule
+        for role in ("rollout", "teacher")
+        for rule in (
+            AdmissionRule(
+                f"object.spec.?{role}.engineArgs.orValue({{}}).all(k,"
+                f" k.replace('_', '-').matches('^-*({'|'.join(sorted(ALLOWED_ENGINE_ARGS))})$'))",
+                f"{role}.engineArgs: an argument is set by the operator, or {REFUSED}",
+            ),
+            AdmissionRule(
+                f"object.spec.?{role}.engineArgs.orValue({{}}).all(k, !k.matches('^-*dtype$') ||"
+                f" object.spec.{role}.engineArgs[k] in {_texts(ENGINE_DTYPES)})",
+                f"{role}.engineArgs: dtype {DTYPE}",
+            ),
+        )
     ),
     AdmissionRule(
         f"variables.learning.all(s, {_LORA.format('s')}.?start.orValue('New') == 'New' || variables.learning.all(p,"

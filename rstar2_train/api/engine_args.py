@@ -6,13 +6,14 @@ way. Other arguments are refused, also those of a vLLM that is newer than this l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.issue import Issue
 
 if TYPE_CHECKING:  # the ranks of the GPU kit have no pydantic
     from rstar2_train.api.job import AgenticRLJob
+    from rstar2_train.api.objectives import TeacherSpec
     from rstar2_train.api.roles import RolloutSpec, Vendor
 
 RESERVED_ENGINE_ARGS = frozenset(
@@ -51,16 +52,26 @@ def plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def engine_dtype(rollout: RolloutSpec, vendor: Vendor) -> str:
-    """Return the number format in which the engines of a job compute: that of engineArgs, or that of the device."""
-    given = {plain(name): value for name, value in rollout.engine_args.items()}
-    return str(given.get("dtype", "float32" if vendor == "None" else "bfloat16"))
+def given_args(engines: RolloutSpec | TeacherSpec) -> dict[str, Any]:
+    """Return the engineArgs of a job's engines, or of those of its teacher, by their plain names."""
+    return {plain(name): value for name, value in engines.engine_args.items()}
+
+
+def engine_dtype(engines: RolloutSpec | TeacherSpec, vendor: Vendor) -> str:
+    """Return the number format in which engines compute: that of engineArgs, or that of the device."""
+    return str(given_args(engines).get("dtype", "float32" if vendor == "None" else "bfloat16"))
 
 
 def engine_args(job: AgenticRLJob) -> Iterator[Issue]:
-    """Yield the arguments of the engines that a job may not set."""
-    for name, value in job.spec.rollout.engine_args.items():
-        at = f"spec.rollout.engineArgs.{name}"
+    """Yield the arguments that a job may not set, of its engines and of those of its teacher."""
+    yield from _faults("spec.rollout.engineArgs", job.spec.rollout.engine_args)
+    if job.spec.teacher is not None:
+        yield from _faults("spec.teacher.engineArgs", job.spec.teacher.engine_args)
+
+
+def _faults(field: str, arguments: Mapping[str, Any]) -> Iterator[Issue]:
+    for name, value in arguments.items():
+        at = f"{field}.{name}"
         if plain(name) in RESERVED_ENGINE_ARGS:
             yield Issue(at, RESERVED)
         elif plain(name) not in ALLOWED_ENGINE_ARGS:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rstar2_train.api.engine_args import given_args
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ObjectiveSpec, ReferenceKL, types_with
@@ -110,13 +111,30 @@ def source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
 
 
 def served_teachers(job: AgenticRLJob) -> Iterator[Issue]:
-    """Yield the stages whose sampling temperature is not that of the log-probabilities of a teacher's server."""
+    """Yield the stages whose temperature, or length of a sequence, a teacher's server cannot rate."""
+    yield from _short_contexts(job)
     for index, stage in enumerate(job.spec.stages):
         settings = job.grpo_settings(stage) if stage.grpo is not None else None
         if settings is None or settings.objective.remote_teacher is None or settings.temperature == 1:
             continue
         field = source_field(stage, f"spec.stages[{index}].grpo", "temperature")
         yield Issue(field, TEMPERATURE_OF_SERVER, settings.temperature)
+
+
+def _short_contexts(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield a max-model-len of the teacher's engines that is too small for a stage: a rating has one token more."""
+    spec = job.spec.teacher
+    length = given_args(spec).get("max-model-len") if spec is not None else None
+    if type(length) is not int:
+        return
+    for stage in job.spec.stages:
+        if job.served_teacher(stage) is None:
+            continue
+        settings = job.grpo_settings(stage)
+        needed = settings.max_prompt_tokens + settings.max_response_tokens + 1
+        if length < needed:
+            message = f"must be at least {needed} for stage {stage.name}: maxPromptTokens + maxResponseTokens + 1"
+            yield Issue("spec.teacher.engineArgs.max-model-len", f"{message}; raise it, or remove it", length)
 
 
 def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from rstar2_train.api.base import ENDPOINT, VARIABLE, ApiModel, ImageName, Positive, Probability, keys
-from rstar2_train.api.roles import Resources
+from rstar2_train.api.roles import EngineArgs, Resources
 
 OBJECTIVES: dict[str, dict[str, float | str | None]] = {
     "GRPO": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "GroupMean"},
@@ -76,6 +76,9 @@ class TeacherSpec(ApiModel):
     """Container image. Default: rollout.image, else that of the chart's jobImages."""
     resources: Resources = Resources()
     """Requests and limits per pod."""
+    engine_args: EngineArgs = {}
+    """Further vLLM arguments, by the rules of rollout.engineArgs. max-model-len must have the tokens of the longest
+    sequence and one more."""
 
     @property
     def gpus(self) -> int:

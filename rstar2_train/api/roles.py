@@ -224,6 +224,9 @@ NOTEBOOK: ToolName = "jupyter_code"
 WeightTransportName = Literal["Auto", "Delta", "Collective", "Folder"]
 
 
+EngineArgs = Annotated[dict[str, AnyValue], Field(max_length=64)]
+
+
 class RolloutSpec(ApiModel):
     """The vLLM engines."""
 
@@ -235,7 +238,7 @@ class RolloutSpec(ApiModel):
     """Container image. Default: that of the chart's jobImages."""
     resources: Resources = Resources()
     """Requests and limits per pod."""
-    engine_args: Annotated[dict[str, AnyValue], Field(max_length=64)] = {}
+    engine_args: EngineArgs = {}
     """Further vLLM arguments by their long names without the dashes, such as max-model-len. Arguments that could change
     the model, its probabilities or its sampling are refused."""
     admission: AdmissionSpec = AdmissionSpec()

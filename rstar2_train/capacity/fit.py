@@ -10,13 +10,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from rstar2_train.api.engine_args import engine_dtype, plain
+from rstar2_train.api.engine_args import given_args
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.lora import LoRASpec
 from rstar2_train.api.lora_rules import lora as lora_faults
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.adapter_slots import adapter_slots
+from rstar2_train.capacity.engine_settings import accelerator_engine, engine_value_bytes
 from rstar2_train.capacity.hardware_profile import HardwareProfile, largest_device
 from rstar2_train.capacity.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
 from rstar2_train.capacity.memory import (
@@ -210,9 +211,8 @@ def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *,
     On the CPU the KV cache has its own size, and slots for adapters are small.
     """
     rollout = job.spec.rollout
-    arguments = {plain(name): value for name, value in rollout.engine_args.items()}
-    size = 4 if engine_dtype(rollout, job.spec.accelerator.vendor) == "float32" else 2
     if job.spec.accelerator.vendor == "None":
+        size, arguments = engine_value_bytes(rollout, "None"), given_args(rollout)
         default = cpu_kv_bytes(shape.kv_bytes_per_token(size), longest=longest_sequence(job))
         cache = float(arguments.get("kv-cache-memory-bytes") or default)
         return engine_memory(
@@ -225,16 +225,7 @@ def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *,
             overhead=0.0,
             block=32,
         )
-    share = float(arguments.get("gpu-memory-utilization") or 0.9)
-    return engine_memory(
-        shape,
-        device_bytes=profile.memory_bytes,
-        tensor_parallel=rollout.tensor_parallel,
-        sequence_tokens=tokens,
-        value_bytes=size,
-        adapters=adapter_slots(job),
-        share=share,
-    )
+    return accelerator_engine(job, rollout, shape, profile, tokens=tokens, adapters=adapter_slots(job))
 
 
 def misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> list[Issue]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, SERVING_ENGINE_ARGS, engine_dtype, plain
+from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, SERVING_ENGINE_ARGS, engine_dtype, given_args, plain
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_source
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
@@ -82,8 +82,8 @@ def engine_command(
     `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together;
     `memory_share`: share of each GPU's memory that the engine may use; `sleep_mode`: it can leave its GPU to the
     trainer; `adapters`: number and rank of the adapters that it loads; `teacher`: name of a teacher, which only rates
-    tokens. The job's `rollout.engineArgs` override the
-    arguments chosen here (None removes one). Raises ValueError for an argument that only the system may set.
+    tokens. The `engineArgs` of `rollout` override the arguments chosen here (None removes one). Raises ValueError for
+    an argument that only the system may set.
     """
     args: dict[str, Any] = {
         "model": str(model),
@@ -124,21 +124,19 @@ def engine_command(
             env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         if sleep_mode:
             args["enable-sleep-mode"] = True
-    args |= _own_args(rollout)
+    args |= _own_args(rollout, "rollout" if teacher is None else "teacher")
     argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
         argv += _flag(key, value)
     return EngineCommand(argv, env, tuning)
 
 
-def _own_args(rollout: RolloutSpec) -> dict[str, Any]:
-    """Return the job's `rollout.engineArgs` by their plain names. Raises ValueError for one that is not allowed."""
-    args: dict[str, Any] = {}
-    for name, value in rollout.engine_args.items():
+def _own_args(rollout: RolloutSpec, role: str) -> dict[str, Any]:
+    """Return the `engineArgs` of a role by their plain names. Raises ValueError for one that is not allowed."""
+    for name in rollout.engine_args:
         if plain(name) not in ALLOWED_ENGINE_ARGS and plain(name) not in SERVING_ENGINE_ARGS:
-            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system, or not allowed: remove it")
-        args[plain(name)] = value
-    return args
+            raise ValueError(f"spec.{role}.engineArgs: {name!r} is set by the system, or not allowed: remove it")
+    return given_args(rollout)
 
 
 def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> int:
@@ -201,8 +199,9 @@ def _flag(key: str, value: Any) -> list[str]:
 
 def _of_teacher(job: AgenticRLJob) -> RolloutSpec:
     """Return the settings of the teacher's engines: no argument of those that sample applies to them."""
-    assert job.spec.teacher is not None
-    return RolloutSpec(tensor_parallel=job.spec.teacher.tensor_parallel)
+    spec = job.spec.teacher
+    assert spec is not None
+    return RolloutSpec(tensor_parallel=spec.tensor_parallel, engine_args=spec.engine_args)
 
 
 def _source(job: AgenticRLJob, teacher_of: str | None) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
+from rstar2_train.capacity.engine_settings import accelerator_engine
 from rstar2_train.capacity.fit import gigabytes, sequence_tokens
 from rstar2_train.capacity.hardware_profile import HardwareProfile
-from rstar2_train.capacity.memory import EngineMemory, engine_memory
+from rstar2_train.capacity.memory import EngineMemory
 from rstar2_train.capacity.model_shape import ModelShape, local_shape
 from rstar2_train.plan.row import Row
 
@@ -28,7 +29,7 @@ def teacher_rows(job: AgenticRLJob, stage: Stage, profile: HardwareProfile, rate
     section, gpus = "Teacher's engine, per device", teacher_gpus(job)
     yield Row(
         *(section, "teacherWeights", "weights", "bytes", memory.weights),
-        f"2 x {shape.parameters:,} parameters / tensorParallel",
+        f"{shape.parameters:,} parameters / tensorParallel",
     )
     yield Row(
         *(section, "teacherTokens", "KV cache, tokens", "count", memory.kv_tokens),
@@ -64,10 +65,4 @@ def _served(job: AgenticRLJob, stage: Stage, profile: HardwareProfile) -> tuple[
         return None
     if (shape := local_shape(source)) is None:
         return None
-    memory = engine_memory(
-        shape,
-        device_bytes=profile.memory_bytes,
-        tensor_parallel=spec.tensor_parallel,
-        sequence_tokens=sequence_tokens(job, stage) + 1,
-    )
-    return shape, memory
+    return shape, accelerator_engine(job, spec, shape, profile, tokens=sequence_tokens(job, stage) + 1)

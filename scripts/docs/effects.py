@@ -19,7 +19,8 @@ LEGEND = {
     NOW: "The operator acts on the change when it sees it. No pod is replaced.",
     "immediately, replaces PODS": "The pods of the named roles are replaced, a few at a time. "
     "Calls and rollouts in flight are repeated. `trainer: next attempt`: the trainer's pods get it then.",
-    ENGINE: "Suspend and resume the job, or run `kubectl rollout restart deployment/NAME-rollout`.",
+    ENGINE: "Suspend and resume the job, or run `kubectl rollout restart deployment/NAME-rollout`; "
+    "`NAME-teacher` for the engines of the teacher.",
     ATTEMPT: "With the next stage, after a restart, or after you suspend and resume the job.",
     STAGE: "A stage that has not started uses the new value. The running stage uses it from its next attempt. "
     "A stage that has succeeded does not run again.",
@@ -70,6 +71,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.rollout.tool", replaces("executor", and_attempt=True)),
     ("spec.rollout.*", ATTEMPT),
     ("spec.teacher.replicas", NOW),
+    ("spec.teacher.engineArgs", ENGINE),
     ("spec.teacher.*", replaces("teacher")),
     ("spec.tools[[]].*", ATTEMPT),
     ("spec.mcpServers[[]].command", LOCAL),

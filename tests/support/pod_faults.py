@@ -68,6 +68,15 @@ POD_FAULTS: list[Fault] = [
     ),
     ("spec.rollout.engineArgs", {"host": "0.0.0.0"}, "is set by the operator", None),
     *(
+        ("spec.teacher", {"engineArgs": {name: value}}, f"spec.teacher.engineArgs.{name}{message}", None)
+        for name, value, message in (
+            ("served_model_name", "big", ": is set by the operator"),
+            ("quantization", "fp8", ": could change the model"),
+            ("kv-cache-dtype", "fp8", ": could change the model"),
+            ("dtype", "auto", " is 'auto': must be float32"),
+        )
+    ),
+    *(
         ("spec.rollout.engineArgs", {name: value}, f"spec.rollout.engineArgs.{name}: could change the model", None)
         for name, value in {
             "hf-overrides": {"head_dtype": "bfloat16"},

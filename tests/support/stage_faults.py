@@ -175,6 +175,16 @@ STAGE_FAULTS: list[Fault] = [
         "temperature must be 1 with a teacher behind an endpoint or with spec.teacher",
     ),
     (
+        "spec",
+        {
+            **GOOD["spec"],
+            "teacher": {"engineArgs": {"max_model_len": 10240}},
+            "grpo": {"objective": {"type": "Distillation", "teacher": {"source": "pvc://m/t"}}},
+        },
+        "spec.teacher.engineArgs.max-model-len is 10240: must be at least 10241 for stage rl",
+        None,
+    ),
+    (
         "spec.grpo.objective",
         {"type": "CISPO", "teacher": {"source": "pvc://m/t"}},
         "spec.grpo.objective.teacher is ",

@@ -188,7 +188,7 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
     if not job.spec.needs_judge:
         needs["judge"] = False  # only then: the digests of other jobs stay those of earlier versions
     if job.spec.teacher is not None and job.served_teacher(stage) is not None:
-        needs["teacher"] = job.spec.teacher.model_dump(mode="json")
+        needs["teacher"] = job.spec.teacher.model_dump(mode="json", exclude={"engine_args"})
     if job.spec.agent is not None:
         needs["agent"] = job.spec.agent.model_dump(mode="json")
     return hashlib.sha256(as_json([spec, needs]).encode()).hexdigest()[:16]

@@ -200,7 +200,7 @@ class Services:
     def _teacher_engine(self, index: int, stage: Stage, source: str) -> Child:
         port, env = self.teacher_ports[index], self.devices.teacher_environment(index)
         argv = [*self._engine_argv(Path(source), port), "--teacher", stage.name]
-        advice = "check spec.teacher and objective.teacher.source"
+        advice = "check spec.teacher, its engineArgs and objective.teacher.source"
         return self._with_token(f"teacher-{index}", port, argv, env=env, advice=advice)
 
     async def start_environment(self, supervisor: Supervisor) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.objectives import TeacherSpec
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
 from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
 from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.inference.auth_middleware import RequireToken
-from rstar2_train.inference.server import WAITING, EngineCommand, engine_command, kv_bytes_per_token
+from rstar2_train.inference.server import WAITING, EngineCommand, _of_teacher, engine_command, kv_bytes_per_token
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.auth import ENGINE_TOKEN
 from rstar2_train.utils.device_lock import DeviceLock
@@ -116,6 +117,16 @@ def test_engine_command_of_a_teacher_rates_small_batches() -> None:
     assert (routes in rating.argv, routes in sampling.argv) == (False, True)
 
 
+def test_teacher_engines_have_arguments_of_their_own() -> None:
+    """Those of spec.teacher replace the chosen ones; those of spec.rollout are for engines that sample."""
+    job = engine_job()
+    job.spec.rollout.engine_args = {"enforce-eager": True}
+    job.spec.teacher = TeacherSpec(engine_args={"max_num_batched_tokens": 512, "dtype": "float16"}, tensor_parallel=2)
+    rating = make("NVIDIA", teacher="/pvc/big", **_of_teacher(job).model_dump(by_alias=True))
+    assert (value(rating, "--max-num-batched-tokens"), value(rating, "--dtype")) == ("512", "float16")
+    assert value(rating, "--tensor-parallel-size") == "2" and "--enforce-eager" not in rating.argv
+
+
 def test_engine_command_cpu_cache_holds_two_sequences() -> None:
     """The KV cache of a CPU engine holds its longest sequence twice."""
     assert kv_bytes_per_token(QWEN_14B, bytes_per_value=2) == 160 * 1024  # algorithm.md §3.6
@@ -145,8 +156,9 @@ def test_engine_command_engine_args_override_defaults() -> None:
 @pytest.mark.parametrize("name", ["host", "middleware", "--port", "api_key", "hf_overrides", "nonsense"])
 def test_engine_command_reserved_argument_raises(name: str) -> None:
     """engineArgs cannot change the address or the token check."""
-    with pytest.raises(ValueError, match=rf"engineArgs: '{name}' is set by the system"):
-        make(engineArgs={name: "x"})
+    for role, teacher in (("rollout", None), ("teacher", "/models/big")):
+        with pytest.raises(ValueError, match=rf"spec.{role}.engineArgs: '{name}' is set by the system"):
+            make(engineArgs={name: "x"}, teacher=teacher)
 
 
 def test_longest_sequence_is_the_maximum_of_all_stages() -> None:

@@ -139,6 +139,10 @@ def test_plan_counts_the_engines_of_a_teacher() -> None:
     assert values["teacherWeights"] == pytest.approx(2 * read_shape("Qwen3-32B").parameters / 4)
     assert values["teacherSeconds"] > 0 and "referenceWeights" not in values
     assert "in stages with a teacher 8 more" in plan.summary
+    job.spec.teacher.engine_args = {"gpu_memory_utilization": 0.5, "dtype": "float32"}
+    other = planned(job).as_json()["stages"]["rl-8k"]
+    assert other["teacherWeights"] == pytest.approx(2 * values["teacherWeights"])
+    assert other["teacherTokens"] < values["teacherTokens"] / 2
     job.spec.teacher = TeacherSpec()
     job.spec.grpo.objective = ObjectiveSpec(type="Distillation", teacher=Teacher(source="hf://Qwen/Qwen2.5-72B"))
     (issue,) = [issue for issue in planned(job, "h100").issues if issue.field == "spec.teacher.tensorParallel"]
