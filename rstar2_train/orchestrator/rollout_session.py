@@ -29,6 +29,7 @@ from rstar2_train.inference.pool import Connect, EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.engine_length import wait_for_lengths
 from rstar2_train.orchestrator.engine_weights import EngineWeights
 from rstar2_train.orchestrator.judge_watch import JudgeWatch
 from rstar2_train.orchestrator.long_prompts import truncate_long
@@ -190,6 +191,7 @@ class RolloutSession:
 
         await self._ctx.device.to_engines()
         await self._check_sandbox()
+        await self._wait_for_lengths()
         await self._unless_stopped(
             collect_groups(
                 problems, samples=samples, prompts=prompts, context=context, on_group=on_group, on_done=on_done
@@ -234,6 +236,7 @@ class RolloutSession:
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         context = self._rollout_context(sampling, seed)
         saved = await asyncio.to_thread(cache.load, request)
+        await self._wait_for_lengths()
         saved |= truncate_long(request, saved, cache.add, context)
         for result in saved.values():
             on_sample(result, saved=True)
@@ -299,6 +302,11 @@ class RolloutSession:
                 self._ctx.report_rollouts(done, total)
 
         return count
+
+    async def _wait_for_lengths(self) -> None:
+        """Wait until the job's own engines take its sequences."""
+        if not self._ctx.endpoints.served_model:
+            await self._unless_stopped(wait_for_lengths(self._ctx.job, self._pool))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of `work`. A stop request cancels `work` and raises SuspendRequested.

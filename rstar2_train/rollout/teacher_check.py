@@ -20,6 +20,7 @@ from rstar2_train.api.objectives import Teacher
 from rstar2_train.capacity.reference_model import longest_sequence, remote_teachers
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
+from rstar2_train.inference.openai_client import ServedModel
 from rstar2_train.inference.teacher_client import TeacherClient
 from rstar2_train.rollout.template_file import ChatFormatError
 from rstar2_train.rollout.tokenizer_files import embedded_tokens, load_tokenizer
@@ -57,6 +58,11 @@ class TeacherServers:
     start_seconds: float = 0.0
     """Time in which they may still start."""
 
+    @property
+    def own(self) -> bool:
+        """Whether they are engines of the job, which are replaced after an edit."""
+        return self.start_seconds > 0
+
     @classmethod
     def of_endpoint(cls, teacher: Teacher) -> TeacherServers:
         """Return the server of teacher.endpoint, with the token from the environment."""
@@ -69,6 +75,10 @@ class TeacherServers:
 
 class TeacherRejected(Exception):
     """A server cannot be the teacher. The message names the reason and the remedy."""
+
+
+class TeacherTooShort(TeacherRejected):
+    """A server takes only shorter sequences than those of the job."""
 
 
 def find_teacher_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -97,6 +107,18 @@ async def _error(teacher: Teacher, model: Path, longest: int) -> str:
     return ""
 
 
+async def check_length(client: TeacherClient, *, longest: int) -> ServedModel:
+    """Return the teacher of a server if it takes the longest sequence. Raises TeacherTooShort, EngineRejected."""
+    served = await client.served()
+    if served.max_model_len < longest + 1:
+        raise TeacherTooShort(
+            f"{client.url}: the limit of {served.name} is {served.max_model_len:,} tokens, but a sequence of the job "
+            f"may have {longest:,}, and a request has one more: raise --max-model-len of the server, or lower "
+            "maxResponseTokens"
+        )
+    return served
+
+
 async def check_teacher(
     client: TeacherClient, tokenizer: PreTrainedTokenizerBase, *, vocabulary: int, longest: int
 ) -> None:
@@ -110,13 +132,7 @@ async def check_teacher(
         EngineUnavailable: if the server does not answer.
     """
     try:
-        served = await client.served()
-        if served.max_model_len < longest + 1:
-            raise TeacherRejected(
-                f"{client.url}: the limit of {served.name} is {served.max_model_len:,} tokens, but a sequence of the "
-                f"job may have {longest:,}, and a request has one more: raise --max-model-len of the server, or lower "
-                "maxResponseTokens"
-            )
+        served = await check_length(client, longest=longest)
         count = len(tokenizer)
         for ids in _chunks(max(count, vocabulary), min(MOST_IDS, served.max_model_len - 1)):
             try:

@@ -2,7 +2,8 @@
 
 A server may be slow, busy (429) or restart. A request is repeated until the servers have given no usable answer for
 some minutes; then the stage fails as retryable, and its stored rollouts are rated again. The next attempt checks the
-servers first. A request that a server finds wrong fails the stage: no repetition can help.
+servers first. A request that the server of an endpoint finds wrong fails the stage: no repetition can help. An engine
+of spec.teacher may have started with other lengths, before or after an edit: its request is repeated too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.teacher_client import TeacherClient
-from rstar2_train.rollout.teacher_check import TeacherRejected, TeacherServers, check_teacher
+from rstar2_train.rollout.teacher_check import (
+    TeacherRejected,
+    TeacherServers,
+    TeacherTooShort,
+    check_length,
+    check_teacher,
+)
 from rstar2_train.rollout.tokenizer_files import embedded_tokens
 from rstar2_train.trainer.types import TokenSequence
 
@@ -74,11 +81,30 @@ class RemoteTeacher:
         for client in self._clients:
             await self._until_started(client, deadline)
             try:
+                while await self._is_replaced(client, longest, deadline):
+                    log.warning("%s started before the job was changed; waiting until it is replaced", client.url)
+                    await asyncio.sleep(START_POLL_SECONDS)
                 await check_teacher(client, tokenizer, vocabulary=vocabulary, longest=longest)
             except TeacherRejected as error:
                 raise StageFailed("BadConfiguration", f"the teacher: {error}", retryable=False) from error
             except EngineUnavailable as error:
                 raise StageFailed("ServerUnavailable", f"the teacher: {error}", retryable=True) from error
+
+    async def _is_replaced(self, client: TeacherClient, longest: int, deadline: float) -> bool:
+        """Return whether an engine of the job is shorter than its sequences: it started before an edit.
+
+        Raises StageFailed if it stays.
+        """
+        if not self._servers.own:
+            return False
+        try:
+            await check_length(client, longest=longest)
+        except TeacherTooShort as error:
+            if time.monotonic() > deadline:
+                message = f"the teacher's engine started before the job was changed: delete its pod: {error}"
+                raise StageFailed("ServerUnavailable", message, retryable=True) from error
+            return True
+        return False
 
     async def _until_started(self, client: TeacherClient, deadline: float) -> None:
         """Return when a server answers, or its time is over: then the check names the reason."""
@@ -114,7 +140,8 @@ class RemoteTeacher:
                 async with self._slots:
                     scores = await next(self._next).score(sequence.ids.tolist())
             except (EngineRejected, EngineUnavailable) as error:
-                if isinstance(error, EngineRejected) and error.status in WRONG_REQUEST:
+                wrong = isinstance(error, EngineRejected) and error.status in WRONG_REQUEST
+                if wrong and not self._servers.own:
                     message = f"the teacher rejects a request: {error}"
                     raise StageFailed("BadConfiguration", message, retryable=False) from error
                 silent = time.monotonic() - self._answered

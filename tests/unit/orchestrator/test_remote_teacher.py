@@ -21,6 +21,7 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.objectives import Teacher
 from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.engine_session import EngineSession
+from rstar2_train.inference.openai_client import ServedModel
 from rstar2_train.inference.teacher_client import TeacherClient
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.pipeline import remote_teacher
@@ -222,6 +223,23 @@ async def test_teacher_rejected_request_fails_the_stage() -> None:
         with pytest.raises(StageFailed, match=r"the teacher rejects a request: .*returned 400: too long") as caught:
             await rate(url, GROUPS)
     assert (caught.value.reason, caught.value.retryable) == ("BadConfiguration", False)
+
+
+async def test_teacher_engine_of_before_an_edit_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is replaced it rejects longer sequences, which is no fault of the job."""
+    monkeypatch.setattr(remote_teacher, "START_POLL_SECONDS", 0.01)
+    short = True
+    async with server(lambda n, body: web.Response(status=400) if short and n < 9 else scored(body)) as (url, bodies):
+        servers = TeacherServers((url,), "t0k3n", "/models/big", start_seconds=60)
+        assert (await rate_by(servers, GROUPS))[0] == [[0, -1, -2], [0, -3]] and len(bodies) > 9
+        async with RemoteTeacher(servers) as teacher:
+            served = [ServedModel("/models/big", "", length) for length in (4, 4, 6, 4)]
+            monkeypatch.setattr(teacher._clients[0], "models", lambda: asyncio.sleep(0, [served.pop(0)]))
+            for replaced in (True, True, False):
+                assert await teacher._is_replaced(teacher._clients[0], 5, time.monotonic() + 60) == replaced
+            with pytest.raises(StageFailed, match="is 4 tokens, but a sequence of the job may have 5") as caught:
+                await teacher._is_replaced(teacher._clients[0], 5, 0.0)
+    assert (caught.value.reason, caught.value.retryable) == ("ServerUnavailable", True)
 
 
 @pytest.mark.parametrize(

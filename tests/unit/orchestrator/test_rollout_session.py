@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from contextlib import ExitStack
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,9 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_cache import SampleCache
+from rstar2_train.orchestrator import engine_length
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.engine_length import wait_for_lengths
 from rstar2_train.orchestrator.leftovers import remove_leftovers
 from rstar2_train.orchestrator.rollout_session import RolloutSession, _check_lost
 from rstar2_train.orchestrator.weight_transports import VERSIONS
@@ -50,11 +53,28 @@ async def test_session_prompt_too_long_is_bad_data(ctx: StageContext) -> None:
     assert (caught.value.reason, caught.value.retryable) == ("BadData", False)
 
 
-async def test_measure_long_prompt_counts_as_wrong(ctx: StageContext, caplog: pytest.LogCaptureFixture) -> None:
+class ReplacedEngines:
+    """Engines of before an edit; they are replaced when their length was read."""
+
+    version = "v1"
+
+    def __init__(self) -> None:
+        self._lengths = iter((50, *repeat(100, 9)))
+
+    @property
+    def max_model_len(self) -> int:
+        return next(self._lengths)
+
+
+async def test_measure_long_prompt_counts_as_wrong(
+    ctx: StageContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A prompt that leaves no space for the response is wrong and named; it does not end the job."""
     problems = [Problem("p7", "7" * 90, "1"), Problem("p8", "8" * 95, "1")]
+    ctx.job.spec.rollout.engine_args = {"max-model-len": 100}
     rollouts = RolloutSession(ctx, CharacterFormat())  # type: ignore[arg-type]
-    pool: Any = SimpleNamespace(max_model_len=100, version="v1")
+    pool: Any = ReplacedEngines()
+    monkeypatch.setattr(engine_length, "POLL_SECONDS", 0.01)
     rollouts._pool, rollouts._checked = pool, True
     with SampleCache(ctx.state.root / "samples.jsonl") as cache:
         results = await rollouts.measure(
@@ -68,6 +88,24 @@ async def test_measure_long_prompt_counts_as_wrong(ctx: StageContext, caplog: py
     assert [(result.prompt_id, result.sample) for result in results] == [("p7", 0), ("p7", 1), ("p8", 0), ("p8", 1)]
     assert all(result.truncated and not result.correct and not result.failed for result in results)
     assert "2 of 2 prompts" in caplog.text and "p7, p8" in caplog.text
+    assert "an engine takes 50 tokens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("length", "given", "stale"), [(4095, {}, True), (4096, {}, False), (90, {"max_model_len": 90}, False)]
+)
+async def test_engines_of_before_an_edit_are_awaited(
+    ctx: StageContext, length: int, given: dict[str, Any], stale: bool
+) -> None:
+    """They reject longer rollouts, and a measurement would count prompts as wrong: the attempt waits, then restarts."""
+    ctx.job.spec.model.source, ctx.job.spec.rollout.engine_args = "hf://Qwen/Qwen3-14B", given
+    ctx.job.spec.grpo.max_response_tokens = 2048
+    pool: Any = SimpleNamespace(max_model_len=length)
+    if not stale:
+        return await wait_for_lengths(ctx.job, pool, seconds=0)
+    with pytest.raises(StageFailed, match="takes 4,095 tokens, a sequence of the job may have 4,096") as caught:
+        await wait_for_lengths(ctx.job, pool, seconds=0)
+    assert (caught.value.reason, caught.value.retryable) == ("EngineUnavailable", True)
 
 
 def test_remove_leftovers_of_killed_attempts(ctx: StageContext) -> None:
