@@ -87,12 +87,12 @@ class DesiredState:
         Args:
             known: of the job.
             job: the job.
-            context: the result of `context`; Kueue's placements and priority may be added.
+            context: the result of `context`; Kueue's placements and priority, and lengths, may be added.
             decision: the decision.
             has_secret: as for `objects`.
         """
         decision = decision.without_explanation()
-        inputs = [decision, has_secret, context.placements, context.priority]
+        inputs = [decision, has_secret, context.placements, context.priority, context.kept_lengths]
         decoded = self._decoded(known)
         if known.inputs != inputs:
             keep_claims = context.job.spec.storage.reclaim_policy == "Retain"

@@ -38,6 +38,7 @@ from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.decision import DELETING, FINAL, Decision
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
+from rstar2_operator.decide.engine_lengths import kept_lengths
 from rstar2_operator.decide.failure_policy import decision_after_rejections
 from rstar2_operator.decide.invalid_spec import remains
 from rstar2_operator.decide.kueue import current_workload, placements, priority_class
@@ -164,6 +165,7 @@ class Reconciler:
         else:
             job, observed = context.job, await state.secret.checked(self._client, context, observed)
             observed = replace(observed, status_rejected=True) if state.status.rejected else observed
+            context = replace(context, kept_lengths=kept_lengths(observed))
             context, observed = await self._with_quota(state, context, observed)
             decision, resource = decide(job, observed, now=now), job.spec.accelerator.resource
             logs.at_stage(decision.stage)

@@ -26,6 +26,8 @@ MESSAGE_LENGTH: Final = 2048
 """Maximum characters of an outcome's message."""
 ENGINE_START_SECONDS: Final = 600.0
 """Longest start of an engine on one machine, also after a kill: a large model is loaded and compiled."""
+SEQUENCE_TOKENS: Final = "RSTAR2_SEQUENCE_TOKENS"
+"""Environment variable of an engine: tokens of the longest sequence. Default: those of the job file."""
 PROGRESS_KEY: Final = "progress.json"
 PREPARE_KEY: Final = "prepare.json"
 OUTCOME_PREFIX: Final = "outcome-"

@@ -56,6 +56,11 @@ def sequence_tokens(job: AgenticRLJob, stage: Stage) -> int:
     return prompt + member.sampling.max_response_tokens
 
 
+def rated_tokens(job: AgenticRLJob, stage: Stage) -> int:
+    """Return the tokens of the longest request to a teacher's engine: a rating samples one token."""
+    return sequence_tokens(job, stage) + 1
+
+
 def longest_sequence(job: AgenticRLJob) -> int:
     """Return the tokens of the longest prompt and response that an engine of the job samples; 0 without engines."""
     lengths = [0, *(sequence_tokens(job, stage) for stage in job.spec.stages if stage.needs_engines)]

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.api.contracts import SEQUENCE_TOKENS
 from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, SERVING_ENGINE_ARGS, engine_dtype, given_args, plain
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_source
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
-from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence, sequence_tokens
+from rstar2_train.capacity.fit import cpu_kv_bytes, longest_sequence, rated_tokens
 from rstar2_train.capacity.memory import ENGINE_SHARE
 from rstar2_train.inference.auth_middleware import read_token
 from rstar2_train.inference.bucket_cache import cache_environment, fetch_model
@@ -210,6 +211,13 @@ def _source(job: AgenticRLJob, teacher_of: str | None) -> str:
     return teacher or job.spec.model.source
 
 
+def _longest(job: AgenticRLJob, teacher_of: str | None) -> int:
+    """Return the tokens of the longest sequence: those that the operator sets, or of the job file."""
+    if given := os.environ.get(SEQUENCE_TOKENS):
+        return int(given)
+    return longest_sequence(job) if teacher_of is None else rated_tokens(job, job.stage(teacher_of))
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rstar2_train.inference.server", description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="the job file (JSON)")
@@ -249,9 +257,7 @@ def _main() -> None:
             copies = cache_environment(options.job, options.bucket)
             fetch_model(job, _source(read_source(options.job), options.teacher), options.model, options.bucket)
         config = json.loads(config_file.read_text(encoding="utf-8"))
-        needed = longest_sequence(job)
-        if options.teacher is not None:  # a request for log-probabilities samples one token
-            needed = sequence_tokens(job, job.stage(options.teacher)) + 1
+        needed = _longest(job, options.teacher)
         limit = config.get("max_position_embeddings", needed)
         if needed > limit:
             print(

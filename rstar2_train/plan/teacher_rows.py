@@ -8,7 +8,7 @@ from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.capacity.engine_settings import accelerator_engine
-from rstar2_train.capacity.fit import gigabytes, sequence_tokens
+from rstar2_train.capacity.fit import gigabytes, rated_tokens
 from rstar2_train.capacity.hardware_profile import HardwareProfile
 from rstar2_train.capacity.memory import EngineMemory
 from rstar2_train.capacity.model_shape import ModelShape, local_shape
@@ -65,4 +65,4 @@ def _served(job: AgenticRLJob, stage: Stage, profile: HardwareProfile) -> tuple[
         return None
     if (shape := local_shape(source)) is None:
         return None
-    return shape, accelerator_engine(job, spec, shape, profile, tokens=sequence_tokens(job, stage) + 1)
+    return shape, accelerator_engine(job, spec, shape, profile, tokens=rated_tokens(job, stage))

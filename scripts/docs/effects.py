@@ -18,15 +18,18 @@ LOCAL = "one machine only"
 LEGEND = {
     NOW: "The operator acts on the change when it sees it. No pod is replaced.",
     "immediately, replaces PODS": "The pods of the named roles are replaced, a few at a time. "
-    "Calls and rollouts in flight are repeated. `trainer: next attempt`: the trainer's pods get it then.",
+    "Calls and rollouts in flight are repeated. `trainer: next attempt`: the trainer's pods get it then. "
+    "A shorter sequence replaces ready engines with the next attempt only.",
     ENGINE: "Suspend and resume the job, or run `kubectl rollout restart deployment/NAME-rollout`; "
     "`NAME-teacher` for the engines of the teacher.",
     ATTEMPT: "With the next stage, after a restart, or after you suspend and resume the job.",
     STAGE: "A stage that has not started uses the new value. The running stage uses it from its next attempt. "
-    "A stage that has succeeded does not run again.",
+    "A stage that has succeeded does not run again. A longer prompt or response replaces the engines immediately, "
+    "a new teacher or a length those of the teacher.",
     FETCH: "The value is read while the storage is prepared: before the first stage, and again before the next attempt "
     "if downloaded or generated sources are added or changed. With `storage.url`, the trainer also uses it from its "
-    "next attempt, and another Secret of proxy or bucket replaces the engines immediately.",
+    "next attempt, and another Secret of proxy or bucket, or another `secretRefs.ca`, replaces the engines "
+    "immediately.",
     NEVER: "The API server rejects the change. Create a job with another name.",
     LOCAL: "The field is for `rstar2 run`. A cluster rejects a job that sets it.",
 }
@@ -39,6 +42,7 @@ def replaces(*roles: str, and_attempt: bool = False) -> str:
     return f"{NOW}, replaces {', '.join(roles)}{later}"
 
 
+LENGTHS = ("maxPromptTokens", "maxResponseTokens")
 SERVING = ("rollout", "teacher", "judge", "executor", "redis")
 EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.suspend", NOW),
@@ -59,7 +63,9 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.stages[[]].type", NEVER),
     ("spec.stages[[]].*", STAGE),
     ("spec.grpo.objective.teacher.source", replaces("teacher", and_attempt=True)),
+    *((f"spec.grpo.{field}", replaces("rollout", "teacher", and_attempt=True)) for field in LENGTHS),
     ("spec.grpo.*", ATTEMPT),
+    ("spec.validation.sampling.maxResponseTokens", replaces("rollout", and_attempt=True)),
     ("spec.validation.*", ATTEMPT),
     ("spec.checkpoint.*", ATTEMPT),
     ("spec.trainer.*", ATTEMPT),

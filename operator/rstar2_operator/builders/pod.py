@@ -52,6 +52,8 @@ class BuildContext:
     """Role -> nodes that Kueue has assigned."""
     priority: int | None = None
     """Value of the job's PriorityClass."""
+    kept_lengths: Mapping[str, int] = field(default_factory=dict)
+    """Role -> tokens of the longest sequence that its engines must at least take."""
     manager: str = names.FIELD_MANAGER
     """managed-by label: the operator, or the name of the command whose output a person applies."""
 

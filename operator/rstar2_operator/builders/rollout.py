@@ -27,8 +27,11 @@ from rstar2_operator.builders.pod import (
     storage,
     template,
 )
+from rstar2_train.api.contracts import SEQUENCE_TOKENS
+from rstar2_train.api.engine_args import given_args
 from rstar2_train.api.objectives import TeacherSpec
 from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.utils.auth import ENGINE_TOKEN
 from rstar2_train.utils.listening import EVERY_ADDRESS
 
@@ -40,12 +43,25 @@ def rollout(context: BuildContext) -> list[Manifest]:
     """Return Deployment and headless Service."""
     spec, rdma = context.job.spec.rollout, accelerator.engine_rdma(context)
     model = context.resolved.spec.model.source
-    pod = engine(context, "rollout", spec, own_image=spec.image, options=["--model", model], devices=rdma)
+    pod = engine(
+        *(context, "rollout", spec),
+        own_image=spec.image,
+        options=["--model", model],
+        tokens=longest_sequence(context.job),
+        devices=rdma,
+    )
     name, labels = names.rollout(context.name), context.labels("rollout")
     return [
         service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),
         deployment(name, labels, spec.replicas, template(pod, context), deadline=BOOT_SECONDS, strategy=NO_SURGE),
     ]
+
+
+def _length(context: BuildContext, role: str, spec: RolloutSpec | TeacherSpec, tokens: int) -> dict[str, str]:
+    """Return the variable by which a longer prompt or response replaces the engines; none if engineArgs decides."""
+    if "max-model-len" in given_args(spec):
+        return {}
+    return {SEQUENCE_TOKENS: str(max(tokens, context.kept_lengths.get(role, 0)))}
 
 
 def engine(
@@ -55,9 +71,13 @@ def engine(
     *,
     own_image: str | None,
     options: Sequence[str],
+    tokens: int,
     devices: Manifest,
 ) -> PodTemplate:
-    """Return the pod of an engine. `options`: of its server; `devices`: resources besides its accelerators."""
+    """Return the pod of an engine.
+
+    `options`: of its server; `tokens`: of the longest sequence; `devices`: resources besides its accelerators.
+    """
     job_volume, job_mount = job_file(context)
     volumes, mounts = storage(context)
     bucket = bool(context.job.spec.storage.url)
@@ -70,6 +90,7 @@ def engine(
         command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE, *options,
                  "--port", str(names.ENGINE_PORT), "--host", EVERY_ADDRESS,
                  *(["--bucket", names.state_folder(context.name)] if bucket else [])],
+        env=_length(context, role, spec, tokens),
         tuning=accelerator.environment(context),
         env_from=bucket_access(context),
         secrets={ENGINE_TOKEN: "engine-token"},

@@ -11,6 +11,7 @@ from rstar2_operator.builders.manifest import Manifest
 from rstar2_operator.builders.pod import NO_SURGE, BuildContext, deployment, service, template
 from rstar2_operator.builders.rollout import BOOT_SECONDS, engine
 from rstar2_train.api.stages import Stage
+from rstar2_train.capacity.fit import rated_tokens
 
 
 def teacher(context: BuildContext, stage: Stage) -> list[Manifest]:
@@ -21,7 +22,8 @@ def teacher(context: BuildContext, stage: Stage) -> list[Manifest]:
         return []
     options = ["--model", source, "--teacher", stage.name]
     image = spec.image or context.job.spec.rollout.image
-    pod = engine(context, "teacher", spec, own_image=image, options=options, devices={})
+    tokens = rated_tokens(context.job, stage)
+    pod = engine(context, "teacher", spec, own_image=image, options=options, tokens=tokens, devices={})
     name, labels = names.teacher(context.name), context.labels("teacher")
     return [
         service(name, labels, "engine", names.ENGINE_PORT),

@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 
+from rstar2_train.api.contracts import SEQUENCE_TOKENS
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import TeacherSpec
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
 from rstar2_train.capacity.adapter_slots import AdapterSlots, adapter_slots
 from rstar2_train.capacity.fit import longest_sequence
 from rstar2_train.inference.auth_middleware import RequireToken
-from rstar2_train.inference.server import WAITING, EngineCommand, _of_teacher, engine_command, kv_bytes_per_token
+from rstar2_train.inference.server import (
+    WAITING,
+    EngineCommand,
+    _longest,
+    _of_teacher,
+    engine_command,
+    kv_bytes_per_token,
+)
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.auth import ENGINE_TOKEN
 from rstar2_train.utils.device_lock import DeviceLock
@@ -172,6 +180,14 @@ def test_longest_sequence_is_the_maximum_of_all_stages() -> None:
     assert longest_sequence(AgenticRLJob.model_validate(JOB | {"spec": spec})) == 2348
     spec["validation"] = {"data": "d", "sampling": {"maxResponseTokens": 400}}
     assert longest_sequence(AgenticRLJob.model_validate(JOB | {"spec": spec})) == 2448
+
+
+def test_engine_takes_the_sequences_that_the_operator_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that still runs may have longer ones than the job file; a rating has one token more."""
+    job = engine_job()
+    assert (_longest(job, None), _longest(job, job.spec.stages[0].name)) == (264, 265)
+    monkeypatch.setenv(SEQUENCE_TOKENS, "999")
+    assert _longest(job, None) == 999
 
 
 def test_engine_command_sleep_mode_is_for_accelerators() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rstar2_train.api.contracts import SEQUENCE_TOKENS
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
 
 AGENT = {"image": "registry/agent:1", "command": ["agent"]}
@@ -93,3 +94,33 @@ def test_edit_of_replicas_keeps_the_budget_of_running_pods() -> None:
     assert cluster.children["PodDisruptionBudget", "demo-trainer"]["spec"]["minAvailable"] == 4
     end_attempt(cluster)
     assert cluster.children["PodDisruptionBudget", "demo-trainer"]["spec"]["minAvailable"] == 1
+
+
+def length(cluster: SimulatedCluster, role: str = "rollout") -> str:
+    """Return the tokens of the longest sequence that the engines of a role take."""
+    (container,) = cluster.children["Deployment", f"demo-{role}"]["spec"]["template"]["spec"]["containers"]
+    return next(variable["value"] for variable in container["env"] if variable["name"] == SEQUENCE_TOKENS)
+
+
+def test_edit_of_a_length_keeps_the_running_attempt() -> None:
+    """Longer engines are needed before the next attempt; shorter ones would reject the rollouts of the running one."""
+    objective = {"type": "Distillation", "teacher": {"source": "pvc://models/big"}}
+    cluster = at_first_stage("g", grpo={"maxResponseTokens": 1000, "objective": objective}, teacher={})
+    cluster.round()
+    assert (length(cluster), length(cluster, "teacher")) == ("3048", "3049")
+    for tokens, expected in ((3000, "5048"), (2000, "5048")):
+        cluster.job["spec"]["grpo"]["maxResponseTokens"] = tokens
+        cluster.round()
+        assert length(cluster) == expected and int(length(cluster, "teacher")) == int(expected) + 1
+    end_attempt(cluster)
+    assert (length(cluster), length(cluster, "teacher")) == ("4048", "4049")
+
+
+def test_edit_of_a_length_reaches_engines_that_do_not_start() -> None:
+    """The KV cache of a longer sequence may not fit: a shorter one must replace them."""
+    cluster = at_first_stage("g", grpo={"maxResponseTokens": 3000})
+    cluster.round()
+    cluster.children["Deployment", "demo-rollout"]["status"]["readyReplicas"] = 0
+    cluster.job["spec"]["grpo"]["maxResponseTokens"] = 1000
+    cluster.reconcile()
+    assert length(cluster) == "3048"
