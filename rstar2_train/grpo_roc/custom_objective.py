@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import math
 import re
 import sys
@@ -54,7 +55,8 @@ def custom_functions(
         values = _call(path, "advantages", module.advantages, group, settings)
         at, size = line_of(path, module.advantages), len(group.rewards)
         if not isinstance(values, list) or len(values) != size:
-            raise ObjectiveFailed(f"{at}: advantages must return a list of {size} numbers, one per rollout")
+            kind = f"of {len(values)}" if isinstance(values, list) else type(values).__name__
+            raise ObjectiveFailed(f"{at}: advantages must return a list of {size} numbers, one per rollout, not {kind}")
         try:
             numbers = [float(value) for value in values if isinstance(value, int | float)]
         except OverflowError:  # an int beyond the floats
@@ -91,9 +93,14 @@ def module_name(source: str) -> str:
 
 
 def line_of(path: Path, function: Any) -> str:
-    """Return FILE:LINE of the definition of a function."""
+    """Return FILE:LINE of the definition of a function, without its decorators; FILE if the file does not define it."""
+    function = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+    if not inspect.isfunction(function):  # an object, or a class
+        owner = function if isinstance(function, type) else type(function)
+        function = vars(owner).get("__init__" if owner is function else "__call__")
     code = getattr(function, "__code__", None)
-    return str(path) if code is None else f"{path}:{code.co_firstlineno}"
+    is_own = code is not None and code.co_filename == str(path)
+    return f"{path}:{code.co_firstlineno}" if is_own else str(path)
 
 
 def _tensor_fault(value: Any, like: Tensor, *, is_number: bool) -> str:

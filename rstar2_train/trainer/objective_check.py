@@ -154,8 +154,14 @@ def _torch_modes() -> tuple[object, ...]:
     """Return the modes of torch that change other code of the process."""
     import torch
 
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(), deterministic
+    backends = torch.backends
+    return (
+        *(torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()),
+        *(torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(), torch.is_anomaly_enabled()),
+        # These round the products of the model.
+        *(torch.get_float32_matmul_precision(), backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
+        backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+    )
 
 
 def _gradient_after_others(settings: GRPOSettings, *, at: str) -> Tensor:
@@ -295,6 +301,8 @@ def _check_terms(tokens: Tokens, settings: GRPOSettings, *, at: str) -> None:
         return
     if not (torch.isfinite(terms.clipped).all() and torch.equal(terms.clipped, again.clipped)):
         raise ObjectiveFailed(f"{at}: Terms.clipped must be finite, and the same for the same input")
+    if ((terms.clipped < 0) | (terms.clipped > 1)).any():
+        raise ObjectiveFailed(f"{at}: Terms.clipped must be True or False, or between 0 and 1: it is a share of tokens")
 
 
 def _gradient(

@@ -180,6 +180,43 @@ FAULTS = {
         + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean'))\n",
         ": the file must not change the modes of torch",
     ),
+    **{
+        f"mode {setting}": (
+            f"import torch\ntorch.{setting}\n"
+            + LOSS
+            + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean'))\n",
+            ": the file must not change the modes of torch",
+        )
+        for setting in (
+            "set_float32_matmul_precision('medium')",
+            "autograd.set_detect_anomaly(True)",
+            "backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
+        )
+    },
+    "no share": (
+        LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean'), 7 * tokens.trained)\n",
+        ":7: Terms.clipped must be True or False",
+    ),
+    "generator": (
+        GOOD.replace("return [reward", "yield [reward"),
+        ":3: advantages must return a list of 4 numbers, one per rollout, not generator",
+    ),
+    "decorator of torch": (
+        "import torch\n" + LOSS.replace("def loss", "@torch.no_grad()\ndef loss") + "return 1\n",
+        ":8: loss must return rstar2_train.grpo_roc.tokens.Terms, not int",
+    ),
+    "object": (
+        HEAD + "class Loss:\n    def __call__(self, tokens, settings):\n        return 1\n\nloss = Loss()\n",
+        ":8: loss must return rstar2_train.grpo_roc.tokens.Terms, not int",
+    ),
+    "class": (
+        HEAD + "class loss:\n    def __init__(self, tokens, settings):\n        pass\n",
+        ":8: loss must return rstar2_train.grpo_roc.tokens.Terms, not loss",
+    ),
+    "partial": (
+        "import functools\n" + HEAD + "def f(cap, tokens, settings):\n    return 1\n\nloss = functools.partial(f, 2)\n",
+        ":8: loss must return rstar2_train.grpo_roc.tokens.Terms, not int",
+    ),
     "unknown parameter": (
         GOOD.replace("parameters[", "parameters[1, "),
         ":8: loss failed: KeyError",
@@ -220,6 +257,9 @@ def test_check_objective_fault_names_the_line(tmp_path: Path, name: str) -> None
             check_objective(settings_of("Custom", source=spec.source, parameters=spec.parameters))
     finally:
         torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.autograd.set_detect_anomaly(False)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     assert str(caught.value).startswith(str(tmp_path))
     assert message in str(caught.value)
 
