@@ -19,6 +19,8 @@ from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, integ
 
 DIGITS = 120
 """Digits that must agree; the second evaluation has twice as many."""
+_ROUNDING = 10
+"""Digits in which a rest of rounding may differ from the precision."""
 _AGREEING = 100
 """Digits that agree after points at which twice as many were computed."""
 _TWICE = 2
@@ -58,9 +60,10 @@ def _agree(
         values = None
         if mp.isinf(a) or mp.isinf(b):
             return bool(a == b)
-        needed = max(spread_a, spread_b) + DIGITS / 2
-        if needed <= digits:
-            break
+        spread = max(spread_a, spread_b)
+        needed = spread + DIGITS / 2
+        if needed <= digits or (DIGITS < digits < spread + _ROUNDING <= MAX_DIGITS):
+            break  # enough digits, or the smallest term is a rest of rounding: it shrank with the digits
         if needed > MAX_DIGITS:
             if min(spread_a, spread_b) < DIGITS:
                 return False  # only terms that cancel could make it equal: `e^{10^{14}}-e^{10^{14}}+5`
