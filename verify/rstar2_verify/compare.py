@@ -103,7 +103,7 @@ def _same_parametric(given: Node, known: Node, free: Collection[str], *, all_int
         given = substituted(given, {ours: Node("name", text=theirs)})
         if same(given, known):
             return True
-    listed = "list" in (given.kind, known.kind) or has_parity(given)
+    listed = "list" in (given.kind, known.kind) or has_parity(given) or has_signs(given) or has_signs(known)
     periodic = listed and ours in PARAMETERS and theirs in PARAMETERS and is_periodic(known)
     if (all_integers or periodic) and same_families(given, known):
         return True
