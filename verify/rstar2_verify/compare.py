@@ -13,7 +13,7 @@ import mpmath
 from mpmath import mp
 
 from .amounts import same_amounts, without_units
-from .constants import same_spans, with_constants, with_spans
+from .constants import same_curves, same_spans, with_constants, with_spans
 from .declarations import ANY_PARAMETERS, Declared, declared, same_declarations
 from .descriptions import described
 from .exact import exact
@@ -106,6 +106,8 @@ def _same_parametric(given: Node, known: Node, free: Collection[str], *, all_int
     listed = "list" in (given.kind, known.kind) or has_parity(given) or has_signs(given) or has_signs(known)
     periodic = listed and ours in PARAMETERS and theirs in PARAMETERS and is_periodic(known)
     if (all_integers or periodic) and same_families(given, known):
+        return True
+    if same_curves(given, known):
         return True
     given, known = with_spans(given, known), with_spans(known, given)
     renamed = list(with_constants(given, known, free))

@@ -17,8 +17,9 @@ from typing import Any
 from mpmath import mp
 
 from .evaluator import evaluate
+from .expressions import constant_factor
 from .shapes import vector_components
-from .tree import Node, TooLarge, Undefined, Unknown, mapped, names, nodes, substituted
+from .tree import Node, TooLarge, Undefined, Unknown, difference, integer, mapped, names, nodes, substituted
 from .values import DIGITS
 
 _CONSTANT = re.compile(r"[Cc](?:_\d+)?")
@@ -102,6 +103,26 @@ def same_spans(given: Node, known: Node) -> bool:
         return size > 0 and size == _rank(ours) == _rank(theirs) == _rank([*theirs, *ours, *moved])
 
 
+def same_curves(given: Node, known: Node) -> bool:
+    r"""Return whether two equations with an added constant are the same curves: `x^2-y^2=C` for `y^2=x^2+C`."""
+    first, second = _curves(given, _OTHER), _curves(known, re.compile(r"C(?:_\d+)?"))
+    try:
+        return first is not None is not second and constant_factor(first, second) is not None
+    except (Unknown, TooLarge, Undefined):
+        return False
+
+
+def _curves(node: Node, pattern: re.Pattern[str]) -> Node | None:
+    """Return the difference of the sides of an equation in x and y without its only constant; None for others."""
+    if node.kind != "relation" or node.text != "=" or len(node.parts) != 2 or not {"x", "y"} <= names(node):
+        return None
+    terms = [term for side in node.parts for term in (side.parts if side.kind == "add" else (side,))]
+    added = [part.text for term in terms for part in (term, *term.parts * (term.kind == "neg")) if part.kind == "name"]
+    constants = [part.text for part in nodes(node) if part.kind == "name" and pattern.fullmatch(part.text)]
+    single = len(constants) == 1 and constants[0] in added
+    return substituted(difference(*node.parts), {constants[0]: integer(0)}) if single else None
+
+
 def _columns(node: Node, constants: Sequence[str]) -> list[Any]:
     """Return the values at drawn points without constants, and those of the factor of each constant. Raises Unknown."""
     count = 2 * len(constants) + 4
@@ -149,8 +170,7 @@ def _constants(known: Node) -> set[str]:
     if value is not known:
         return constants if capital or len(others) == 1 else set()
     if known.kind == "relation":
-        curve = len(known.parts) == 2 and known.parts[1].text in constants and {"x", "y"} <= names(known.parts[0])
-        return constants if curve and capital else set()
+        return set()
     subscripted = len(constants) > (value.kind != "tuple") and all("_" in name for name in constants)
     if len(others) > 1 + bool(others & set("xt")) or (not others and value.kind != "tuple"):
         return set()
