@@ -244,6 +244,8 @@ class Parser(ExpressionParser):
                         notes.append(step.text.lower())
                     elif step.kind == "command":
                         notes.append(step.text)
+                    elif step.kind == "number" and "multiplicity" in notes:
+                        notes.append("=" + step.text)
             elif self.is_word(*_DECLARING) and self._is_declared_next():
                 return node
             elif self.is_word("remainder", "rem", "with") and self._remainder():

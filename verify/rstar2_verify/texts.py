@@ -31,6 +31,8 @@ _IGNORED_SIGNS = frozenset(":()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
 _SUBJECTS = word_set("net force field current velocity acceleration friction magnetic electric particle object")
 """Words for what has a direction."""
 _ANNOUNCING = word_set("statement statements option options choice choices only are correct true the answer answers is")
+MULTIPLICITY = re.compile(r"\bmultiplicity\b.*?=([1-9])$|\b(?:double|triple)\b")
+"""A note on a member of a list: `1 (multiplicity 2)`, `1 (double root)`."""
 _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 
 
@@ -257,4 +259,6 @@ def with_common_note(node: Node) -> Node:
     if node.kind != "list" or noted != [True, False] or node.parts[1].kind not in ("tuple", "interval", "relation"):
         return node
     first, second = node.parts
+    if MULTIPLICITY.search(first.text):
+        return node
     return first._replace(parts=(node._replace(parts=(*first.parts, second)),))
