@@ -39,7 +39,7 @@ _TRAILING = re.compile(
 """Circumstances with numbers of their own: `After 3 weeks, ...`, `... in 2 hours`."""
 _CHAIN = re.compile(r"(?:[\d)}%]|[A-Za-z]{3,})\s*=\s*([^=]+)\Z")
 _TERM = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}(?![A-Za-z}])")
-_PREPOSITION = re.compile(r"\s(?:at|on|by|to|in|of)\s+(?:the\s+(?=\d))?(?=[\dA-Z$\\(])")
+_PREPOSITION = re.compile(r"\s(?:at|on|by|to|in|of)\s+(?:the\s+(?=\d)|an?\s+(?=[A-Z]))?(?=[\dA-Z$\\(])")
 _SYMBOL = re.compile(r"(?:the\s+)?\$?(\\?[A-Za-z]\w{0,3}(?:\([\w,]+\))?)\$?", re.IGNORECASE)
 _DECISION = re.compile(
     r"(yes|no|true|false)\s*(?:[,.;:!\N{EM DASH}-]|because\b|since\b|as\b)(.*)", re.IGNORECASE | re.DOTALL

@@ -17,7 +17,7 @@ from .units import unit_of
 _SENTENCE = word_set(
     "geometry molecular function functions graph series sequence figure shape matrix triangle's sum lies no-one person",
     "reaction process triangle quadrilateral hybridization hybridized hybridised statement we it direction",
-    "condition toward towards",
+    "condition toward towards wins winner winning strategy",
 )
 _PLACES: dict[str, list[tuple[int, int]]] = {}
 """Word -> its groups of words that exclude each other, and its place in them."""
