@@ -10,10 +10,13 @@ from .shapes import components, vector_components
 from .tree import Node, difference, integer
 
 _X, _Y, _TWO = Node("name", text="x"), Node("name", text="y"), integer(2)
+_STANDARD = {"standard", "normal"}
 
 
 def described(node: Node, other: Node) -> Node:
     """Return the equation or distribution that parameters describe, next to one; other nodes unchanged."""
+    if node.kind == "text" and _STANDARD <= {*node.text.split()} - NEUTRAL <= _STANDARD | {"distribution"}:
+        return Node("apply", (integer(0), integer(1)), "N")
     separated = node.kind == "list" and len(node.parts) == 2 and {*node.text.split()} <= {",", "and", ";"}
     if not separated or other.kind not in ("relation", "apply"):
         return node

@@ -14,7 +14,7 @@ from .texts import opposed, opposed_directions
 
 MAX_CHARACTERS = 2_000
 """Longest text that is read as a sentence."""
-_SPLIT = re.compile(r"\n+|,\s+(?:so|thus|hence|therefore)\s+|(?<=[.!?])\s+(?=[A-Z\\$*])")
+_SPLIT = re.compile(r"\n+|,\s+(?:so|thus|hence|therefore|i\.e\.,?)\s+|(?<=[.!?])\s+(?=[A-Z\\$*])")
 _MATH = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\)).)+)\\\)")
 _BOLD = re.compile(r"(?<!`)(\*\*|`)((?:(?!\1).)+)\1")
 """Bold text, and code."""
@@ -121,7 +121,7 @@ def _predicates(sentence: str) -> Iterator[str]:
     symbol = _SYMBOL.fullmatch(subject)
     if symbol and re.search(r"\d", predicate):
         yield f"{symbol[1]} = {predicate}"
-        if not re.fullmatch("[a-z]{3,}", symbol[1]):
+        if not re.fullmatch("[a-z]{3,}", symbol[1]) and "distributed" not in predicate:
             return
     yield predicate
     agent = re.search(r"\bby ([A-Z].*)\Z", predicate)
