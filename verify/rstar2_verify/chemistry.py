@@ -91,6 +91,8 @@ def same_formulas(known: str, answer: str) -> bool | None:
         return len(sides) == 2 and sides[0] == sides[1]
     if _HYBRID.fullmatch(first):
         return first.replace("^", "") == re.sub(r"-?hybridi[sz](?:ed|ation)$", "", second).replace("^", "")
+    if first != second and first.lower() == second.lower() and all(map(_SPECIES.fullmatch, (first, second))):
+        return False  # `CO` and `Co`
     if not _is_formula(first):
         return None
     states = all(_STATE.search(side) for side in (first, second))

@@ -136,14 +136,14 @@ class Comparison:
             return Verdict("equal" if decided else "different", "choices", *self.values)
         if kind == "choice":
             return Verdict("different", "the known answer or the answer is no choice")
+        formulas = same_formulas(self.known, self.answer) if kind is None else None
+        if formulas is not None:
+            return Verdict("equal" if formulas else "different", "chemical formulas")
         if is_text(known) or kind == "text":
             if same_sentences(sentence(answer), sentence(known)):
                 return Verdict("equal", "the words are the same")
             if kind == "text":
                 return Verdict("different", "the words differ")
-        formulas = same_formulas(self.known, self.answer)
-        if formulas is not None:
-            return Verdict("equal" if formulas else "different", "chemical formulas")
         undecided = False
         for reading in self.readings(known, answer):
             try:
