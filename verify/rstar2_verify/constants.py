@@ -116,10 +116,8 @@ def _curves(node: Node, pattern: re.Pattern[str]) -> Node | None:
     """Return the difference of the sides of an equation in x and y without its only constant; None for others."""
     if node.kind != "relation" or node.text != "=" or len(node.parts) != 2 or not {"x", "y"} <= names(node):
         return None
-    terms = [term for side in node.parts for term in (side.parts if side.kind == "add" else (side,))]
-    added = [part.text for term in terms for part in (term, *term.parts * (term.kind == "neg")) if part.kind == "name"]
     constants = [part.text for part in nodes(node) if part.kind == "name" and pattern.fullmatch(part.text)]
-    single = len(constants) == 1 and constants[0] in added
+    single = len(constants) == 1 and constants[0] in set().union(*map(_terms, node.parts))
     return substituted(difference(*node.parts), {constants[0]: integer(0)}) if single else None
 
 
@@ -174,7 +172,7 @@ def _constants(known: Node) -> set[str]:
     subscripted = len(constants) > (value.kind != "tuple") and all("_" in name for name in constants)
     if len(others) > 1 + bool(others & set("xt")) or (not others and value.kind != "tuple"):
         return set()
-    added = capital and _added_constants(value) == constants
+    added = capital and constants <= _terms(value)
     return constants if subscripted or added or (capital and _is_exponential(value)) else set()
 
 
@@ -202,10 +200,10 @@ def _is_exponential(node: Node) -> bool:
     return any(names(part) for part in (*powers, *calls))
 
 
-def _added_constants(node: Node) -> set[str]:
-    """Return the constants that are terms of a sum."""
-    terms = node.parts if node.kind == "add" else ()
-    return {term.text for term in terms if term.kind == "name" and re.fullmatch(r"C(?:_\d+)?", term.text)}
+def _terms(node: Node) -> set[str]:
+    """Return the names that are terms of a sum, or its only one, with any sign."""
+    terms = node.parts if node.kind == "add" else (node,)
+    return {part.text for term in terms for part in (term, *term.parts * (term.kind == "neg")) if part.kind == "name"}
 
 
 def _value(node: Node) -> Node:
