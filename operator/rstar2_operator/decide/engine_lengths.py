@@ -6,8 +6,6 @@ reject its rollouts.
 
 from __future__ import annotations
 
-from typing import Any
-
 from rstar2_operator.decide.stage_progress import running_attempts
 from rstar2_operator.observed import READY_ROLES, ObservedJob, ready_of
 from rstar2_train.api.contracts import SEQUENCE_TOKENS
@@ -28,7 +26,8 @@ def kept_lengths(observed: ObservedJob) -> dict[str, int]:
 
 def _length(observed: ObservedJob, role: str) -> int:
     kind, name = READY_ROLES[role]
-    deployment: dict[str, Any] = observed.child(kind, name(observed.name)) or {}
+    deployment = observed.child(kind, name(observed.name)) or {}
     containers = deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
-    values = (variable for container in containers for variable in container.get("env", ()))
-    return next((int(variable["value"]) for variable in values if variable["name"] == SEQUENCE_TOKENS), 0)
+    variables = (variable for container in containers for variable in container.get("env", ()))
+    value = next((variable.get("value", "") for variable in variables if variable["name"] == SEQUENCE_TOKENS), "")
+    return int(value) if value.isdecimal() else 0  # else another client has edited it
