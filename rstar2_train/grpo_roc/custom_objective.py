@@ -99,8 +99,7 @@ def line_of(path: Path, function: Any) -> str:
         owner = function if isinstance(function, type) else type(function)
         function = vars(owner).get("__init__" if owner is function else "__call__")
     code = getattr(function, "__code__", None)
-    is_own = code is not None and code.co_filename == str(path)
-    return f"{path}:{code.co_firstlineno}" if is_own else str(path)
+    return f"{path}:{code.co_firstlineno}" if code and code.co_filename == str(path) else str(path)
 
 
 def _tensor_fault(value: Any, like: Tensor, *, is_number: bool) -> str:
