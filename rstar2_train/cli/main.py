@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -81,14 +82,27 @@ def main(argv: list[str] | None = None) -> int:
     raise_open_file_limit()
     try:
         code: int = args.main(args)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"rstar2 {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
+        if error.errno == errno.ENOSPC and _is_output_full():
+            return fail(args.command, "standard output: no space left on the device. Pass another file.")
         if error.errno not in PATH_ERRORS:
             raise
         return fail(args.command, f"{error.filename}: {error.strerror}. Pass another path.")
     return code
+
+
+def _is_output_full() -> bool:
+    """Return whether standard output takes nothing more, and discard what it has not written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,12 @@ def test_wrong_arguments_have_a_remedy(arguments: list[str], remedy: str, capsys
         code = error.code
     assert code in (1, 2) and remedy in capsys.readouterr().err
     assert not Path("here.json").exists()
+
+
+def test_full_output_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["verify", "--known", "1", "--answer", "1"]) == 1
+    assert capsys.readouterr().err == (
+        "rstar2 verify: standard output: no space left on the device. Pass another file.\n"
+    )
