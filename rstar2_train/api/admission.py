@@ -18,6 +18,7 @@ from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, DTYPE, ENGINE_DTYP
 from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.lora_layers import ATTENTION, LAYER, MLP
 from rstar2_train.api.lora_rules import ONE_REPLICA
+from rstar2_train.api.objective_rules import SHORT_CONTEXT
 from rstar2_train.api.roles import (
     BUILTIN_TOOLS,
     GPU_RESOURCES,
@@ -27,6 +28,7 @@ from rstar2_train.api.roles import (
     RESERVED_LABELS,
 )
 from rstar2_train.api.rules import MEMORY_LIMITS
+from rstar2_train.api.stages import GRPODefaults, GRPOSettings
 
 TEMPLATE = Path(__file__).parents[2] / "helm" / "rstar2" / "templates" / "admission-policy.yaml"
 NAME = '{{ .Release.Namespace }}-{{ include "rstar2.operator" . }}'
@@ -51,6 +53,12 @@ def _texts(values: Any) -> str:
 
 def _quantity(value: str) -> str:
     return f"quantity(string({value}))"
+
+
+def _sum_of(stage: str, *names: str) -> str:
+    """Return the sum of effective GRPO settings of a stage."""
+    fields = [(GRPODefaults.model_fields[name].alias, GRPOSettings.model_fields[name].default) for name in names]
+    return " + ".join(f"{stage}.grpo.?{name}.or(object.spec.?grpo.{name}).orValue({value})" for name, value in fields)
 
 
 VARIABLES = {
@@ -271,6 +279,13 @@ TASKS = (
                 f"{role}.engineArgs: dtype {DTYPE}",
             ),
         )
+    ),
+    AdmissionRule(
+        "object.spec.?teacher.engineArgs.orValue({}).all(k, !k.replace('_', '-').matches('^-*max-model-len$') ||"
+        " type(object.spec.teacher.engineArgs[k]) != int || variables.grpo.all(s, !(has(s.grpo.objective) ?"
+        " s.grpo.objective.?teacher.source.hasValue() : object.spec.?grpo.objective.teacher.source.hasValue()) ||"
+        f" {_sum_of('s', 'max_prompt_tokens', 'max_response_tokens')} < object.spec.teacher.engineArgs[k]))",
+        f"teacher.engineArgs: max-model-len {SHORT_CONTEXT}",
     ),
     AdmissionRule(
         f"variables.learning.all(s, {_LORA.format('s')}.?start.orValue('New') == 'New' || variables.learning.all(p,"

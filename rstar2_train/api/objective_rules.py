@@ -39,6 +39,7 @@ ONE_FROZEN_POLICY = (
     "must not be set if the objective's type is Distillation: the ranks hold one frozen policy, the teacher, and its "
     "term already is the K1 estimate of the divergence from it. In a stage, weight: 0 removes the term of spec.grpo"
 )
+SHORT_CONTEXT = "must be at least maxPromptTokens + maxResponseTokens + 1"
 NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
 NO_TERM = "has no effect: weight 0 removes the KL term"
 NO_TERM_TO_REMOVE = "has no effect: there is no KL term of spec.grpo that 0 removes; remove referenceKl"
@@ -133,8 +134,8 @@ def _short_contexts(job: AgenticRLJob) -> Iterator[Issue]:
         settings = job.grpo_settings(stage)
         needed = settings.max_prompt_tokens + settings.max_response_tokens + 1
         if length < needed:
-            message = f"must be at least {needed} for stage {stage.name}: maxPromptTokens + maxResponseTokens + 1"
-            yield Issue("spec.teacher.engineArgs.max-model-len", f"{message}; raise it, or remove it", length)
+            message = f"{SHORT_CONTEXT}: {needed} for stage {stage.name}; raise it, or remove it"
+            yield Issue("spec.teacher.engineArgs.max-model-len", message, length)
 
 
 def _objective(spec: ObjectiveSpec, at: str) -> Iterator[Issue]:

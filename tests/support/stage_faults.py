@@ -181,7 +181,7 @@ STAGE_FAULTS: list[Fault] = [
             "teacher": {"engineArgs": {"max_model_len": 10240}},
             "grpo": {"objective": {"type": "Distillation", "teacher": {"source": "pvc://m/t"}}},
         },
-        "spec.teacher.engineArgs.max-model-len is 10240: must be at least 10241 for stage rl",
+        "is 10240: must be at least maxPromptTokens + maxResponseTokens + 1: 10241 for stage rl",
         None,
     ),
     (
