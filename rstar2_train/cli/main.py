@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _is_output_full() -> bool:
-    """Return whether standard output takes nothing more, and discard what it has not written."""
+    """Return whether standard output takes nothing more, and discard its unwritten rest."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -67,6 +67,7 @@ def test_wrong_arguments_have_a_remedy(arguments: list[str], remedy: str, capsys
 
 
 def test_full_output_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk behind standard output ends the command without a traceback."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["verify", "--known", "1", "--answer", "1"]) == 1
