@@ -62,6 +62,9 @@ _INVISIBLE = "\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"
 _MOST_INDENTED = 3
 """Columns by which the end of a block may be indented more than its start."""
 
+_MOST_ENDS = 8
+"""Marks after the first end of a block that are tried as its end."""
+
 
 class _Block(NamedTuple):
     language: str
@@ -161,10 +164,12 @@ def _blocks(lines: list[str]) -> list[_Block]:
                 line = line[mark.end() :]
             after = _after_marks(line, fence, columns)
             has_end = after is not None or _ends_with_marks(line, fence)
-            if after is not None and _NEW_BLOCK.fullmatch(after):
-                at -= 1  # the block has no end, and another one starts
             if after is None:
                 code.append(line.rstrip().removesuffix(fence) if has_end else line)
+            elif not container and (whole := _past_text(lines, at, code, fence, columns)):
+                at, code = whole
+            elif _NEW_BLOCK.fullmatch(after):
+                at -= 1  # the block has no end, and another one starts
         if _DIRECTIVE.match(start["label"]):
             code = list(itertools.dropwhile(lambda line: not line.strip() or _OPTION.fullmatch(line), code))
         if not has_end:
@@ -179,6 +184,25 @@ def _blocks(lines: list[str]) -> list[_Block]:
         if any(line.strip() for line in code):
             blocks.append(_Block(language, _dedented(code, columns)))
     return blocks
+
+
+def _past_text(lines: list[str], at: int, code: list[str], fence: str, columns: int) -> tuple[int, list[str]] | None:
+    """Return the line after a block, and its code, if the end so far is in a text in triple quotation marks.
+
+    `at`: the line after that end. A later end is taken only if the code is Python with it.
+    """
+    if not any("\n".join(code).count(marks) % 2 for marks in ('"""', "'''")):
+        return None
+    longer, ends = [*code, lines[at - 1]], 0
+    for later in range(at, len(lines)):
+        if _after_marks(lines[later], fence, columns) is not None:
+            if is_python(_dedented(longer, columns)):
+                return later + 1, longer
+            ends += 1
+            if ends == _MOST_ENDS:
+                break
+        longer.append(lines[later])
+    return None
 
 
 def _language_and_code(label: str) -> tuple[str, list[str]]:

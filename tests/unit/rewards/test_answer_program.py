@@ -302,6 +302,10 @@ def test_answer_program_keeps_fences_in_texts_of_the_code() -> None:
     assert answer_program(f"```python\n{code}```") == code
     assert answer_program('  ```python\n  s = """\na\n"""\n  print(s)\n  ```') == 's = """\na\n"""\nprint(s)\n'
     assert answer_program("  ```python\nif 1:\n  print(1)\n  ```") == "if 1:\n  print(1)\n"
+    for fence in ("```", "```python"):
+        code = f"s = '''\n{fence}\nx = 1\n```\n'''\nprint(s)\n"
+        assert answer_program(f"It is:\n```python\n{code}```\nIt prints.\n```\n{fence}\n```") == code
+    assert answer_program(f"```python\ns = '''x\n```\n```python\n{PROGRAM}```") == PROGRAM
 
 
 def test_answer_program_reads_hostile_text_in_linear_time() -> None:
@@ -321,6 +325,8 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
     for text in (r"\verb|" * 20_000, r"\mintinline{a}{" * 20_000, "{code:\n" * 30_000, "::\n" + " :a:\n" * 30_000):
         answer_program(text)
     for text in ("A b:\n\n    c\n" * 20_000, "A b:\n" * 30_000, "A" + " b" * 50_000, "A b:\n\n" + "    c\n" * 20_000):
+        answer_program(text)
+    for text in ("```python\n'''\n```\n" * 9_000, "```python\n'''\n" + "```\n" * 30_000):
         answer_program(text)
     for text in ("'''python\n" * 30_000, "'''py\n" + "''' " * 50_000 + "x", "```python " + "(" * 100_000):
         answer_program(text)
