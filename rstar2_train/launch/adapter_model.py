@@ -16,11 +16,13 @@ from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions
 from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.model_folder import ModelNotFound
+from rstar2_train.rollout.template_file import stored_template
 from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights.adapter_check import check_base, inspect_adapter
 from rstar2_train.weights.adapter_folder import ADAPTER, CONFIG, adapter_files, folder_digest
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
+TOKENIZER = "tokenizer.json"
 CACHE = "_merged"
 """Folder of the merged models in the folder of all jobs. No job can have this name."""
 
@@ -49,11 +51,49 @@ def base_of(adapter: Path, base: Path | None) -> Path:
     if base is None and not named:
         raise ModelNotFound(f"{adapter} names no base: pass the folder of its base with --base FOLDER")
     folder = base or Path(named)
-    if not (folder / "config.json").is_file():
+    if not _has_config(folder):
         raise ModelNotFound(
-            f"{folder} is no model folder of this machine: pass the base of the adapter {adapter} with --base FOLDER"
+            f"{str(folder)[:200]} is no model folder of this machine: pass the base of the adapter {adapter} with "
+            "--base FOLDER"
+        )
+    if kind := _other_text(adapter, folder):
+        raise PreflightError(
+            f"{adapter} has another {kind} than its base {folder}, whose files are used: if the adapter was trained "
+            "with it, copy it into the folder of the base. Then remove it from the adapter"
         )
     return folder.resolve()
+
+
+def _has_config(folder: Path) -> bool:
+    try:
+        return (folder / "config.json").is_file()
+    except (OSError, ValueError):  # no name of a file: too long, or with a NUL character
+        return False
+
+
+def _other_text(adapter: Path, base: Path) -> str:
+    """Return what an adapter has, and its base not the same: tokenizer or chat template; empty: nothing."""
+    try:
+        template = stored_template(adapter)
+        if template and template != stored_template(base):
+            return "chat template"
+    except ValueError as error:
+        raise PreflightError(f"{adapter} or {base}: the chat template cannot be read: {error}") from error
+    file = adapter / TOKENIZER
+    return "" if not file.is_file() or _tokenizer(file) == _tokenizer(base / TOKENIZER) else TOKENIZER
+
+
+def _tokenizer(file: Path) -> str:
+    """Return a tokenizer in the form of one version, without the limits of a training."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library's only class
+        raise PreflightError(f"{file} cannot be read: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return str(tokenizer.to_str())
 
 
 def check_whole(folder: Path, base: Path | None) -> None:

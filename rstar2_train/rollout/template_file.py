@@ -24,8 +24,13 @@ def tool_parser(folder: Path, source: ModelSource) -> ToolParser:
 
 def _template_text(folder: Path, source: ModelSource) -> str:
     """Return the chat template that a job's model is rendered with; empty if it has none."""
-    file = Path(source.chat_template) if source.chat_template else folder / "chat_template.jinja"
-    if file.is_file():
+    file = Path(source.chat_template) if source.chat_template else None
+    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else stored_template(folder)
+
+
+def stored_template(folder: Path) -> str:
+    """Return the chat template of a folder; empty if it has none. Raises ValueError for a damaged file."""
+    if (file := folder / "chat_template.jinja").is_file():
         return file.read_text(encoding="utf-8")
     config = folder / "tokenizer_config.json"
     content = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else None

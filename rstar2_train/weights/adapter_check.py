@@ -132,9 +132,9 @@ def inspect_adapter(folder: Path) -> StoredAdapter:
     if type(rank) is not int or rank < 1 or alpha is None or not is_number(alpha):
         raise ShardFileInvalid(f"{folder / CONFIG} has r {rank!r} and lora_alpha {alpha!r}, which are no scale")
     modules = _modules(folder / CONFIG, config)
-    if not (folder / TENSORS).exists() and (folder / "adapter_model.bin").exists():
+    if not (folder / TENSORS).exists() and (other := sorted(folder.glob("adapter_model*"))):
         raise ShardFileInvalid(
-            f"{folder} has adapter_model.bin and no {TENSORS}: save the adapter again with "
+            f"{folder} has {other[0].name} and no {TENSORS}: save the adapter again, in one file, with "
             "PeftModel.save_pretrained(FOLDER, safe_serialization=True)"
         )
     layers = _layers(folder / TENSORS, rank=rank, modules=modules, dtypes=_FLOATS)

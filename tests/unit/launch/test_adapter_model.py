@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rstar2_train.cli.main import main
-from rstar2_train.launch.adapter_model import whole_model
+from rstar2_train.launch.adapter_model import base_of, whole_model
 from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.launch.model_folder import ModelNotFound
 from rstar2_train.serving.model import find
 from rstar2_train.weights.adapter_folder import (
     CONFIG,
@@ -196,6 +199,43 @@ def test_export_refuses(
     assert export(*(argument.format(**folders) for argument in arguments)) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def write_tokenizer(folder: Path, *, token: str = "a", longest: int | None = None) -> None:
+    """Write a tokenizer of one token, with the limit of a training."""
+    tokenizer = Tokenizer(WordLevel({token: 0}, unk_token=token))
+    if longest is not None:
+        tokenizer.enable_truncation(longest)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def test_adapter_with_other_texts_than_its_base_is_refused(tmp_path: Path, base: Path, adapter: Path) -> None:
+    """Tokenizer and chat template are those of the base; other programs save theirs next to the adapter."""
+    write_tokenizer(base)
+    write_tokenizer(adapter, longest=512)
+    (base / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    (adapter / "chat_template.jinja").write_text("x")
+    assert base_of(adapter, None) == base.resolve()
+    (adapter / "chat_template.jinja").unlink()
+    (adapter / "tokenizer_config.json").write_text("{")
+    with pytest.raises(PreflightError, match="the chat template cannot be read"):
+        base_of(adapter, None)
+    (adapter / "tokenizer_config.json").write_text('{"chat_template": "y"}')
+    with pytest.raises(PreflightError, match="has another chat template than its base"):
+        base_of(adapter, None)
+    (adapter / "tokenizer_config.json").unlink()
+    write_tokenizer(adapter, token="b")
+    with pytest.raises(PreflightError, match=r"has another tokenizer\.json than its base"):
+        base_of(adapter, None)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_base_without_a_name_of_a_file_is_not_found(name: str, base: Path, adapter: Path) -> None:
+    """A config of another program may name anything."""
+    config = json.loads((adapter / CONFIG).read_text()) | {"base_model_name_or_path": name}
+    (adapter / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(ModelNotFound, match="is no model folder of this machine"):
+        base_of(adapter, None)
 
 
 def change_factors(adapter: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -186,9 +186,11 @@ def test_adapter_with_broken_files_is_refused(tmp_path: Path, content: str) -> N
     (folder / TENSORS).write_bytes(tensors[:-10])
     with pytest.raises(ShardFileInvalid, match="cannot be read"):
         inspect_adapter(folder)
-    (folder / TENSORS).rename(folder / "adapter_model.bin")
-    with pytest.raises(ShardFileInvalid, match="save the adapter again"):
-        inspect_adapter(folder)
+    old, split = folder / "adapter_model.bin", folder / "adapter_model-00001-of-00002.safetensors"
+    for before, after in ((folder / TENSORS, old), (old, split)):
+        before.rename(after)
+        with pytest.raises(ShardFileInvalid, match=f"has {after.name} and no {TENSORS}: save the adapter again"):
+            inspect_adapter(folder)
     (folder / CONFIG).write_text(content)
     with pytest.raises(ShardFileInvalid, match="is not a config of peft"):
         inspect_adapter(folder)
