@@ -10,7 +10,7 @@ from typing import Any
 
 from rstar2_train.capacity.model_defaults import EXPERTS
 from rstar2_train.utils.json_objects import unique_object
-from rstar2_train.utils.text import short_repr
+from rstar2_train.utils.text import reason, short_repr
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -86,7 +86,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=unique_object)
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidConfig(file, f"{error}: download the folder again") from error
+        raise InvalidConfig(file, f"{reason(error)}: download the folder again") from error
     if not isinstance(config, dict):
         raise InvalidConfig(file, "it is no JSON object: download the folder again")
     if faults := find_faulty_fields(config):

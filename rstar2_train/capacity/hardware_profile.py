@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from rstar2_train.api.base import ApiModel
 from rstar2_train.api.roles import Vendor
+from rstar2_train.utils.text import reason
 
 PROFILES = Path(__file__).with_name("hardware_profiles.json")
 DEFAULT_PROFILES: dict[Vendor, str] = {"AMD": "mi300x", "NVIDIA": "h100", "None": "cpu"}
@@ -75,7 +76,7 @@ def load_profile(name: str) -> HardwareProfile:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}" for fault in error.errors())
         raise ProfileError(f"{path}: {faults}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {reason(error)}") from error
 
 
 @cache

@@ -7,6 +7,7 @@ import json
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
 from rstar2_train.utils.options import user_path
+from rstar2_train.utils.text import reason
 
 NAME = "simulate"
 EPILOG = """the settings, for example:
@@ -66,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             args.svg.write_text(draw(results), encoding="utf-8")
         except OSError as error:
-            return fail(NAME, f"{args.svg}: {error}")
+            return fail(NAME, f"{args.svg}: {reason(error)}")
     if args.json:
         print(json.dumps({label: result.figures() for label, result in results.items()}, indent=1))
         return 0

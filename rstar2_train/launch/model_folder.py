@@ -16,6 +16,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.capacity.weight_files import ambiguous_weights
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.upload import fetched_state
+from rstar2_train.utils.text import reason
 
 
 class ModelNotFound(PreflightError):
@@ -43,7 +44,7 @@ def model_of_job(state: JobState, stage: str) -> Path:
     try:
         stages = [stage.name for stage in state.job().spec.stages]
     except (ValidationError, OSError) as error:
-        raise ModelNotFound(f"{state.job_file} cannot be read: {error}") from error
+        raise ModelNotFound(f"{state.job_file} cannot be read: {reason(error)}") from error
     trained = [name for name in stages if (state.stage(name).model / "config.json").is_file()]
     if not trained or (stage and stage not in trained):
         missing = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
@@ -66,7 +67,7 @@ def read_config(folder: Path, *, needs_tokenizer: bool) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelNotFound(f"{folder / 'config.json'} cannot be read: {error}") from error
+        raise ModelNotFound(f"{folder / 'config.json'} cannot be read: {reason(error)}") from error
     return config
 
 

@@ -12,6 +12,7 @@ from rstar2_train.api.base import ApiModel
 from rstar2_train.inference.policies import PolicyName, SchedulingPolicy, make_policy
 from rstar2_train.simulation.hardware import Hardware, HardwareError, load_hardware
 from rstar2_train.simulation.workload import LengthStatistics, SimulatedTrajectory, draw_step, read_steps
+from rstar2_train.utils.text import reason
 
 
 class SimulationError(ValueError):
@@ -124,7 +125,7 @@ def read_settings(path: Path) -> SimulationSettings:
             raise SimulationError(f"{path}: contains no settings: `rstar2 simulate --help` has an example")
         return SimulationSettings.model_validate(data)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SimulationError(f"{path}: {error}") from error
+        raise SimulationError(f"{path}: {reason(error)}") from error
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}" for fault in error.errors())
         raise SimulationError(f"{path}: {faults}") from error

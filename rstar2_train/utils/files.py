@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rstar2_train.utils.text import reason
+
 
 class FileVersion(NamedTuple):
     """A mark of the content of a file, without a read of it: another content has another one."""
@@ -44,7 +46,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # RecursionError: 1,000 brackets deep
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must be a JSON object, not {type(content).__name__}")
     return content

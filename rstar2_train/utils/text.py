@@ -27,6 +27,11 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def reason(error: BaseException) -> str:
+    """Return the words of an error for a message that names its file: without a number, and without the name again."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def short_repr(value: object) -> str:
     """Return `repr(value)` for a message, cut to 60 characters."""
     text = repr(value)

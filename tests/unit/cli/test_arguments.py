@@ -52,6 +52,8 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
         (["validate", "x" * 300], "File name too long. Pass another path"),
         (["report", "x" * 300], "no such job. Run it first"),
         (["report", "tiny", "--stat", "x"], "unknown arguments: --stat x"),
+        (["simulate", "no.yaml"], "rstar2 simulate: no.yaml: No such file or directory\n"),
+        (["plan", TINY, "--model", "."], "config.json cannot be used: No such file or directory: download"),
         (["track", "tiny.yaml"], "pass the name of the job (metadata.name) in place of its manifest"),
     ],
 )
