@@ -50,7 +50,7 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
         (["env", "check", TINY, "--model", "m"], "--model needs --endpoint URL"),
         (["data", "inspect", ROWS, "--row", "2"], "--row needs --model FOLDER"),
         (["validate", "x" * 300], "File name too long. Pass another path"),
-        (["report", "x" * 300], "no such job. Run it first"),
+        (["report", "x" * 300, "--state", "/"], "File name too long. Pass another path"),
         (["report", "tiny", "--stat", "x"], "unknown arguments: --stat x"),
         (["simulate", "no.yaml"], "rstar2 simulate: no.yaml: No such file or directory\n"),
         (["plan", TINY, "--model", "."], "config.json cannot be used: No such file or directory: download"),
