@@ -167,6 +167,7 @@ async def test_evaluate_stage_has_the_samples_of_the_command(
     manifest = copy.deepcopy(MANIFEST)
     spec = manifest["spec"]
     spec["model"]["source"] = str(models.memorising)
+    spec["rollout"] = {"engineArgs": {"max-model-len": 64 + RESPONSE_TOKENS}}  # those of the engine
     spec["stages"][0]["evaluate"]["benchmarks"] = [{"name": "sums", "data": str(write_sums(tmp_path))}]
     state = write_job(manifest, tmp_path / "job")
     folder = state.stage("eval")
