@@ -23,7 +23,7 @@ POLL_SECONDS = 2.0
 
 async def wait_for_lengths(job: AgenticRLJob, engines: Engines, *, seconds: float = ENGINE_START_SECONDS) -> None:
     """Return when no engine is shorter than one that starts now. Raises StageFailed, as retryable, after `seconds`."""
-    needed, deadline = _needed_tokens(job), time.monotonic() + seconds
+    needed, deadline, is_logged = _needed_tokens(job), time.monotonic() + seconds, False
     while (length := engines.max_model_len) is not None and length < needed:
         message = (
             f"an engine takes {length:,} tokens, a sequence of the job may have {needed:,}: it started before the job "
@@ -31,7 +31,9 @@ async def wait_for_lengths(job: AgenticRLJob, engines: Engines, *, seconds: floa
         )
         if time.monotonic() > deadline:
             raise StageFailed("EngineUnavailable", message, retryable=True)
-        log.warning("%s", message)
+        if not is_logged:
+            log.warning("%s", message)
+            is_logged = True
         await asyncio.sleep(POLL_SECONDS)
 
 
