@@ -95,6 +95,7 @@ def test_evaluate_pod_needs_no_disk_of_the_engine(
                 "model": {"source": str(models.memorising), "systemPrompt": SYSTEM, "promptPrefix": ""},
                 "accelerator": {"vendor": "None"},
                 "trainer": {"replicas": 1, "gpusPerReplica": 0},
+                "rollout": {"engineArgs": {"max-model-len": 64 + RESPONSE_TOKENS}},  # those of the engine
                 "storage": {"url": "s3://team/runs"},
                 "stages": [stage],
             },
