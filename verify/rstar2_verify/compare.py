@@ -49,7 +49,7 @@ from .shapes import (
     with_names,
     with_systems,
 )
-from .texts import MULTIPLICITY, compatible_notes, opposed, same_directions, unnoted, with_common_note, words_around
+from .texts import compatible_notes, opposed, repeated, same_directions, unnoted, with_common_note, words_around
 from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
 from .values import structure
 
@@ -228,19 +228,9 @@ def _same_collections(given: Node, known: Node) -> bool:
     ours, theirs = list(members(given)), list(members(known))
     if "set" in (given.kind, known.kind) or has_signs(given) or has_signs(known):
         ours, theirs = _distinct(ours), _distinct(theirs)
-    written = _repeated(ours), _repeated(theirs)
+    written = repeated(ours), repeated(theirs)
     counted = [len(full) > len(side) for full, side in zip(written, (ours, theirs), strict=True)]
     return _same_members(*(written if all(counted) or len(ours) != len(theirs) else (ours, theirs)))
-
-
-def _repeated(members: Sequence[Node]) -> list[Node]:
-    """Return the members of a list, those with a multiplicity as often as it states: `1 (multiplicity 2)`."""
-    counts = [MULTIPLICITY.search(member.text) if member.kind == "noted" else None for member in members]
-    return [
-        node
-        for member, count in zip(members, counts, strict=True)
-        for node in ([unnoted(member)[0]] * int(count[1] or 2 + (count[0] == "triple")) if count else [member])
-    ]
 
 
 def _same_progressions(given: Node, known: Node) -> bool:

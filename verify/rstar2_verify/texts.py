@@ -31,7 +31,7 @@ _IGNORED_SIGNS = frozenset(":()[]{}'\"?.&#@") | {"\\{", "\\}", "\\quad"}
 _SUBJECTS = word_set("net force field current velocity acceleration friction magnetic electric particle object")
 """Words for what has a direction."""
 _ANNOUNCING = word_set("statement statements option options choice choices only are correct true the answer answers is")
-MULTIPLICITY = re.compile(r"\bmultiplicity\b.*?=([1-9])$|\b(?:double|triple)\b")
+_MULTIPLICITY = re.compile(r"\bmultiplicity\b.*?=([1-9])$|\b(?:double|triple)\b")
 """A note on a member of a list: `1 (multiplicity 2)`, `1 (double root)`."""
 _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 
@@ -253,12 +253,22 @@ def words_around(node: Node) -> list[str]:
     return _plain_words(written.replace("\\", ""))
 
 
+def repeated(members: Sequence[Node]) -> list[Node]:
+    """Return the members of a list, those with a multiplicity as often as it states: `1 (multiplicity 2)`."""
+    counts = [_MULTIPLICITY.search(member.text) if member.kind == "noted" else None for member in members]
+    return [
+        node
+        for member, count in zip(members, counts, strict=True)
+        for node in ([unnoted(member)[0]] * int(count[1] or 2 + (count[0] == "triple")) if count else [member])
+    ]
+
+
 def with_common_note(node: Node) -> Node:
     """Return `increasing on` around the list `(0,1) and (2,3)`, whose first member has the words; else the node."""
     noted = [part.kind == "noted" for part in node.parts]
     if node.kind != "list" or noted != [True, False] or node.parts[1].kind not in ("tuple", "interval", "relation"):
         return node
     first, second = node.parts
-    if MULTIPLICITY.search(first.text):
+    if _MULTIPLICITY.search(first.text):
         return node
     return first._replace(parts=(node._replace(parts=(*first.parts, second)),))
