@@ -61,7 +61,6 @@ _SPAN_LANGUAGE = re.compile(r"(?:i|c)?py(?:thon|py)?[\d.]*\s+")
 _INVISIBLE = "\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"
 _MOST_INDENTED = 3
 """Columns by which the end of a block may be indented more than its start."""
-
 _MOST_ENDS = 8
 """Marks after the first end of a block that are tried as its end."""
 
@@ -191,7 +190,8 @@ def _past_text(lines: list[str], at: int, code: list[str], fence: str, columns: 
 
     `at`: the line after that end. A later end is taken only if the code is Python with it.
     """
-    if not any("\n".join(code).count(marks) % 2 for marks in ('"""', "'''")):
+    text = "\n".join(code)
+    if not any(text.count(marks) % 2 for marks in ('"""', "'''")):
         return None
     longer, ends = [*code, lines[at - 1]], 0
     for later in range(at, len(lines)):
