@@ -43,4 +43,5 @@ def _needed_tokens(job: AgenticRLJob) -> int:
     if "max-model-len" in given:
         return given["max-model-len"] if type(given["max-model-len"]) is int else 0
     shape = local_shape(job.spec.model.source)
-    return 0 if shape is None else min(longest_sequence(job), shape.max_positions or longest_sequence(job))
+    longest = longest_sequence(job)
+    return 0 if shape is None else min(longest, shape.max_positions or longest)
