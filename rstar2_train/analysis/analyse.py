@@ -21,11 +21,11 @@ from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile
 from rstar2_train.analysis.viewer import ViewerData
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.capacity.config_file import TOKENIZER
 from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.tracking.traces import Decode
 from rstar2_train.utils.numbers import mean
 
-TOKENIZER = "tokenizer.json"
 StartProgress = Callable[[int], Callable[[], None]]
 """Called with the number of trajectories; returns a function that counts one."""
 

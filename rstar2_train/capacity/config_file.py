@@ -12,7 +12,7 @@ from rstar2_train.capacity.model_defaults import EXPERTS
 from rstar2_train.utils.json_objects import unique_object
 from rstar2_train.utils.text import reason, short_repr
 
-CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+CONFIG, GENERATION_CONFIG, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
 DTYPES = ("float32", "bfloat16", "float16")
 """Number formats of the weights of a model that can be trained, by their name in config.json."""
 

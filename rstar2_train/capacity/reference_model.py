@@ -17,12 +17,10 @@ from typing import Any
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.objectives import ReferenceKL, Teacher
 from rstar2_train.api.sources import sources
-from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
+from rstar2_train.capacity.config_file import CONFIG, TOKENIZER, InvalidConfig, read_config
 from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.fit import is_packed, sequence_tokens
 from rstar2_train.capacity.model_support import find_obstacles
-
-TOKENIZER = "tokenizer.json"
 
 
 def find_reference_errors(job: AgenticRLJob) -> dict[str, str]:

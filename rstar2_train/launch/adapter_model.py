@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.capacity.config_file import TOKENIZER
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, companions
 from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 from rstar2_train.launch.local.preflight import PreflightError
@@ -22,7 +23,6 @@ from rstar2_train.weights.adapter_check import check_base, inspect_adapter
 from rstar2_train.weights.adapter_folder import ADAPTER, CONFIG, adapter_files, folder_digest
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
-TOKENIZER = "tokenizer.json"
 CACHE = "_merged"
 """Folder of the merged models in the folder of all jobs. No job can have this name."""
 

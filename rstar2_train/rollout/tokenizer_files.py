@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rstar2_train.capacity.config_file import CONFIG, GENERATION_CONFIG
+from rstar2_train.capacity.config_file import CONFIG, GENERATION_CONFIG, TOKENIZER
 from rstar2_train.rollout.template_file import ChatFormatError
 from rstar2_train.utils.files import read_object
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-TOKENIZER = "tokenizer.json"
 MISTRAL = "tekken.json"
 """Mistral's own form of a tokenizer, which transformers reads with mistral-common."""
 DEFAULTS = frozenset(
