@@ -16,6 +16,7 @@ from typing import Literal
 from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import GRPODefaults
+from rstar2_train.utils.local_path import is_no_path
 
 GENERATED = "generated://"
 HUB = "hf://"
@@ -179,7 +180,7 @@ def schemes(job: AgenticRLJob) -> Iterator[Issue]:
     """Yield the faults of sources that are faults on one machine and in a cluster."""
     for source in sources(job):
         try:
-            if "://" in source.value or _is_no_path(source.value):
+            if "://" in source.value or is_no_path(source.value):
                 resolve(source.value, state=PurePosixPath("/"), seed=job.spec.seed)
         except ValueError as error:
             yield Issue(source.field, str(error), source.value)
@@ -187,7 +188,7 @@ def schemes(job: AgenticRLJob) -> Iterator[Issue]:
 
 def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
     """Return the path of one value inside the pods. Raises ValueError with the allowed forms."""
-    if _is_no_path(value):
+    if is_no_path(value):
         raise ValueError("must be a path or a URL, without NUL characters")
     if value.startswith(GENERATED):
         name, file = split_generated(value)
@@ -214,10 +215,6 @@ def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
             "absolute path inside the image"
         )
     return PurePosixPath(value)
-
-
-def _is_no_path(value: str) -> bool:
-    return not value.strip() or "\0" in value
 
 
 def split_bucket(value: str) -> BucketSource:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.options import count, user_path
+from rstar2_train.utils.text import reason
 
 NAME = "env check"
 DESCRIPTION = """Run one row of data through the agent loop, the tools, the sandbox and the reward of a job, and print
@@ -79,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
     except (PreflightError, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable, PromptTooLong) as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.state}: {error.strerror or error}")
+        return fail(NAME, f"{error.filename or args.state}: {reason(error)}")
     except StopRequested as error:
         return error.exit_code
     console.print(render_check(check, trajectory), end="")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rstar2_train.cli.common import add_base_option, fail
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.options import ACCELERATORS, count, user_path
+from rstar2_train.utils.text import reason
 
 if TYPE_CHECKING:
     from rstar2_train.cli.run_view import TerminalRunView
@@ -99,7 +100,7 @@ def run_command(
     except PreflightError as error:
         return fail(name, str(error))
     except OSError as error:
-        return fail(name, f"{error.filename or args.state}: {error.strerror or error}")
+        return fail(name, f"{error.filename or args.state}: {reason(error)}")
     except MeasurementFailed as error:
         fail(name, str(error))
         return error.code

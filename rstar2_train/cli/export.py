@@ -6,6 +6,7 @@ import argparse
 
 from rstar2_train.cli.common import Subparsers, add_base_option, add_command, add_state_option, fail
 from rstar2_train.utils.options import user_path
+from rstar2_train.utils.text import reason
 
 NAME = "export"
 DESCRIPTION = """Write the adapter of a model that was trained with LoRA, for peft and vLLM, or with --merge its whole
@@ -53,6 +54,6 @@ def main(args: argparse.Namespace) -> int:
     except PreflightError as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.folder}: {error.strerror or error}")
+        return fail(NAME, f"{error.filename or args.folder}: {reason(error)}")
     print(f"{'model' if args.merge else 'adapter'}  {args.folder}")
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
 from rstar2_train.utils.options import user_path
+from rstar2_train.utils.text import reason
 
 NAME = "run"
 UNUSABLE_FOLDER = (PermissionError, NotADirectoryError, FileNotFoundError, FileExistsError)
@@ -44,4 +45,4 @@ def run_manifest(file: Path, *, state_root: Path, name: str) -> int:
         return fail(name, str(error))
     except OSError as error:
         advice = ". Pass a folder that you may write with --state" if isinstance(error, UNUSABLE_FOLDER) else ""
-        return fail(name, f"{error.filename or state_root}: {error.strerror or error}{advice}")
+        return fail(name, f"{error.filename or state_root}: {reason(error)}{advice}")

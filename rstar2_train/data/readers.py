@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger, json_decoder
 from rstar2_train.utils.json_objects import RepeatedKeyError
 from rstar2_train.utils.local_path import file_fault
-from rstar2_train.utils.text import lone_surrogate, short_repr
+from rstar2_train.utils.text import lone_surrogate, reason, short_repr
 
 MEDIA_FIELDS = (
     *("image", "images", *(f"image_{number}" for number in range(10)), "video", "videos", "audio", "audios"),
@@ -57,7 +57,8 @@ _LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
 """Control characters that no text to train on has: JSON reads the starts of `\\boxed`, `\\frac` and `\\vec` as such."""
 _SEPARATOR = re.compile(r"[;\t|]")
 """Other marks than a comma that separate fields in files named `.csv`."""
-_MARKS, _SAVE_AS_TEXT = re.compile(r"[\W_]"), "save it as uncompressed text in UTF-8"
+_MARKS = re.compile(r"[\W_]")
+_SAVE_AS_TEXT = "save it as uncompressed text in UTF-8"
 
 
 class DataError(ValueError):
@@ -72,7 +73,7 @@ def reading(path: Path) -> Iterator[None]:
             raise DataError(f"{path}: {fault}")
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}; pass a file that you may read") from error
+        raise DataError(f"{path}: cannot be read: {reason(error)}; pass a file that you may read") from error
 
 
 def read_rows(
@@ -133,7 +134,7 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
 
 
 def slice_field(row: dict[str, Any], field: str, where: str) -> str:
-    """Return the name of a slice, without white space at its ends."""
+    """Return the name of a slice, without white space at its ends, such as that after a comma of a CSV file."""
     return text_field(row, field, where, default="").strip()
 
 

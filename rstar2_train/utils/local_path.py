@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rstar2_train.utils.text import reason
+
+
+def is_no_path(text: str) -> bool:
+    """Return whether a text can be no path on any machine."""
+    return not text.strip() or "\0" in text
+
 
 def local_path(text: str) -> Path:
     """Return the path of a text, with the home folder in place of `~`. Raises ValueError for a user without one."""
@@ -23,8 +30,7 @@ def exists(path: Path) -> bool:
             raise ValueError(f"{path}: is a link to {path.readlink()}, which does not exist") from None
         return False
     except (OSError, ValueError) as error:  # a name that is too long, a link to itself, a file in place of a folder
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{str(path)[:200]}: {reason}; pass a file or folder that you may read") from error
+        raise ValueError(f"{str(path)[:200]}: {reason(error)}; pass a file or folder that you may read") from error
     return True
 
 

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Literal
 
-from rstar2_train.utils.local_path import local_path
+from rstar2_train.utils.local_path import is_no_path, local_path
 
 ACCELERATORS: dict[str, Literal["AMD", "NVIDIA", "None"]] = {"none": "None", "nvidia": "NVIDIA", "amd": "AMD"}
 """Value of the option --accelerator -> spec.accelerator.vendor."""
@@ -15,7 +15,7 @@ ACCELERATORS: dict[str, Literal["AMD", "NVIDIA", "None"]] = {"none": "None", "nv
 
 def user_path(text: str) -> Path:
     """Return a path, with the home folder in place of `~`: a shell does not replace it after `--out=`."""
-    if not text.strip() or text == "-" or "\0" in text:
+    if text == "-" or is_no_path(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the path of a file or folder")
     try:
         return local_path(text)

@@ -30,6 +30,7 @@ from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.run_view import RunView
 from rstar2_train.tracking.shipper import ShippingProgress, ship
 from rstar2_train.tracking.tracker import JOB, Tracker
+from rstar2_train.utils.text import reason
 
 FOLDER = "_evaluations"
 """Folder of the evaluations in the folder of all jobs."""
@@ -140,7 +141,7 @@ def _temporary_folder(out: Path) -> Iterator[Path]:
         with TemporaryDirectory(prefix=".report-", dir=out) as folder:
             yield Path(folder)
     except OSError as error:
-        cause = f"no report can be written into {out}: {error.strerror or error}"
+        cause = f"no report can be written into {out}: {reason(error)}"
         raise PreflightError(f"{cause}; samples are saved; fix the folder or pass a different --out") from error
 
 
