@@ -20,14 +20,20 @@ ROUNDS = 6
 
 
 @asynccontextmanager
-async def steady_requests(client: EngineClient, prompt: Sequence[int]) -> AsyncIterator[list[SampledTurn]]:
-    """Send requests, each at the end of the one before, until the end of the context; provide the finished ones."""
+async def steady_requests(
+    client: EngineClient, prompt: Sequence[int], *, first_route: int | None = None
+) -> AsyncIterator[list[SampledTurn]]:
+    """Send requests, each at the end of the one before, until the end of the context; provide the finished ones.
+
+    `first_route`: first token whose experts the engine reports; None: those of no token.
+    """
     finished: list[SampledTurn] = []
 
     async def send(number: int) -> None:
         for turn in itertools.count():
             length, seed = 60 + 20 * number, number + REQUESTS * turn
-            finished.append(await client.generate(prompt, max_tokens=length, seed=seed, stop_ids=[]))
+            sampled = SampledTurn(first_route=first_route)
+            finished.append(await client.generate(prompt, max_tokens=length, seed=seed, turn=sampled))
 
     async with asyncio.TaskGroup() as group:
         senders = [group.create_task(send(number)) for number in range(REQUESTS)]

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.weight_update import FolderUpdate
@@ -22,6 +23,7 @@ from rstar2_train.weights.probe import mean_difference
 from rstar2_train.weights.route_format import RouteFormat
 from tests.support.engine import Engine, missing_packages, mixture_model
 from tests.support.folder_hashes import folder_hashes
+from tests.support.steady_requests import spanning, steady_requests
 from tests.support.version_trainer import ROWS, VersionTrainer, engine_hashes, rank
 
 __all__ = ["rank"]
@@ -129,35 +131,30 @@ async def test_experts_of_a_turn_survive_a_load_and_another_engine(
     """Requests that wait while weights load, and those that continue after a failure, report each token once."""
     async with EngineSession() as session:
         client = EngineClient(mixture_engine.url, token=mixture_engine.token, session=session, part_tokens=3)
-        update = publisher.publish()
-        await client.load_chain(update.chain, update.version, version_id=update.version_id, seconds=60)
-        publisher.update(1e-2)
-        update = publisher.publish()
-        turns = [SampledTurn(first_route=0) for _ in range(4)]
-        running = [
-            asyncio.ensure_future(client.generate(PROMPT, max_tokens=150, seed=number, turn=turn))
-            for number, turn in enumerate(turns)
-        ]
-        while any(len(turn.token_ids) < 6 for turn in turns):
-            await asyncio.sleep(0.005)
-        before = [bytes(turn.routes) for turn in turns]
-        await client.load_chain(
-            update.chain, update.version, version_id=update.version_id, seconds=60, keep_requests=True
-        )
-        await client.release()
-        await asyncio.gather(*running)
-        for turn, known in zip(turns, before, strict=True):
-            assert bytes(turn.routes).startswith(known) and len(turn.versions) == 2
+
+        async def load() -> None:
+            update = publisher.publish()
+            await client.load_chain(
+                update.chain, update.version, version_id=update.version_id, seconds=60, keep_requests=True
+            )
+            await client.release()
+
+        async def update() -> None:
+            publisher.update(1e-2)
+            await load()
+
+        await load()
+        async with steady_requests(client, PROMPT, first_route=0) as finished:
+            turns = await spanning(finished, update)
+        for turn in turns:
             assert len(FORM.decode(bytes(turn.routes))) == len(PROMPT) + len(turn.token_ids) - 1
         # A client that lost its engine: the next request continues after the parts that arrived.
-        lost = SampledTurn(first_route=0)
-        request = asyncio.ensure_future(client.generate(PROMPT, max_tokens=60, seed=9, turn=lost))
-        while len(lost.token_ids) < 6:
-            await asyncio.sleep(0.005)
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
+        lost = SampledTurn(first_route=0, accepts=lambda version: len(lost.token_ids) < 6)
+        with pytest.raises(EngineUnavailable):
+            await client.generate(PROMPT, max_tokens=60, seed=9, turn=lost)
         known = bytes(lost.routes)
-        assert lost.finish_reason is None and 0 < len(lost.token_ids) < 60
+        assert lost.finish_reason is None and 6 <= len(lost.token_ids) < 60
+        lost.accepts = lambda version: True
         await client.generate(PROMPT, max_tokens=60, seed=10, turn=lost)
         rows = FORM.decode(bytes(lost.routes))
         assert bytes(lost.routes).startswith(known)
