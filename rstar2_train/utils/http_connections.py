@@ -26,6 +26,8 @@ CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 15.0
 """Seconds after which an unused connection is not used again: well below the time that the servers of a job keep it."""
 DEAD_SECONDS = 60.0
+LATE_SECONDS = 0.5
+"""Delay of a timer that shows a pause of this process or machine: the time before it is no silence of the server."""
 KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -105,7 +107,7 @@ class _Connection(asyncio.Protocol):
         self._retry_after: float | None = None
         self._seconds, self._since_data = 0.0, False
         self._counted_from = 0.0
-        """Start of `_seconds`: that of the request, its last data, or what `_progress` returns."""
+        """Start of `_seconds`: that of the request, its last data, what `_progress` returns, or the end of a pause."""
         self._progress: Callable[[], float] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Fires at the end of `_seconds` or earlier. It stays set for later requests: a new one costs more."""
@@ -239,6 +241,8 @@ class _Connection(asyncio.Protocol):
             return
         if self._progress is not None:
             self._counted_from = max(self._counted_from, self._progress())
+        if time.monotonic() - self._timer_at > LATE_SECONDS:
+            self._counted_from = time.monotonic()
         if time.monotonic() < self._counted_from + self._seconds:
             self._set_timer()
         elif self._since_data and self._has_accepted:
@@ -285,10 +289,11 @@ class HttpConnections:
     ) -> Reply:
         """Send `body`; call `pass_on` with the data of a reply of status 200 as they arrive; return at its end.
 
-        `seconds`: limit of the time of the request, or with `since_data` of the time without data. `progress`: the time
-        (`time.monotonic`) at which the server last made progress with any request: the limit counts from it. `repeat`:
-        send the request again if a kept connection closes before the first byte of the reply, as when the server closed
-        it while the request was in flight; without it, the ends of idle connections are read first.
+        `seconds`: limit of the time of the request, or with `since_data` of the time without data; it starts again
+        after a pause of this process. `progress`: the time (`time.monotonic`) at which the server last made progress
+        with any request: the limit counts from it. `repeat`: send the request again if a kept connection closes before
+        the first byte of the reply, as when the server closed it while the request was in flight; without it, the ends
+        of idle connections are read first.
 
         Raises NotConnected before the request is sent, TimeoutError, ReplyBroken, another OSError when the connection
         fails, and any error of `pass_on`. An error or a cancellation closes the connection.
@@ -301,7 +306,8 @@ class HttpConnections:
                 await asyncio.sleep(0)
         while True:
             kept = _newest(idle)
-            connection = kept or await _open(route, seconds=min(seconds, self._connect_seconds))
+            connect_seconds = self._connect_seconds if since_data else min(seconds, self._connect_seconds)
+            connection = kept or await _open(route, seconds=connect_seconds)
             try:
                 reply = await connection.exchange(
                     request, pass_on, seconds=seconds, since_data=since_data, progress=progress

@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rstar2_train.utils.http_connections import HttpConnections, NotConnected, Reply, ReplyBroken, Route
+from rstar2_train.utils.http_connections import (
+    LATE_SECONDS,
+    HttpConnections,
+    NotConnected,
+    Reply,
+    ReplyBroken,
+    Route,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WHOLE = HEAD + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
@@ -210,12 +217,13 @@ async def test_post_reply_that_breaks_off_fails() -> None:
 
 async def test_post_timeout_closes_the_connection() -> None:
     """After the deadline the request fails, and the server sees the end of the connection."""
-    async with connected(HEAD + b"3\r\nabc\r\n", WHOLE) as client:
+    async with connected(WHOLE, HEAD + b"3\r\nabc\r\n", WHOLE) as client:
+        await client.post()  # else the limit may end before the connection is open
         with pytest.raises(TimeoutError):
             await client.post(seconds=0.3)
         await client.server.closed.wait()
         await client.post()
-        assert client.server.connections == [1, 2]
+        assert client.server.connections == [1, 1, 2]
 
 
 async def test_post_cancellation_closes_the_connection() -> None:
@@ -305,26 +313,44 @@ async def test_post_time_without_data_is_counted_from_the_last_data() -> None:
 
 async def test_post_limit_counts_from_the_progress_of_the_server() -> None:
     """A server that is busy with other requests is slow, not lost; it is lost when its progress ends."""
-    now, until = time.monotonic, time.monotonic() + 1
+    now = time.monotonic
 
     async def answer_late(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.6)
         writer.write(WHOLE)
 
-    async with connected(answer_late, hang) as client:
+    async with connected(WHOLE, answer_late, hang) as client:
         send = client.connections.send
+        await client.post()  # else the limit may end before the connection is open
         assert await send(client.server.route, BODY, client._add, seconds=0.2, progress=now) == Reply(200)
+        until = now() + 0.4
         with pytest.raises(TimeoutError):
             await send(client.server.route, BODY, client._add, seconds=0.2, progress=lambda: min(now(), until))
         assert now() > until
 
 
+async def test_post_pause_of_the_process_is_no_silence() -> None:
+    """The server pauses together with this process, as on a paused machine; its answer comes soon afterwards."""
+
+    async def answer_after_pause(writer: asyncio.StreamWriter) -> None:
+        time.sleep(2 * LATE_SECONDS + 0.2)
+        await asyncio.sleep(0.05)
+        writer.write(WHOLE)
+
+    for since_data in (True, False):
+        async with connected(WHOLE, answer_after_pause) as client:
+            await client.post()
+            assert await client.post(seconds=0.2, since_data=since_data) == Reply(200)
+
+
 async def test_post_silence_fails() -> None:
     """Silence before the reply is a timeout; after the server accepted the request its reply is broken."""
-    async with connected(hang) as client:
+    async with connected(WHOLE, hang) as client:
+        await client.post()  # else the limit may end before the connection is open
         with pytest.raises(TimeoutError, match=r"no data for 0\.2 s"):
             await client.post(seconds=0.2, since_data=True)
-    async with connected(HEAD) as client:
+    async with connected(WHOLE, HEAD) as client:
+        await client.post()
         with pytest.raises(ReplyBroken, match=r"no data for 0\.2 s"):
             await client.post(seconds=0.2, since_data=True)
 
