@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,16 +202,17 @@ async def test_pool_engine_that_restarts_after_a_rejection_is_tried() -> None:
 
 async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool's check finds an engine that does not respond long before the request times out."""
-    monkeypatch.setattr("rstar2_train.inference.openai_client.SHORT_SECONDS", 0.3)
+    times = replace(TIMES, patience=120)
     async with (
         FakeEngine().serving() as engine_a,
         FakeEngine().serving() as engine_b,
-        EnginePool([engine_a.url, engine_b.url], token="", times=TIMES, connect=connect) as pool,
+        EnginePool([engine_a.url, engine_b.url], token="", times=times, connect=connect) as pool,
         asyncio.timeout(120),
     ):
         await pool.push(FolderUpdate.make(Path(), MODEL))
         while len(pool.serving) < 2:
             await asyncio.sleep(0.05)
+        monkeypatch.setattr("rstar2_train.inference.openai_client.SHORT_SECONDS", 0.3)
         slot = pool.admission.request_slot(tokens=1)
         first, second = (engine_a, engine_b)
         if await slot.wait_for_engine() == engine_b.url:

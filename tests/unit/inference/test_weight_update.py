@@ -104,10 +104,10 @@ async def test_collective_update_falls_back_to_files(
     client: Any = FakeClient(fails=fails)
     manifest = VersionManifest("id", "v", None, [])
     update = CollectiveUpdate(DeltaUpdate([Path("/v")], "v", "id"), FakeSender(error), manifest, 1, is_open)
-    await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
+    await update.load(client, seconds=60, fresh=fresh, keep_requests=False)
     assert client.loads == loads
     assert bool(update.failures) == (fails or error is not None)
-    await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
+    await update.load(client, seconds=60, fresh=fresh, keep_requests=False)
     assert client.loads[len(loads) :] == loads[-1:]
 
 
@@ -115,7 +115,7 @@ async def test_update_for_fixed_weights_is_rejected() -> None:
     """A server whose weights are fixed, such as one of another operator, takes a folder but no chain of versions."""
     scripted = ScriptedClient("http://script", token="", session=None, turns=[])
     with pytest.raises(EngineRejected, match="http://script has fixed weights"):
-        await DeltaUpdate([Path("/v")], "v", "id").load(scripted, seconds=1, fresh=False, keep_requests=False)
+        await DeltaUpdate([Path("/v")], "v", "id").load(scripted, seconds=60, fresh=False, keep_requests=False)
 
 
 async def test_adapter_update_loads_its_base_only_where_it_is_missing() -> None:
@@ -128,14 +128,14 @@ async def test_adapter_update_loads_its_base_only_where_it_is_missing() -> None:
         order = AdapterOrder(folder="/v", version=version, version_id="id", adapter=adapter)
         update = AdapterUpdate(base, order)
         client.loads.clear()
-        await update.load(client, seconds=1, fresh=fresh, keep_requests=True)
+        await update.load(client, seconds=60, fresh=fresh, keep_requests=True)
         assert update.version == version and client.base == base.base_name
         return [*client.loads]
 
     assert await load("v1") == ["folder base", "adapter v1"]
     assert await load("v2") == ["adapter v2"]
     assert await load("v2", fresh=True) == ["folder base", "adapter v2"]
-    await FolderUpdate.make(Path("/merged"), "final").load(client, seconds=1, fresh=False, keep_requests=False)
+    await FolderUpdate.make(Path("/merged"), "final").load(client, seconds=60, fresh=False, keep_requests=False)
     assert client.base is None
     assert await load("v3") == ["folder base", "adapter v3"]
 
@@ -151,7 +151,7 @@ async def test_bucket_update_loads_the_engines_copies() -> None:
             path: IndexEntry(name=path.name, attempt=1, writer="a" * 32, sha256="0" * 64) for path in update.folders
         }
         shared = BucketUpdate(update, published)
-        await shared.load(client, seconds=1, fresh=False, keep_requests=False)
+        await shared.load(client, seconds=60, fresh=False, keep_requests=False)
         assert client.paths == [Path("/copies") / path.name for path in update.folders]
         assert shared.version == "v" and client.base == (None if isinstance(update, DeltaUpdate) else base.base_name)
 
