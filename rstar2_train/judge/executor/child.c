@@ -1,8 +1,8 @@
 /* The child's part of the fork server: trusted code from the fork to the first line of the snippet.
  *
  * forkserver.c calls seal() once in the zygote, and confine() in each child, which is forked before its call arrives.
- * receive_call() waits for the call, sets its limits and returns its code to program.py, which runs it. A session calls
- * next_cell() after each cell.
+ * receive_call() waits for the call, sets its limits and returns its code to program.py, which runs it and calls flush().
+ * A session calls next_cell() after each cell.
  */
 #include "forkserver.h"
 
@@ -172,6 +172,14 @@ Object *next_cell(Object *self, Object *arguments) {
     int status;
     struct request request;
     if (!PyArg_ParseTuple(arguments, "i", &status)) return NULL;
+    fflush(NULL);
     if (send(CHILD_SOCKET, &(int32_t){status}, sizeof(int32_t), MSG_NOSIGNAL) != sizeof(int32_t)) _exit(70);
     return receive(&request);
+}
+
+/* flush(): writes the buffers of C's own streams, to which extension modules write, as an interpreter's end does. */
+Object *flush(Object *self, Object *arguments) {
+    (void)self, (void)arguments;
+    fflush(NULL);
+    return Py_BuildValue("");
 }

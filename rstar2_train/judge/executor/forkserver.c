@@ -475,6 +475,7 @@ static Object *serve(Object *self, Object *arguments) {
 static struct method methods[] = {
     {"serve", serve, METH_VARARGS, "Fork a process per call; return in it."},
     {"next_cell", next_cell, METH_VARARGS, "In a session: report the status of its cell; return the next one."},
+    {"flush", flush, METH_VARARGS, "Write the buffers of C's own streams."},
     {0},
 };
 static struct module definition = {.references = 1, .name = "forkserver", .size = -1, .methods = methods};

@@ -73,3 +73,4 @@ void seal(int first_user, int users);
 void confine(int namespaces);
 Object *receive_call(rlim_t zygote_bytes, int others);
 Object *next_cell(Object *self, Object *arguments);
+Object *flush(Object *self, Object *arguments);

@@ -146,6 +146,7 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
         os.mkdir(FILES_FOLDER)  # noqa: PTH102
     run = run_program.run_script if verb in (CODE_JUDGE, SCRIPT) else None
     status = run_program.run_call(code.decode(), to_the_end=True, run=run)
+    forkserver.flush()
     if os.getpid() == own:  # not a child that the program forked
         if file_bytes:
             send_files(file_bytes)

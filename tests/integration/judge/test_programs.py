@@ -40,6 +40,7 @@ PROGRAMS = {
         "1\n",
     ),
     "await": ("import asyncio\nawait asyncio.sleep(0, 8)", "8\n"),
+    "output-of-c": ("import ctypes\nprint('a')\nctypes.CDLL(None).puts(b'b');", "a\nb\n"),
     "three-descriptors": ("import os\nprint(sorted(os.listdir('/proc/self/fd')))", "['0', '1', '2', '3']\n"),
 }
 
@@ -69,12 +70,13 @@ def test_program_with_large_texts_holds_no_event_loop(run: Callable[..., CallRes
 
 
 async def test_session_future_import_lasts(client: JudgeClient) -> None:
-    """As in Jupyter; `input` finds an empty stdin, also as a device."""
+    """As in Jupyter; `input` finds an empty stdin, also as a device, and C's own output is that of its cell."""
     cells = {
         "from __future__ import annotations": "",
         "def f(x: NotYet): ...\nf.__annotations__['x']": "'NotYet'\n",
         "open('/dev/stdin').read()": "''\n",
         "import asyncio\nawait asyncio.sleep(0, 3)": "3\n",
+        "import ctypes\nctypes.CDLL(None).puts(b'c');": "c\n",
     }
     async with client.session() as session:
         for code, output in cells.items():
