@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rstar2_train.rewards.clean_code import SESSION, clean_code, is_python
 from rstar2_train.rewards.document_blocks import before_prose, document_blocks
-from rstar2_train.rewards.line_prefixes import is_diff, new_lines, without_numbers
+from rstar2_train.rewards.line_prefixes import is_diff, new_lines, without_marked_numbers, without_numbers
 from rstar2_train.rewards.markup_blocks import markup_blocks, tagged_blocks
 from rstar2_train.rewards.program_files import written_programs
 from rstar2_train.rewards.program_parts import joined_program, read_part
@@ -48,6 +48,11 @@ _QUOTED_PROGRAM = re.compile(
 )
 _OTHER_MARKS = re.compile(r"(?m)^(?P<before>[ \t]*+)(?:[\uff40\xb4\u2018\u2019\u02cb\u2032\u2035]{3}|(?:\\`){3})")
 """Full-width and other quotation marks in place of the marks of a fence, or marks that are escaped."""
+_THOUGHTS = re.compile(
+    r"(?:\s*+<(?P<name>think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)>.*?</(?P=name)>)++",
+    re.DOTALL | re.IGNORECASE,
+)
+"""The thoughts before an answer, with drafts of the program."""
 _NO_PYTHON = ("{", "cat ", "tee ")
 """Starts of JSON and of a shell's script that may be expressions of Python, which no program starts with."""
 _QUOTED_START = re.compile(r"(?mi)^(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n")
@@ -79,6 +84,8 @@ def answer_program(answer: str) -> str | None:
     """
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     text = "\n".join(lines)
+    if (thoughts := _THOUGHTS.match(text)) and (rest := text[thoughts.end() :].strip("\n")):
+        return answer_program(rest) or f"{rest.rstrip()}\n"
     blocks = _blocks(lines) or _markup_blocks(text) or _quoted_blocks(text) or _written_blocks(text)
     if not blocks:
         return _span_program(answer.strip()) or _plain_program(lines)
@@ -107,13 +114,23 @@ def _without_prefixes(block: _Block) -> str:
 
 def _diff_program(lines: list[str], *, is_labelled: bool = False) -> str | None:
     """Return the program that a diff writes; None if the lines are no diff, or not a whole one."""
-    written = new_lines(lines) if is_labelled or is_diff("\n".join(lines)) else None
-    return "\n".join([*written, ""]) if written else None
+    text = "\n".join(lines)
+    written = new_lines(lines) if is_labelled or is_diff(text) or _only_adds(text) else None
+    return _dedented(written, 0) if written and any(map(str.strip, written)) else None
+
+
+def _only_adds(text: str) -> bool:
+    """Return whether a text starts with the sign of a new line and is no Python, in which the sign may start a line."""
+    return text.lstrip().startswith("+") and not is_python(text)
 
 
 def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
     """Return the program of numbered lines; None if they are not numbered, or all empty."""
-    code = without_numbers("\n".join(lines).rstrip().split("\n"), is_block=is_block) or []
+    text = "\n".join(lines).rstrip()
+    code = without_numbers(text.split("\n"), is_block=is_block)
+    if code is None and is_block and not is_python(text):
+        code = without_marked_numbers(text.split("\n"))
+    code = code or []
     return _dedented(code, 0) if any(line.strip() for line in code) else None
 
 
@@ -138,7 +155,7 @@ def _inner_blocks(block: _Block) -> list[_Block]:
     """Return the blocks in a block of prose, such as a whole answer in Markdown or HTML; else the block itself."""
     if block.language in _MARKUP:
         return _markup_blocks(block.code) or [block]
-    if block.language in _PROSE:
+    if block.language in _PROSE or (not block.language and not is_python(block.code)):
         return _blocks(block.code.split("\n")) or [block]
     return _written_blocks(block.code) or [block]
 
@@ -210,7 +227,10 @@ def _language_and_code(label: str) -> tuple[str, list[str]]:
     named = _LANGUAGE.match(label)
     language = named[1].lower() if named else ""
     rest = label[named.end() :].strip() if named else ""
-    return language, [rest] if _PYTHON.fullmatch(language) and _STATEMENT.match(rest) else []
+    if _PYTHON.fullmatch(language):
+        return language, [rest] if _STATEMENT.match(rest) else []
+    is_code = _STATEMENT.match(label) and _LIKE_CODE.search(label) and is_python(label)
+    return ("", [label]) if is_code else (language, [])
 
 
 def _markup_blocks(text: str) -> list[_Block]:

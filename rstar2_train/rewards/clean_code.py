@@ -23,6 +23,9 @@ _MOST_NAMES = 3
 _PROMPT = re.compile(r"(?:>>> ?|\.\.\.(?: |$)|In \[\d*+\]: ?|[ \t]*+\.\.\.: ?)(?P<code>.*)")
 SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
 """Start of a session at a prompt, which is no program."""
+_END = re.compile(r"\n[ \t]*+(?:`{3,}|~{3,})\s*+$")
+_REPLACED = re.compile(r"\s*+<{5,9} SEARCH\s*+={5,9}\n(?P<code>.*?)>{5,9} REPLACE\s*+", re.DOTALL)
+"""An edit that replaces nothing, so that its code is the whole file."""
 _MAGIC = re.compile(r"[%!]{1,2}[A-Za-z].*")
 
 
@@ -70,6 +73,17 @@ def _without_magics(code: str) -> str:
     return "\n".join(line for line in code.split("\n") if not _MAGIC.fullmatch(line))
 
 
+def _without_end(code: str) -> str:
+    """Return the code without the end of a fence that has no start."""
+    return _END.sub("\n", code)
+
+
+def _without_edit(code: str) -> str:
+    """Return the code of an edit that replaces nothing."""
+    edit = _REPLACED.fullmatch(code)
+    return edit["code"] if edit else code
+
+
 def _with_blanks(code: str) -> str:
     return code.replace("\xa0", " ")
 
@@ -84,6 +98,8 @@ def _without_prose(code: str) -> str:
 
 _STEPS: tuple[Callable[[str], str], ...] = (
     _without_prompts,
+    _without_edit,
+    _without_end,
     _without_magics,
     unescaped,
     _with_blanks,

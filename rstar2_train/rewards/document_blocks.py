@@ -30,7 +30,11 @@ _QUOTES = ('"' * 3, "'" * 3)
 _TITLE = re.compile(r"\*\*[A-Z].*|[A-Z]\w*+(?: \w++)*+:")
 """`**Complexity:** O(n)`, or `Explanation:` on a line of its own."""
 _BEFORE_TEXT = re.compile(r"[^\"'#(\[{]*+")
-_TWO_WORDS = re.compile(r"(?<![\w.])([^\W\d]\w*+),? (?=([^\W\d]\w*+))")
+_TWO_WORDS = re.compile(r"(?<![\w.])([^\W\d]\w*+) (?=([^\W\d]\w*+))")
+_MARKER = re.compile(r"[ \t]*+(?:[-*+]|\d++[.)])[ \t]++")
+_RULE = re.compile(r"[ \t]*+(?:-{3,}|\*{3,})[ \t]*+")
+_WIDE_MARK = re.compile(r"[\u3001\u3002\uff0c\uff1a\uff01]")
+"""A punctuation mark of Chinese or Japanese, which Python has only in texts."""
 
 
 def document_blocks(text: str) -> list[tuple[str, str]]:
@@ -60,21 +64,31 @@ def document_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def before_prose(lines: list[str]) -> list[str]:
-    """Return the lines of a block without an end before a paragraph of prose, which no program has after its code."""
+    """Return the lines of a block without an end before a paragraph of prose, which no program has after its code.
+
+    A paragraph follows an empty line, or its first line ends a sentence.
+    """
     is_quoted = False
     for at, line in enumerate(lines):
-        if at and not lines[at - 1].strip() and not is_quoted and is_prose(line):
+        is_paragraph = at and (not lines[at - 1].strip() or line.rstrip().endswith((".", ":", "!")))
+        if is_paragraph and not is_quoted and is_prose(line):
             return lines[:at]
         is_quoted ^= sum(map(line.count, _QUOTES)) % 2 == 1
     return lines
 
 
 def is_prose(line: str) -> bool:
-    """Return whether a line is a title, or a sentence: two words in succession of which neither is a keyword."""
-    if _TITLE.fullmatch(line):
+    """Return whether a line is a title, a rule, a sentence or an item of a list with a sentence.
+
+    A sentence has two words in succession of which neither is a keyword; three words, if it starts with a small letter.
+    """
+    if _TITLE.fullmatch(line) or _RULE.fullmatch(line):
         return True
-    start = _BEFORE_TEXT.match(line) if line[:1].isupper() else None
-    return start is not None and any(_KEYWORDS.isdisjoint(pair) for pair in _TWO_WORDS.findall(start[0]))
+    marker = _MARKER.match(line)
+    start = _BEFORE_TEXT.match(line, marker.end() if marker else 0)
+    text = start[0] if start else ""
+    pairs = sum(_KEYWORDS.isdisjoint(pair) for pair in _TWO_WORDS.findall(text))
+    return _WIDE_MARK.search(text) is not None or pairs >= (1 if text[:1].isupper() else 2)
 
 
 def _introduces_code(lines: list[str], at: int) -> bool:

@@ -23,6 +23,8 @@ _LANGUAGE = re.compile(r"\blang(?:uage)?-(\w+)|\blanguage=\{?(\w+)|[{=\"'](\w+)[
 _REFERENCE = re.compile(r"&(?:lt|gt|quot|apos|amp|nbsp|#\d{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 """Only with a semicolon: `a&lt` is Python."""
 _HIGHLIGHT = re.compile(r"</?span(?:\s[^<>]*+)?>", re.IGNORECASE)
+_MOST_BETWEEN = 32
+"""Characters between a tag and the next one of its block."""
 _LITERAL = re.compile(r"\s*<!\[CDATA\[(?P<text>.*?)\]\]>\s*", re.DOTALL)
 """A text of XML without references."""
 _WRITTEN_SPAN = re.compile(r"[\"']<span", re.IGNORECASE)
@@ -37,17 +39,17 @@ def markup_blocks(text: str) -> list[tuple[str, str]]:
     """Return language (empty: not named) and text of each block. A block without an end goes to the end of the text."""
     blocks: list[tuple[str, str]] = []
     opened: re.Match[str] | None = None
-    language = ""
+    language, start = "", 0
     for tag in _TAG.finditer(text):
         name, is_end = _name(tag), bool(tag["html_end"] or tag["bbcode_end"] or tag["latex_end"])
         if is_end and opened and name == _name(opened):
             blocks.append((language, _content(text[opened.end() : tag.start()], opened)))
             opened = None
         elif not is_end and opened is None and not _NO_START.match(text[max(tag.start() - 1, 0) : tag.start()]):
-            opened, language = tag, _language(tag)
+            opened, language, start = tag, _language(tag), tag.start()
         elif not is_end and opened and opened["html"] and _is_next(opened, tag, text):
             opened, language = tag, _language(tag) or language
-    if opened and not text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()].strip():
+    if opened and not text[text.rfind("\n", 0, start) + 1 : start].strip():
         blocks.append((language, _content(text[opened.end() :], opened)))
     return blocks
 
@@ -67,8 +69,9 @@ def tagged_blocks(text: str) -> list[str]:
 
 
 def _is_next(opened: re.Match[str], tag: re.Match[str], text: str) -> bool:
-    """Return whether a tag follows another, as `<code>` does `<pre>`."""
-    return tag.start() - opened.end() < 2 and not text[opened.end() : tag.start()].strip()
+    """Return whether a tag follows another, as `<code>` does `<pre>`, apart from an empty `<span>`."""
+    distance = tag.start() - opened.end()
+    return distance < _MOST_BETWEEN and not _HIGHLIGHT.sub("", text[opened.end() : tag.start()]).strip()
 
 
 def _name(tag: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 _HERE_DOCUMENT = re.compile(r"(?P<before>[^#<]*+)<<-?[ \t]*+(?P<quote>['\"]?)(?P<end>\w++)(?P=quote)(?P<after>[^<]*+)")
 _WRITES_PROGRAM = re.compile(r".*(?:>|\btee\b)[^|;&]*\.py\b.*|.*\bpython[\d.]*+(?:[ \t]+-)?[ \t]*")
 """A command that writes its input to a Python file, or runs it; not one that runs a program on it."""
-_FIELDS = ("code", "program", "solution")
+_FIELDS = ("code", "program", "solution", "python", "python_code", "source_code")
 
 
 def written_programs(text: str) -> list[str]:

@@ -127,6 +127,31 @@ NOTEBOOK = json.dumps({"cells": [{"cell_type": "markdown", "source": "# x = 1"},
         f"<script>\n{PROGRAM}</script>",
         f'<artifact type="code">\n{PROGRAM}</artifact>',
         f"<file>\n<path>\na.py\n</path>\n<content>\n{PROGRAM}</content>\n</file>",
+        "```python\n" + "".join(f"{n} - {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        "```python\n" + "".join(f"[{n}] {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        "```python\n" + "".join(f"<{n}> {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        "```python\n" + "".join(f"L{n:03} {line}\n" for n, line in enumerate(PROGRAM.splitlines(), 1)) + "```",
+        "```python\n" + "".join(f"{n}: {line}\n" for n, line in enumerate(PROGRAM.splitlines())) + "```",
+        f"```python\n12 {READ}13 {PRINT}```",
+        f"```diff\n+ {READ}+ {PRINT}```",
+        f"```python\n+{READ}+{PRINT}```",
+        f"```python\n<<<<<<< SEARCH\n=======\n{PROGRAM}>>>>>>> REPLACE\n```",
+        f"```python\n{PROGRAM}\n- Reads two numbers\n- Adds them\n",
+        f"```python\n{PROGRAM}\n1. Read two numbers\n2. Add them\n",
+        f"```python\n{PROGRAM}\n---\n\nThis works.\n",
+        f"```python\n{PROGRAM}\nthis reads two numbers and adds them.\n",
+        f"```python\n{PROGRAM}This program reads two numbers and adds them.\n",
+        f"```python\n{PROGRAM}\n\u8fd9\u4e2a\u7a0b\u5e8f\uff0c\u8bfb\u53d6\u3002\n",
+        f"````\n```python\n{PROGRAM}```\n````",
+        f"~~~~\n~~~python\n{PROGRAM}~~~\n~~~~",
+        f"```{PROGRAM}```",
+        f"{PROGRAM}```",
+        f'<div><pre><span></span><code class="python">{PROGRAM}</code></pre></div>',
+        f"<pre><code>\n{PROGRAM}",
+        f"<think>\nprint(int(input()) + int(input()))\n</think>\n{PROGRAM}",
+        f"<reasoning>\n```python\nx = input()\n```\n</reasoning>\nFinal:\n```\n{PROGRAM}```",
+        f"<think>\n```python\nx = int(input())\n</think>\n<analysis>Hm.</analysis>\n```python\n{PROGRAM}```",
+        json.dumps({"python": PROGRAM}),
     ],
 )
 def test_answer_program_reads_every_fence(answer: str) -> None:
@@ -261,6 +286,18 @@ def test_answer_program_keeps_numbers_of_a_program() -> None:
     """Numbers that do not count the lines from 1 are code."""
     text = 'x = """\n\nThis text is one.\n"""\nx = 1.\n\nX = 2.\n'
     assert answer_program(f"```python\n{text}") == f"{text}\n"
+    for code in ("L1 = 5\nL2 = 6\nprint(L1)\n", "5 | print(1)\n6 | print(2)\n", "+ print(1)\n+ print(2)\n"):
+        assert answer_program(f"```python\n{code}```") == code
+
+
+def test_answer_program_keeps_assignments_of_a_block_without_end() -> None:
+    """Names with a comma between them are no prose, also in capitals."""
+    for line in ("N, M = map(int, input().split())", "a, b, c = 1, 2, 3", "A, B, C = C, A, B"):
+        assert answer_program(f"```python\nimport sys\n\n{line}\nprint(1)\n") == f"import sys\n\n{line}\nprint(1)\n\n"
+
+
+def test_answer_program_keeps_numbers_that_do_not_count() -> None:
+    """Numbers in another order, and those of a dictionary, are code."""
     code = "2 | print(1)\n1 | print(2)\n"
     assert answer_program(f"```python\n{code}```") == code
     assert answer_program("x = {\n1: 2,\n2: 3,\n}\nprint(x)\n") is None
@@ -325,6 +362,8 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
     for text in (r"\verb|" * 20_000, r"\mintinline{a}{" * 20_000, "{code:\n" * 30_000, "::\n" + " :a:\n" * 30_000):
         answer_program(text)
     for text in ("A b:\n\n    c\n" * 20_000, "A b:\n" * 30_000, "A" + " b" * 50_000, "A b:\n\n" + "    c\n" * 20_000):
+        answer_program(text)
+    for text in ("<think>" * 30_000, "<think>x</think>\n" * 9_000, "<pre><span></span>" * 20_000, "```a(b)\n" * 20_000):
         answer_program(text)
     for text in ("```python\n'''\n```\n" * 9_000, "```python\n'''\n" + "```\n" * 30_000):
         answer_program(text)
