@@ -87,11 +87,28 @@ SILENCE_SECONDS = 180.0
 METADATA_FIELDS = ("uid", "namespace", "name", "creationTimestamp")
 """Fields that `list_metadata` returns, and the labels."""
 
+SHOWN_BYTES = 120
+"""Maximum bytes of an answer that an error message has."""
 CLOCK_TOLERANCE_SECONDS = 30.0
 """Difference between the clocks of this machine and of the API server that is none: of a slow response."""
 
 Body = dict[str, Any]
 log = logging.getLogger(__name__)
+
+
+class NotJson(aiohttp.ClientError):
+    """A response, or a line of a watch, that is not an object of an API server: a proxy has sent or cut it."""
+
+
+def _decoded(text: bytes) -> Body:
+    """Return the object in a response or in a line of a watch. Raises NotJson."""
+    try:
+        result = from_json(text)
+    except ValueError:
+        result = None
+    if not isinstance(result, dict):
+        raise NotJson(f"the answer is no JSON object: {text[:SHOWN_BYTES].decode(errors='replace')!r}")
+    return result
 
 
 def is_transient(error: Exception) -> bool:
@@ -171,9 +188,10 @@ class KubeClient:
 
     def _compare_clocks(self, date: str | None) -> None:
         """Set the clock by the header `Date` of a response."""
-        if date is None:
+        parsed = email.utils.parsedate_tz(date or "")
+        if parsed is None:
             return
-        ahead = email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+        ahead = email.utils.mktime_tz(parsed) - time.time()
         if abs(ahead - self._ahead) <= CLOCK_TOLERANCE_SECONDS:
             return
         self._ahead = ahead if abs(ahead) > CLOCK_TOLERANCE_SECONDS else 0.0
@@ -245,6 +263,8 @@ class KubeClient:
         while True:
             more = [("continue", position)] if position else []
             page = await self._call("GET", _path(kind, namespace), None, [*query, *more], accept=accept, verb="list")
+            if not {"metadata", "items"} <= page.keys():
+                raise NotJson(f"the answer is no list of {kind}")
             yield page
             position = page["metadata"].get("continue") or ""
             if not position:
@@ -262,7 +282,7 @@ class KubeClient:
         """Yield (type, object) of every change after a resourceVersion, until the API server ends the watch.
 
         `opened` is called when the API server has accepted it. Bookmarks are among the changes. Raises TimeoutError if
-        the API server is silent for SILENCE_SECONDS.
+        the API server is silent for SILENCE_SECONDS, and NotJson at a line that no API server sends.
         """
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", version)]
         query += [("timeoutSeconds", str(WATCH_SECONDS)), *((name, text) for name, text in selectors.items() if text)]
@@ -275,8 +295,9 @@ class KubeClient:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     if line:
-                        event = from_json(line)
-                        yield event["type"], event["object"]
+                        yield _change(line)
+            if rest:
+                raise NotJson("the watch ended within a line")
         finally:
             response.response.close()
 
@@ -306,8 +327,7 @@ class KubeClient:
             method, path, body, query, content_type=content_type, accept=accept, verb=verb or VERBS[method]
         )
         text: bytes = await response.read()
-        answer: Body = from_json(text) if text else {}
-        return answer
+        return _decoded(text) if text else {}
 
     async def _request(
         self,
@@ -328,11 +348,20 @@ class KubeClient:
         url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         response = await self._api.call_api(method, url, headers, body, _request_timeout=limit)
         self._count(verb, _kind(path), response.status)
-        self._compare_clocks(response.response.headers.get("Date"))
         if not 200 <= response.status < 300:
             text = (await response.read()).decode(errors="replace")  # type: ignore[no-untyped-call]
             raise ApiException.from_response(http_resp=response, body=text, data=None)
+        self._compare_clocks(response.response.headers.get("Date"))  # an error may be that of a proxy
         return response
+
+
+def _change(line: bytes) -> tuple[str, Body]:
+    """Return type and object of a line of a watch. Raises NotJson."""
+    event = _decoded(line)
+    change, body = event.get("type"), event.get("object")
+    if not isinstance(body, dict) or (change != "ERROR" and "metadata" not in body):
+        raise NotJson(f"the line is no change of an object: {line[:SHOWN_BYTES].decode(errors='replace')!r}")
+    return str(change), body
 
 
 def _kind(path: str) -> str:

@@ -1,7 +1,8 @@
 """The watches of children and Warning events: list a kind in pages, watch it from there, and list again if necessary.
 
 Events go into the cache, and the jobs' keys into the queue. A watch that ends is continued from its last version. If
-that version is too old (410 Gone), the kind is listed again: a cached object that the list lacks was deleted.
+that version is too old (410 Gone), the kind is listed again: a cached object that the list lacks was deleted. A watch
+that delivers nothing, or a line that is not JSON, has failed: it is repeated after a backoff, and reported.
 kopf watches the jobs (watch.py). It keeps a state and a task for every object, which 30 children per job do not need.
 """
 
@@ -15,7 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.cache import NODE, Key, WatchCache
-from rstar2_operator.client import UNREACHABLE, Body, KubeClient, retry_after
+from rstar2_operator.client import UNREACHABLE, Body, KubeClient, NotJson, retry_after
 from rstar2_operator.observed import is_true
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.watch_health import WatchHealth, cause_of, described
@@ -41,6 +42,14 @@ LONGEST_WAIT = 30.0
 
 class PositionLost(Exception):
     """The API server has dropped the version from which a watch should continue."""
+
+
+class WatchEnded(ConnectionError):
+    """A watch ended early without an error, as through a proxy that keeps no connection open."""
+
+
+PASSING = (PositionLost, *UNREACHABLE)
+"""Errors that end watches now and then."""
 
 
 class Informer:
@@ -69,42 +78,56 @@ class Informer:
         self._selectors = {WARNING: {"fieldSelector": "type=Warning"}, NODE: {}}.get(kind, own)
         self._absent = False
         """Whether the cluster does not have the kind, which another component defines."""
-        self._failed: set[str] = set()
+        self._failed_uids: set[str] = set()
         """UIDs of the failed pods and Jobs."""
+        self._version = ""
+        """Version from which the next watch starts; empty: after a list."""
+        self._delivers = False
+        """Whether the last watch has delivered a change, or was open for OPEN_SECONDS."""
         self.synced = asyncio.Event()
         """Set when the first list is in the cache."""
 
     async def run(self) -> None:
         """Keep the cache up to date until cancelled."""
-        version, failures = "", 0
+        failures = 0
         while True:
             wait = 0.0
             try:
-                if not version:
+                if not self._version:
                     async with self._listing:
-                        version = await self._list()
+                        self._version = await self._list()
                     self._works()
-                version = await self._watch(version)
+                await self._watch()
                 failures = 0
-            except PositionLost:
-                version = ""
-            except (ApiException, *UNREACHABLE) as error:
-                if isinstance(error, ApiException) and error.status == 410:
-                    version = ""
-                failures += 1
-                if isinstance(error, ApiException) and error.status == 404 and self.kind in QUOTA:
-                    version = ""
-                    self._record_absence()
-                if isinstance(error, ApiException) and error.status == 403 and self.kind == NODE:
-                    version = ""
-                    self._drop_nodes()
-                wait = max(
-                    retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random())
-                )
-                new = not self._absent and self._health.failed(self.namespace, self.kind, cause_of(error))
-                which = described(self.kind, self.namespace)
-                log.log(logging.WARNING if new else logging.DEBUG, "watch of %s: %s; repeated", which, cause_of(error))
+            except (PositionLost, ApiException, *UNREACHABLE) as error:
+                failures = 1 if self._delivers else failures + 1
+                self._delivers = False
+                wait = self._failed(error, failures)
             await asyncio.sleep(wait)
+
+    def _failed(self, error: Exception, failures: int) -> float:
+        """Report a failure, the last of `failures` without a change between them. Return the seconds to wait."""
+        self._drop_lost(error)
+        which, cause = described(self.kind, self.namespace), cause_of(error)
+        if failures == 1 and isinstance(error, PASSING) and not isinstance(error, NotJson):
+            log.debug("watch of %s ended: %s", which, cause)
+        else:
+            new = not self._absent and self._health.failed(self.namespace, self.kind, cause)
+            log.log(logging.WARNING if new else logging.DEBUG, "watch of %s: %s; repeated", which, cause)
+        if failures == 1 and isinstance(error, PositionLost):
+            return 0.0
+        return max(retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random()))
+
+    def _drop_lost(self, error: Exception) -> None:
+        """Drop the position if it is lost, and objects that the operator cannot watch any more."""
+        status = error.status if isinstance(error, ApiException) else None
+        is_absent, is_unreadable = status == 404 and self.kind in QUOTA, status == 403 and self.kind == NODE
+        if isinstance(error, PositionLost) or status == 410 or is_absent or is_unreadable:
+            self._version = ""
+        if is_absent:
+            self._record_absence()
+        if is_unreadable:
+            self._drop_nodes()
 
     def _record_absence(self) -> None:
         """Record that the cluster has no objects of the kind, and that its definition is not installed."""
@@ -125,10 +148,14 @@ class Informer:
     def _works(self) -> None:
         self._health.works(self.namespace, self.kind)
 
+    def _works_open(self) -> None:
+        self._delivers = True
+        self._works()
+
     async def _list(self) -> str:
         """Write every existing object to the cache and remove the deleted ones. Return the version of the list."""
         cached = self._cache.uids(self.kind, self.namespace)
-        self._failed.clear()
+        self._failed_uids.clear()
         version = ""
         async for page in self._client.pages(self.kind, self.namespace, selectors=self._selectors):
             version = page["metadata"]["resourceVersion"]
@@ -143,16 +170,17 @@ class Informer:
         self._absent = False
         return version
 
-    async def _watch(self, version: str) -> str:
-        """Deliver changes after `version` until the watch ends. Return the version from which to continue."""
+    async def _watch(self) -> None:
+        """Deliver the changes after the last version until the watch ends. Raises WatchEnded if it delivers nothing."""
         timers: list[asyncio.TimerHandle] = []
         watch = self._client.watch(
             self.kind,
             self.namespace,
             selectors=self._selectors,
-            version=version,
-            opened=lambda: timers.append(asyncio.get_running_loop().call_later(OPEN_SECONDS, self._works)),
+            version=self._version,
+            opened=lambda: timers.append(asyncio.get_running_loop().call_later(OPEN_SECONDS, self._works_open)),
         )
+        self._delivers = False
         try:
             async for change, body in watch:
                 if change == "ERROR":
@@ -161,14 +189,13 @@ class Informer:
                     raise ApiException(status=body.get("code"), reason=body.get("message"))
                 if change != "BOOKMARK":
                     self._record(body, gone=change == "DELETED")
-                version = body["metadata"]["resourceVersion"]
-        except UNREACHABLE as error:
-            log.debug("watch of %s ended: %s", self.kind, cause_of(error))
-            await asyncio.sleep(0.5 + random.random())
+                self._version = body["metadata"]["resourceVersion"]
+                self._delivers = True
         finally:
             for timer in timers:
                 timer.cancel()
-        return version
+        if not self._delivers:
+            raise WatchEnded("the watch ended before it delivered anything")
 
     def _record(self, body: Body, *, gone: bool) -> None:
         if self.kind == NODE:
@@ -186,10 +213,10 @@ class Informer:
         """Return whether a change is the failure of a pod or Job: its job comes before the changes of other jobs."""
         uid, status = body["metadata"]["uid"], body.get("status") or {}
         if gone or not (status.get("phase") == "Failed" or is_true(body, "Failed")):
-            self._failed.discard(uid)
+            self._failed_uids.discard(uid)
             return False
-        known = uid in self._failed
-        self._failed.add(uid)
+        known = uid in self._failed_uids
+        self._failed_uids.add(uid)
         return not known
 
 

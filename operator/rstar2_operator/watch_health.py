@@ -12,6 +12,8 @@ from kubernetes.aio.client.exceptions import ApiException
 
 log = logging.getLogger(__name__)
 
+SHOWN_LENGTH = 200
+"""Maximum length of a cause that is not the API server's."""
 FAILING_SECONDS = 60.0
 """Seconds of failures after which a job's status has them; before, only the log and the metrics."""
 
@@ -24,7 +26,8 @@ def cause_of(error: Exception) -> str:
         answer = json.loads(error.body or "")
         return f"{answer['reason']}: {answer['message']}"
     except (ValueError, KeyError, TypeError):
-        return f"{error.status} {error.reason}: {error.body or ''}".rstrip(": ")
+        page = " ".join(str(error.body or "").split())[:SHOWN_LENGTH]  # of a proxy
+        return f"{error.status} {error.reason}: {page}".rstrip(": ")
 
 
 def described(kind: str, namespace: str) -> str:

@@ -15,7 +15,7 @@ from aiohttp import web
 from kubernetes.aio import client as aio
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.client import KubeClient, connection
+from rstar2_operator.client import KubeClient, NotJson, connection, is_transient, retry_after
 
 OBJECT = {"kind": "ConfigMap", "metadata": {"name": "a", "namespace": "lab"}, "data": {"text": "ü <&>"}}
 
@@ -29,6 +29,10 @@ class Server:
         self.ahead = 0.0
         """Seconds by which its clock is ahead."""
         self.address = ""
+        self.watch = (b'{"type":"ADDED","obj', b'ect":{"metadata":{}}}\n\n{"type":"ERROR","object":{"n":2}}\n')
+        """Parts of the answer to a watch."""
+        self.page = b""
+        """Answer of a proxy in place of the API server; empty: none."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.text()
@@ -36,10 +40,13 @@ class Server:
         if "watch" in request.query:
             stream = web.StreamResponse()
             await stream.prepare(request)
-            for part in (b'{"type":"ADDED","obj', b'ect":{"n":1}}\n\n{"type":"BOOKMARK","object":{"n":2}}\n'):
+            for part in self.watch:
                 await stream.write(part)
                 await asyncio.sleep(0.01)
             return stream
+        if self.page:
+            headers = {"Date": "yesterday", "Retry-After": "7"}
+            return web.Response(body=self.page, status=self.status, content_type="text/html", headers=headers)
         answer = {"reason": "Conflict", "message": "no"} if self.status >= 400 else json.loads(body or "{}")
         date = email.utils.formatdate(time.time() + self.ahead, usegmt=True)
         return web.json_response(answer, status=self.status, headers={"Date": date})
@@ -81,8 +88,46 @@ async def test_client_watch_yields_changes_of_a_selector(server: Server, client:
     """A selector has characters that a URL must quote; the parts of a change may arrive separately."""
     selectors = {"labelSelector": "a.b/c=d,e!=f"}
     changes = [change async for change in client.watch("Pod", "", selectors=selectors, version="7")]
-    assert changes == [("ADDED", {"n": 1}), ("BOOKMARK", {"n": 2})]
+    assert changes == [("ADDED", {"metadata": {}}), ("ERROR", {"n": 2})]
     assert parse_qs(urlsplit(server.requests[0][1]).query)["labelSelector"] == [selectors["labelSelector"]]
+
+
+CHANGE = b'{"type":"ADDED","object":{"metadata":{}}}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>504</html>\n",
+        b'{"type":"ADDED","object":{"me\n',
+        b'{"type":"ADDED","obj',
+        b"[]\n",
+        b'{"a":1}\n',
+        b"\xff\n",
+    ],
+)
+async def test_client_watch_with_a_foreign_line_fails(server: Server, client: KubeClient, line: bytes) -> None:
+    """A proxy may end a watch with a page of its own, or within a line: the changes before it count."""
+    server.watch, changes = (CHANGE, line), list[Any]()
+    with pytest.raises(NotJson):
+        async for change in client.watch("Pod", "", selectors={}, version="7"):
+            changes.append(change)
+    assert changes == [("ADDED", {"metadata": {}})]
+
+
+@pytest.mark.parametrize("page", [b"<html>Log in</html>", b"null", b'{"error": "log in"}'])
+async def test_client_page_of_a_proxy_is_a_transient_error(server: Server, client: KubeClient, page: bytes) -> None:
+    """A proxy may answer in place of the API server, with any status, and a clock of its own."""
+    server.page = page
+    with pytest.raises(NotJson) as error:
+        await client.list_metadata("Pod", "", selector="")
+    assert is_transient(error.value)
+    for server.status in (410, 429, 500, 504):
+        with pytest.raises(ApiException) as rejected:
+            await client.create(OBJECT)
+        assert (rejected.value.status, retry_after(rejected.value)) == (server.status, 7.0)
+        assert is_transient(rejected.value) == (server.status != 410)
+    assert abs(client.clock() - time.time()) < 3
 
 
 async def test_client_error_has_status_and_text(server: Server, client: KubeClient) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from rstar2_operator import informer, names
 from rstar2_operator.cache import WatchCache
+from rstar2_operator.client import NotJson
 from rstar2_operator.informer import Informer
 from rstar2_operator.watch_health import WatchHealth
 from rstar2_operator.workqueue import WorkQueue
@@ -27,7 +28,7 @@ def pod(name: str, version: int = 1) -> dict[str, Any]:
 class Api:
     """Pages of lists, and the events of each watch; then watches stay open."""
 
-    def __init__(self, *watches: list[Change] | Exception) -> None:
+    def __init__(self, *watches: Sequence[Change | Exception] | Exception) -> None:
         self.pages_of_list: list[list[dict[str, Any]]] = [[pod("a")], [pod("b")]]
         self.watches = list(watches)
         self.versions: list[str] = []
@@ -57,6 +58,8 @@ class Api:
             await asyncio.Event().wait()
             return
         for change in changes:
+            if isinstance(change, Exception):
+                raise change
             yield change
 
 
@@ -68,11 +71,11 @@ def cache_with_job() -> WatchCache:
     return cache
 
 
-async def watched(api: Api, *, watches: int) -> set[str]:
+async def watched(api: Api, *, watches: int, health: WatchHealth | None = None) -> set[str]:
     """Run until that many watches were started. Return the names of the cached pods."""
     cache, queue = cache_with_job(), WorkQueue[tuple[str, str]]()
     task = asyncio.create_task(
-        Informer("Pod", "", client=api, cache=cache, queue=queue).run()  # type: ignore[arg-type]
+        Informer("Pod", "", client=api, cache=cache, queue=queue, health=health).run()  # type: ignore[arg-type]
     )
     async with asyncio.timeout(120):
         while len(api.versions) < watches:
@@ -165,6 +168,48 @@ async def test_informer_serves_jobs_without_kueue(monkeypatch: pytest.MonkeyPatc
 async def test_informer_silent_watch_is_repeated() -> None:
     """A broken connection is replaced; the cache keeps its objects meanwhile."""
     assert await watched(Api(TimeoutError(), OSError("reset")), watches=3) == {"a", "b"}
+
+
+FOREIGN = NotJson("<html>504</html>")
+CUT = [("ADDED", pod("c", 11)), FOREIGN]
+
+
+@pytest.mark.parametrize(
+    ("watches", "versions", "is_reported"),
+    [
+        ([CUT], ["10", "11"], True),
+        ([FOREIGN], ["10", "10"], True),
+        ([[("ADDED", pod("c", 11)), OSError("reset")]], ["10", "11"], False),
+        ([OSError("refused")], ["10", "10"], False),
+        ([OSError("refused")] * 2, ["10"] * 3, True),
+        ([[]], ["10", "10"], False),
+        ([[], []], ["10"] * 3, True),
+        ([[("ERROR", {"code": 410})]], ["10", "10"], False),
+        ([[("ERROR", {"code": 410})]] * 2, ["10"] * 3, True),
+    ],
+)
+async def test_informer_watch_that_delivers_nothing_is_reported(
+    watches: list[Any], versions: list[str], is_reported: bool
+) -> None:
+    """One end of a watch is usual. A second one without a change, or a line that is not JSON, is a failure."""
+    failing: list[int] = []
+    api, health = Api(*watches), WatchHealth(lambda namespace, number: failing.append(number))
+    assert await watched(api, watches=len(versions), health=health) == {"a", "b", *({"c"} if "11" in versions else ())}
+    assert api.versions == versions and (1 in failing) == is_reported
+
+
+async def test_informer_failing_watches_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that ends every watch at once gets no flood of requests; a change in between ends the backoff."""
+    waits, failed = list[float](), Informer._failed
+    monkeypatch.setattr(informer.random, "random", lambda: 0.5)
+
+    def record(self: Informer, error: Exception, failures: int) -> float:
+        waits.append(failed(self, error, failures))
+        return 0.0
+
+    monkeypatch.setattr(Informer, "_failed", record)
+    await watched(Api([], [], [], CUT, []), watches=6)
+    assert waits == [0.2, 0.4, 0.8, 0.2, 0.4]
 
 
 async def test_informer_waits_as_the_api_server_asks(monkeypatch: pytest.MonkeyPatch) -> None:
