@@ -239,7 +239,8 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
     # The watches deliver only objects with the operator's labels.
     live = cached or await client.find(kind, meta["namespace"], meta["name"])
     if live is None:
-        created = await (_create(client, body) if kind in CREATE_ONLY else client.apply(body))
+        # Another client may have created an object of this name meanwhile: its fields are not taken over.
+        created = await (_create(client, body) if kind in CREATE_ONLY else client.apply(body, force=False))
         return _accepted(body, created, is_new=True)
     if not belongs(kind, live, observed.job):
         raise NameConflict(_conflict(live, observed.job))
@@ -249,7 +250,17 @@ async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob)
         return live if cached else _accepted(body, live, is_new=True)  # its deletion may have failed
     if additions_of(live) and not await _remove_additions(client, body, live):
         return None
-    return _accepted(body, await client.apply(body), is_new=False)
+    return _accepted(body, await _update(client, body, uid=live["metadata"]["uid"]), is_new=False)
+
+
+async def _update(client: KubeClient, body: dict[str, Any], *, uid: str) -> Object | None:
+    """Apply to the object with that UID; None if it is gone, also if another one has its name."""
+    try:
+        return await client.apply({**body, "metadata": {**body["metadata"], "uid": uid}})
+    except ApiException as error:
+        if not is_gone(error):
+            raise
+        return None
 
 
 async def _remove_additions(client: KubeClient, body: dict[str, Any], live: Object) -> bool:

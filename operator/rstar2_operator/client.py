@@ -197,11 +197,16 @@ class KubeClient:
         self._ahead = ahead if abs(ahead) > CLOCK_TOLERANCE_SECONDS else 0.0
         log.warning("the clock of the API server is %.0f s ahead of that of this node; its time counts", ahead)
 
-    async def apply(self, body: Body, *, subresource: str = "", manager: str = names.FIELD_MANAGER) -> Body:
-        """Apply on the server; it takes fields over from other field managers than `manager`."""
+    async def apply(
+        self, body: Body, *, subresource: str = "", manager: str = names.FIELD_MANAGER, force: bool = True
+    ) -> Body:
+        """Apply on the server. With `force` it takes fields over from other field managers than `manager`.
+
+        If the body has a UID, an object with another one stays as it is, and none is created: `is_gone`.
+        """
         meta = body["metadata"]
         path = _path(body["kind"], meta["namespace"], meta["name"]) + (f"/{subresource}" if subresource else "")
-        query = [("fieldManager", manager), ("force", "true")]
+        query = [("fieldManager", manager), ("force", str(force).lower())]
         return await self._call("PATCH", path, body, query, content_type=APPLY)
 
     async def patch(self, kind: str, namespace: str, name: str, operations: list[Body]) -> Body:

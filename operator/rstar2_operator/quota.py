@@ -65,7 +65,7 @@ class QuotaReader:
         workload = current_workload(observed)
         if workload is None:
             return []
-        meta = {field: workload["metadata"][field] for field in ("name", "namespace")}
+        meta = {field: workload["metadata"][field] for field in ("name", "namespace", "uid")}
         body = {"apiVersion": names.KUEUE_API, "kind": "Workload", "metadata": meta}
         if returns_quota(observed, decision):
             live = await self._client.read("Workload", meta["namespace"], meta["name"])

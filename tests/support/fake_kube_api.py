@@ -73,10 +73,12 @@ class FakeKubeApi(MemoryApi):
             self._notify(body, gone=gone)
         self.late_kinds = kinds
 
-    async def apply(self, body: Body, *, subresource: str = "", manager: str = FIELD_MANAGER) -> Body:
+    async def apply(
+        self, body: Body, *, subresource: str = "", manager: str = FIELD_MANAGER, force: bool = True
+    ) -> Body:
         """Record the request."""
         self.requests.append(("status" if subresource else "apply", body["kind"], body["metadata"]["name"]))
-        return await super().apply(body, subresource=subresource, manager=manager)
+        return await super().apply(body, subresource=subresource, manager=manager, force=force)
 
     async def patch(self, kind: str, namespace: str, name: str, operations: list[Body]) -> Body:
         """Record the request."""

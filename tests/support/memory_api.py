@@ -138,8 +138,10 @@ class MemoryApi:
             self.writes_left -= 1
         self.writes += 1
 
-    async def apply(self, body: Body, *, subresource: str = "", manager: str = FIELD_MANAGER) -> Body:
-        """Apply on the server: fields of others stay."""
+    async def apply(
+        self, body: Body, *, subresource: str = "", manager: str = FIELD_MANAGER, force: bool = True
+    ) -> Body:
+        """Apply on the server: fields of others stay, and without `force` every object of others."""
         kind, meta = body["kind"], body["metadata"]
         old = self._find(kind, meta["name"])
         if subresource:
@@ -151,6 +153,10 @@ class MemoryApi:
         if old is not None and self.denies_updates:
             raise api_error(403, "Forbidden", f"a policy denies the update of {kind} {meta['name']}")
         self._write(kind)
+        if "uid" in meta and meta["uid"] != (old or {"metadata": {}})["metadata"].get("uid"):
+            raise api_error(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b")
+        if old is not None and not force:
+            raise api_error(409, "Conflict", "Apply failed with 1 conflict")
         old = old or {}
         merged = {**old.get("metadata", {}), **meta}
         if "finalizers" in meta:  # those of others stay

@@ -7,7 +7,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.client import is_gone, is_transient
 from tests.support.fake_kube_api import Operator, api_error
-from tests.support.memory_api import copied
+from tests.support.memory_api import Body, copied
 from tests.support.simulated_cluster import manifest
 
 MODIFIED = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
@@ -100,6 +100,47 @@ async def test_conflict_with_a_deletion_changes_no_other_object(is_replaced: boo
     await operator.run(100)
     assert ("NameConflict" in operator.condition("Degraded")["message"]) == is_replaced
     assert (operator.api.objects[kind, name]["spec"] == foreign["spec"]) == is_replaced
+
+
+async def test_conflict_with_a_new_object_takes_nothing_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another owner creates an object between the read and the write of that name: it keeps all its fields."""
+    operator, kind, name = Operator(manifest("g")), "Deployment", "demo-judge"
+    await operator.start_stage("g0")
+    operator.api.late_kinds, find = {kind}, operator.api.find
+    foreign = {"kind": kind, "metadata": {"name": name}, "spec": {"replicas": 9}}
+
+    async def too_early(kind: str, namespace: str, name: str) -> Body | None:
+        result = await find(kind, namespace, name)
+        monkeypatch.setattr(operator.api, "find", find)
+        if (kind, name) not in operator.api.objects:
+            operator.api.put(foreign)
+        return result
+
+    monkeypatch.setattr(operator.api, "find", too_early)
+    operator.api.drop(kind, name)
+    operator.api.deliver()
+    operator.api.late_kinds = {kind}
+    await operator.run(100)
+    assert operator.api.objects[kind, name]["spec"] == foreign["spec"]
+    assert "NameConflict" in operator.condition("Degraded")["message"]
+
+
+async def test_conflict_with_the_uid_of_an_update_writes_nothing() -> None:
+    """A changed object was deleted, and made again by another owner, before the watch delivers it."""
+    operator, kind, name = Operator(manifest("g")), "Deployment", "demo-rollout"
+    await operator.start_stage("g0")
+    operator.api.late_kinds = {kind}
+    operator.api.drop(kind, name)
+    foreign = {"kind": kind, "metadata": {"name": name}, "spec": {"replicas": 9}}
+    operator.api.put(foreign)
+    operator.change(rollout={"replicas": 3})
+    await operator.run(10)
+    assert ("apply", kind, name) in operator.api.requests
+    assert operator.api.objects[kind, name]["spec"] == foreign["spec"]
+    operator.api.deliver()
+    await operator.run(100)
+    assert operator.api.objects[kind, name]["spec"] == foreign["spec"]
+    assert "NameConflict" in operator.condition("Degraded")["message"]
 
 
 async def test_conflict_that_passes_is_not_reported_later() -> None:

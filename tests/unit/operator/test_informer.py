@@ -199,7 +199,7 @@ async def test_informer_watch_that_delivers_nothing_is_reported(
 
 
 async def test_informer_failing_watches_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that ends every watch at once gets no flood of requests; a change in between ends the backoff."""
+    """A proxy that ends every watch immediately gets no flood of requests; a change in between ends the backoff."""
     waits, failed = list[float](), Informer._failed
     monkeypatch.setattr(informer.random, "random", lambda: 0.5)
 

@@ -36,7 +36,7 @@ def webhook(operator: Operator, kind: str, change: Change) -> None:
         return await create(changed(body), dry_run=dry_run)
 
     async def mutated_apply(body: Body, **options: Any) -> Body:
-        return await apply(body if options else changed(body), **options)
+        return await apply(body if "subresource" in options else changed(body), **options)
 
     operator.api.create, operator.api.apply = mutated, mutated_apply  # type: ignore[method-assign]
 
