@@ -229,8 +229,8 @@ def condition_time(condition: Object) -> float:
 
 
 def created_at(obj: Object | None, now: float) -> float:
-    """Return when an object was created; `now` if it does not exist."""
-    return now if obj is None else seconds(obj["metadata"]["creationTimestamp"])
+    """Return when an object was created; `now` if it does not exist, or does not have the time."""
+    return now if obj is None else seconds_or_zero(obj["metadata"].get("creationTimestamp")) or now
 
 
 def seconds(timestamp: str) -> float:
@@ -341,7 +341,8 @@ def starting_since(pod: Object) -> float | None:
     scheduled = condition(pod, "PodScheduled")
     if (pod.get("status") or {}).get("phase") != "Pending" or scheduled is None or scheduled["status"] != "True":
         return None
-    return seconds(scheduled.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+    since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    return None if since is None else seconds(since)
 
 
 def is_of(pod: Object, job: Object) -> bool:

@@ -24,6 +24,7 @@ from rstar2_operator.cache import JOB, NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient
 from rstar2_operator.informer import LONGEST_WAIT, Informer
 from rstar2_operator.metrics import Metrics
+from rstar2_operator.observed import is_older
 from rstar2_operator.watch_health import cause_of, described
 from rstar2_operator.workqueue import WorkQueue
 
@@ -136,7 +137,7 @@ class Resync:
             if meta["uid"] in cached:
                 continue
             job = self._cache.job((meta["namespace"], meta.get("labels", {}).get(names.JOB_LABEL, "")))
-            if kind == JOB or (job is not None and meta["creationTimestamp"] >= job["metadata"]["creationTimestamp"]):
+            if kind == JOB or (job is not None and not is_older({"metadata": meta}, job)):
                 yield meta
 
     def _lists(self) -> Iterator[tuple[str, str]]:

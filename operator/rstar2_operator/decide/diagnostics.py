@@ -51,6 +51,7 @@ from rstar2_operator.observed import (
     ready_of,
     running_since,
     seconds,
+    seconds_or_zero,
     starting_since,
     timestamp,
 )
@@ -397,4 +398,4 @@ def event_time(event: Object) -> float:
     """Return when an event was last observed."""
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return seconds(last or event["metadata"]["creationTimestamp"])
+    return seconds_or_zero(last or event["metadata"].get("creationTimestamp"))

@@ -21,6 +21,7 @@ from rstar2_operator.observed import (
     ObservedJob,
     annotations_of,
     condition,
+    created_at,
     deletion_requested_at,
     exit_code,
     failed_init_container,
@@ -28,7 +29,6 @@ from rstar2_operator.observed import (
     is_true,
     job_failing_since,
     lost_since,
-    seconds,
 )
 
 MAX_CONSECUTIVE = 10
@@ -59,8 +59,8 @@ def disruption(job: Object, stage: str, number: int, observed: ObservedJob) -> s
     if failed_at is not None:
         times = [observed.deletions.get(job["metadata"]["name"]), *map(deletion_requested_at, pods)]
         # A failing Job deletes its other pods, in the same second or later. A Job fails a second after a deletion.
-        created_at = seconds(job["metadata"]["creationTimestamp"])
-        if any(created_at <= when < failed_at for when in times if when is not None):
+        created = created_at(job, 0.0)
+        if any(created <= when < failed_at for when in times if when is not None):
             return DELETED
         if lost := next((pod for pod in pods if lost_since(pod, observed) is not None), None):
             node, name = lost["spec"].get("nodeName", ""), lost["metadata"]["name"]

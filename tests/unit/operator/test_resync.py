@@ -45,6 +45,14 @@ def sync(api: Api, cache: WatchCache, *namespaces: str) -> Resync:
     return Resync(api, cache, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
 
 
+def without_times(request: Any) -> Any:
+    async def list_metadata(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        listed = await request(*arguments, **options)
+        return [{name: value for name, value in meta.items() if name != "creationTimestamp"} for meta in listed]
+
+    return list_metadata
+
+
 async def started_sync(api: Api, cache: WatchCache, *informers: Informer) -> asyncio.Task[None]:
     task = asyncio.create_task(sync(api, cache).complete(WorkQueue(), informers))
     await asyncio.sleep(0.05)
@@ -66,6 +74,15 @@ async def queued(queue: WorkQueue) -> tuple[str, str] | None:
             return await queue.take()
     except TimeoutError:
         return None
+
+
+async def test_resync_compares_objects_without_creation_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object without the time is no older one: it must have been delivered."""
+    api, cache = full()
+    api.existing["Pod"].append("demo-prepare-y")
+    monkeypatch.setattr(api, "list_metadata", without_times(api.list_metadata))
+    resync = sync(api, cache)
+    assert [await resync.compare(WorkQueue()) for _ in range(2)] == ["", "Pod team/demo-prepare-y"]
 
 
 async def test_resync_waits_until_each_kind_is_cached() -> None:
