@@ -271,6 +271,11 @@ def job_failing_since(job: Object) -> float | None:
     return None if failing is None or failing["status"] != "True" else condition_time(failing)
 
 
+def wanted_pods(job: Object) -> int:
+    """Return the pods of a batch Job; another client may change its spec.parallelism, but not its completions."""
+    return int(job["spec"].get("completions") or job["spec"].get("parallelism", 1))
+
+
 def lacks_pods(kind: str, child: Object) -> bool:
     """Return whether some pods of a StatefulSet, or of a running batch Job, are not created yet."""
     status = child.get("status") or {}
@@ -279,7 +284,7 @@ def lacks_pods(kind: str, child: Object) -> bool:
     if kind != "Job" or job_finished_at(child) is not None:
         return False
     created = sum(int(status.get(field) or 0) for field in ("active", "terminating", "succeeded", "failed"))
-    return created < int(child["spec"].get("parallelism", 1))
+    return created < wanted_pods(child)
 
 
 READY_ROLES = {

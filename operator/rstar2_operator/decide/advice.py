@@ -23,6 +23,8 @@ NOT_COMPLETED = "the API server does not complete the request"
 """Words about an error that the operator repeats, and that lasts."""
 PREPARATION_JOB_DELETED = "the Job of the preparation was deleted"
 """Words about a Job that another client has deleted."""
+PARALLELISM = "spec.parallelism"
+"""Field of a Job that another client has changed."""
 NO_POD = "its controller has created no pod"
 APPLY_REJECTED = "ApplyRejected"
 WITHOUT_LABELS = "of its pods do not have the labels of its template"
@@ -152,6 +154,8 @@ def _message_advice(message: str, role: str) -> str:
         )
     if IMMUTABLE in message:
         return "No client can unset it: run kubectl delete configmap {pod}. The operator creates the ConfigMap again."
+    if PARALLELISM in message:
+        return f"Set {PARALLELISM} of this Job to its spec.completions."
     if NO_POD in message:
         return "Check that kube-controller-manager runs, and that no policy has set spec.managedBy of the object."
     if LIMIT_RANGE.search(message):

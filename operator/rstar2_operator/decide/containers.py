@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from rstar2_operator import names
+from rstar2_operator.decide.advice import PARALLELISM
 from rstar2_operator.observed import (
     OWN_CONTAINERS,
     READY_ROLES,
@@ -14,12 +15,14 @@ from rstar2_operator.observed import (
     condition,
     condition_time,
     created_at,
+    is_true,
     job_finished_at,
     labels,
     own_statuses,
     running_since,
     seconds_or_zero,
     timestamp,
+    wanted_pods,
 )
 
 START_SECONDS = 60.0
@@ -153,3 +156,19 @@ def unlabelled_pods(name: str, job: Object, observed: ObservedJob, now: float) -
         return 0
     seen = sum(labels(pod).get(names.BATCH_JOB_LABEL) == name for pod in observed.pods)
     return max(0, int((job.get("status") or {}).get("active") or 0) - seen)
+
+
+def is_reduced(job: Object) -> bool:
+    """Return whether another client has set spec.parallelism of a batch Job so low that pods are missing."""
+    return int(job["spec"].get("parallelism", 1)) < wanted_pods(job)
+
+
+def stopped_by_others(job: Object) -> str:
+    """Return how another client keeps the pods of a batch Job from running; empty if none does, or it has ended."""
+    if job_finished_at(job) is not None:
+        return ""
+    if is_true(job, "Suspended"):
+        return "another client has set spec.suspend, so no pod runs"
+    if is_reduced(job):
+        return f"another client has set {PARALLELISM} to {job['spec']['parallelism']}, so pods are missing"
+    return ""

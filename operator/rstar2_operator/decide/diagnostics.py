@@ -30,6 +30,7 @@ from rstar2_operator.decide.containers import (
     START_SECONDS,
     WAITING,
     changed_at,
+    stopped_by_others,
     unlabelled_pods,
     unready,
     unstarted,
@@ -43,7 +44,6 @@ from rstar2_operator.observed import (
     condition,
     created_at,
     is_alive,
-    is_true,
     job_finished_at,
     labels,
     lacks_pods,
@@ -54,6 +54,7 @@ from rstar2_operator.observed import (
     seconds_or_zero,
     starting_since,
     timestamp,
+    wanted_pods,
 )
 from rstar2_train.api.contracts import PREPARE_KEY
 
@@ -98,10 +99,7 @@ MAY_RESOLVE = frozenset(
         "PodNotScheduled",
         POD_FAILED,
         REJECTED,
-        "CrashLoopBackOff",
-        "FailedCreatePodSandBox",
-        "FailedMount",
-        "FailedAttachVolume",
+        *("CrashLoopBackOff", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"),
     }
 )
 """Reasons of problems that often resolve without a person: with other jobs, retries or new nodes."""
@@ -205,7 +203,7 @@ def unreported_attempts(observed: ObservedJob) -> Iterator[tuple[str, float]]:
             continue
         pods = [pod for pod in observed.pods if labels(pod).get(names.BATCH_JOB_LABEL) == name]
         starts = [start for pod in pods if (start := running_since(pod)) is not None]
-        if len(starts) == len(pods) >= job["spec"].get("parallelism", 1):
+        if len(starts) == len(pods) >= wanted_pods(job):
             yield name, max(starts)
 
 
@@ -350,8 +348,8 @@ def _child_problems(kind: str, name: str, child: Object, observed: ObservedJob, 
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
     if failure is not None and failure["status"] == "True":
         yield Diagnosis(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
-    elif kind == "Job" and is_true(child, "Suspended") and job_finished_at(child) is None:
-        yield Diagnosis(role, f"{kind}/{name}", JOB_SUSPENDED, "another client has set spec.suspend, so no pod runs")
+    elif kind == "Job" and (stopped := stopped_by_others(child)):
+        yield Diagnosis(role, f"{kind}/{name}", JOB_SUSPENDED, stopped)
     elif kind == "Job" and (unlabelled := unlabelled_pods(name, child, observed, now)):
         yield Diagnosis(role, f"Job/{name}", FAILED_CREATE, f"{unlabelled} {WITHOUT_LABELS}")
     elif lacks_pods(kind, child):

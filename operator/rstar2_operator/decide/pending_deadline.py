@@ -9,6 +9,7 @@ import zlib
 
 from rstar2_operator.decide.advice import APPLY_REJECTED
 from rstar2_operator.decide.attempt import has_started, idle_since
+from rstar2_operator.decide.containers import is_reduced
 from rstar2_operator.decide.decision import SCHEDULING_TIMEOUT, Decision, Defer, Verdict, listed
 from rstar2_operator.decide.diagnostics import JOB_SUSPENDED, NOT_REPORTING, OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
@@ -135,7 +136,10 @@ def _starting_since(facts: Facts) -> float | None:
         return None
     if is_true(job, "Suspended"):  # by another client: its pods are gone, also if its orchestrator had reported
         return condition_time(condition(job, "Suspended") or {}) or created_at(job, facts.now)
-    return None if has_started(facts) else created_at(job, facts.now)
+    created = created_at(job, facts.now)
+    if is_reduced(job):  # by another client: since the last report of the pods that it has removed
+        return max(created, idle_since(facts))
+    return None if has_started(facts) else created
 
 
 def _waits_for_attempt(facts: Facts) -> bool:

@@ -26,7 +26,7 @@ from rstar2_operator.decide.plan_fits import plan_fits
 from rstar2_operator.decide.repeated_preparation import preparation_status
 from rstar2_operator.decide.restarts import NO_RESTARTS
 from rstar2_operator.decide.storage import prepared_sources
-from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp
+from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp, wanted_pods
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
@@ -312,7 +312,7 @@ def _roles(observed: ObservedJob, decision: Decision) -> list[Status]:
     rows = []
     if decision.attempt is not None:
         child = observed.attempts(decision.attempt.stage).get(decision.attempt.number)
-        desired = int(child["spec"].get("parallelism", 1)) if child is not None else 0
+        desired = wanted_pods(child) if child is not None else 0
         ready = int((child.get("status") or {}).get("ready") or 0) if child is not None else 0
         rows.append({"name": "trainer", "ready": ready, "desired": desired})
     if decision.serving:

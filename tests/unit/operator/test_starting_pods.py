@@ -99,6 +99,29 @@ def test_job_that_others_suspend_is_diagnosed() -> None:
     assert cluster.round(1).reason == "SchedulingTimeout"
 
 
+@pytest.mark.parametrize("parallelism", [0, 1])
+@pytest.mark.parametrize("reports", [False, True])
+def test_job_with_fewer_pods_is_diagnosed_and_released(parallelism: int, reports: bool) -> None:
+    """A person or a downscaler sets spec.parallelism of the Job: its pods are gone, and no round fails."""
+    cluster = at_first_stage("g", pendingDeadlineSeconds=600)
+    if reports:
+        cluster.progress("g0", 1, 1)
+    cluster.children["Job", "demo-g0-1"]["spec"]["parallelism"] = parallelism
+    cluster.children["Job", "demo-g0-1"]["status"] = {"active": parallelism, "ready": parallelism}
+    removed = [name for name in cluster.pods if name.startswith("demo-g0-1") and int(name[-1]) >= parallelism]
+    for name in removed:
+        del cluster.pods[name]
+    cluster.run_operator()
+    assert f"JobSuspended: another client has set spec.parallelism to {parallelism}" in degraded(cluster)
+    assert "Set spec.parallelism of this Job to its spec.completions." in degraded(cluster)
+    cluster.now += 599
+    cluster.run_operator()
+    assert cluster.job["status"]["phase"] == "Running"
+    cluster.now += 2
+    cluster.run_operator()
+    assert cluster.job["status"]["reason"] == "SchedulingTimeout"
+
+
 @pytest.mark.parametrize("reports", [False, True])
 def test_job_suspended_during_its_attempt_is_released(reports: bool) -> None:
     """The attempt has reported, and may have written a checkpoint: the deadline counts all the same."""
