@@ -141,6 +141,8 @@ def _message_advice(message: str, role: str) -> str:
     """Return what to do about a message that names its cause more exactly than the reason."""
     if PREPARATION_JOB_DELETED in message:
         return "Find the client that deletes the Job, such as a policy with a TTL, in the API server's audit log."
+    if "because it is being terminated" in message:
+        return "The namespace is being deleted, and the job with it: create the job in another namespace."
     if CONTESTED in message:
         return "Let one release serve the job: other namespaces (watchNamespaces), or another operator.controllerName."
     if WITHOUT_LABELS in message:

@@ -8,6 +8,7 @@ from rstar2_operator.decide.diagnostics import Diagnosis
 
 LIMITS = "pods is forbidden: [maximum memory usage per Container is 1Gi, but limit is 2Gi]"
 ACCOUNT = 'pods "x" is forbidden: error looking up service account lab/bucket: serviceaccount "bucket" not found'
+TERMINATING = "jobs is forbidden: unable to create new content in namespace lab because it is being terminated"
 CLAIM = '0/4 nodes are available: persistentvolumeclaim "data" is being deleted'
 
 
@@ -17,6 +18,8 @@ CLAIM = '0/4 nodes are available: persistentvolumeclaim "data" is being deleted'
         (Diagnosis("trainer", "Job/a", "FailedCreate", LIMITS), "change spec.trainer.resources, or the LimitRange"),
         (Diagnosis("judge", "Deployment/a", "ReplicaFailure", LIMITS), "change spec.runtimePatches[].resources"),
         (Diagnosis("rollout", "Deployment/a", "ReplicaFailure", ACCOUNT), "spec.runtimePatches[].serviceAccountName"),
+        (Diagnosis("trainer", "Job/a", "ApplyRejected", TERMINATING), "create the job in another namespace"),
+        (Diagnosis("rollout", "Deployment/a", "ReplicaFailure", TERMINATING), "create the job in another namespace"),
         (Diagnosis("trainer", "Pod/a", "Unschedulable", CLAIM), "Suspend the job, so that the claim can be deleted"),
         (
             Diagnosis("storage", "PersistentVolumeClaim/a-state", "ProvisioningFailed", "class x not found"),
