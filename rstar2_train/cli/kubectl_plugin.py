@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rstar2_train.cli import cluster_verify, cluster_view
 from rstar2_train.cli.common import INTERRUPTED, table_console
@@ -30,6 +31,7 @@ from rstar2_train.cli.job_timeline import (
 from rstar2_train.cli.kubectl import JOB_LABEL, KIND, Kubectl, KubectlFailed
 from rstar2_train.cli.plan import add_plan_options, print_plan
 from rstar2_train.utils.terminal import replace_closed_streams
+from rstar2_train.utils.text import printable
 
 PROGRAM = "kubectl rstar2"
 COMMANDS = (
@@ -165,7 +167,7 @@ def _print_rows(options: argparse.Namespace, rows: list[dict[str, Any]], empty: 
         for name in rows[0]:
             table.add_column(_HEADERS.get(name, name).upper(), overflow="fold")
         for row in rows:
-            table.add_row(*(str(value) for value in row.values()))
+            table.add_row(*(_cell(str(value)) for value in row.values()))
         table_console().print(table)
     else:
         print(empty)
@@ -183,7 +185,7 @@ def _status(kubectl: Kubectl, options: argparse.Namespace) -> int:
                 console = table_console()
                 if options.watch and sys.stdout.isatty():
                     console.clear()
-                print_timelines(console, timelines, details=bool(options.job))
+                print_timelines(console, timelines, details=bool(options.job), everywhere=options.all_namespaces)
         if not options.watch:
             return 0
         last = timelines
@@ -208,24 +210,25 @@ def _reports(kubectl: Kubectl, name: str) -> dict[str, str]:
     return data
 
 
-def print_timelines(console: Console, timelines: Sequence[Timeline], *, details: bool) -> None:
-    """Print the jobs: a table, or with `details` all of each timeline."""
+def print_timelines(
+    console: Console, timelines: Sequence[Timeline], *, details: bool, everywhere: bool = False
+) -> None:
+    """Print the jobs: a table, or with `details` all of each timeline. `everywhere`: they are of all namespaces."""
     if not details:
         table = Table(box=None, header_style="bold")
-        several = len({timeline.namespace for timeline in timelines}) > 1
-        for name in (*(["NAMESPACE"] if several else []), "NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
+        for name in (*(["NAMESPACE"] if everywhere else []), "NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
             table.add_column(name, overflow="fold")
         for timeline in timelines:
-            namespace = [timeline.namespace] if several else []
+            namespace = [timeline.namespace] if everywhere else []
             table.add_row(
                 *namespace,
                 timeline.name,
                 _coloured(timeline.phase),
                 timeline.progress,
                 str(timeline.restarts),
-                timeline.message,
+                _cell(timeline.message),
             )
-        console.print(table if timelines else "No AgenticRLJob in this namespace.")
+        console.print(table if timelines else f"No AgenticRLJob in {'any' if everywhere else 'this'} namespace.")
         return
     for timeline in timelines:
         left = f", {timeline.remaining} left in the stage" if timeline.remaining else ""
@@ -252,6 +255,11 @@ def print_timelines(console: Console, timelines: Sequence[Timeline], *, details:
         console.print(roles)
         console.print("[bold]What to do[/bold]")
         console.print(f"  {timeline.next}", markup=False)
+
+
+def _cell(text: str) -> Text:
+    """Return the words of a cluster as a cell: brackets in them are no markup."""
+    return Text(printable(text), overflow="fold")
 
 
 def _coloured(phase: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import subprocess
@@ -163,6 +164,29 @@ def test_print_timelines_shows_everything() -> None:
     assert all(
         part in text.getvalue() for part in ("lab/demo", "rl", "3/40", "node-1", "Pod/x [1]: broken", "What to do")
     )
+
+
+@pytest.mark.parametrize(
+    "message", ["pods is forbidden: [maximum memory usage is 1Gi]", "no device [/dev/kfd]", "[bold]x"]
+)
+def test_print_timelines_keeps_brackets(message: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The words of an API server or a kubelet may have brackets, which are no style: no part of them is lost."""
+    body, text = job(), io.StringIO()
+    body["status"]["message"] = message
+    seen = timeline(body)
+    kubectl_plugin.print_timelines(Console(file=text, width=200), [seen], details=False)
+    assert message in text.getvalue() and "lab" not in text.getvalue()
+    monkeypatch.setattr(kubectl_plugin, "_as_table", lambda options: True)
+    kubectl_plugin._print_rows(argparse.Namespace(), [{"message": message}], "")
+    assert message in capsys.readouterr().out
+
+
+def test_print_timelines_of_all_namespaces_names_each() -> None:
+    """With -A each row has its namespace, also if all jobs are in the same one."""
+    for timelines, message in (([timeline(job("Running"))], "lab"), ([], "No AgenticRLJob in any namespace.")):
+        text = io.StringIO()
+        kubectl_plugin.print_timelines(Console(file=text, width=120), timelines, details=False, everywhere=True)
+        assert message in text.getvalue()
 
 
 def test_plugin_sends_requests_by_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
