@@ -19,6 +19,7 @@ from rich.text import Text
 
 from rstar2_train.cli import cluster_verify, cluster_view
 from rstar2_train.cli.common import INTERRUPTED, table_console
+from rstar2_train.cli.guard import run_guarded
 from rstar2_train.cli.job_timeline import (
     ROLE_LABEL,
     STAGE_LABEL,
@@ -73,8 +74,11 @@ SHELLS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kubectl-rstar2`. Return the exit code."""
     replace_closed_streams()
-    parser = _parser()
-    options = parser.parse_args(argv)
+    return run_guarded(PROGRAM, lambda: _call(argv))
+
+
+def _call(argv: Sequence[str] | None) -> int:
+    options = _parser().parse_args(argv)
     if options.command == "completion":
         print(completion(options.shell), end="")
         return 0

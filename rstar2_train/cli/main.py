@@ -6,15 +6,14 @@ A subcommand is the module of its name, which is imported only if the command li
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from rstar2_train import __version__
-from rstar2_train.cli.common import INTERRUPTED, HelpFormatter, fail
+from rstar2_train.cli.common import HelpFormatter
+from rstar2_train.cli.guard import run_guarded
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
@@ -25,8 +24,6 @@ COMMANDS = (
 """Names of the subcommands and of their modules."""
 USAGE = 2
 """Exit code of argparse for wrong arguments."""
-PATH_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP, errno.EROFS)
-"""Errors of a path that an argument named: no fault of the program."""
 EPILOG = """examples:
   rstar2 demo                            train a tiny model through its whole curriculum, in minutes
   rstar2 doctor                          what this machine lacks, with remedies; --cluster: what a cluster lacks
@@ -73,6 +70,12 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         ignore_closed_terminal()
         argv = sys.argv[1:]
+    name = shlex.join(["rstar2", *argv[:1]])
+    return run_guarded(name, lambda: _call(argv))
+
+
+def _call(argv: Sequence[str]) -> int:
+    """Parse the command line, call its subcommand and return the exit code. Raises SystemExit, as argparse does."""
     named = argv[:1] if argv and argv[0] in COMMANDS else COMMANDS
     args, unknown = parser(named).parse_known_args(argv)
     if unknown:
@@ -80,29 +83,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"rstar2 {args.command}: unknown arguments: {shlex.join(unknown)}. {hint}", file=sys.stderr)
         return USAGE
     raise_open_file_limit()
-    try:
-        code: int = args.main(args)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        print(f"rstar2 {args.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except OSError as error:
-        if error.errno == errno.ENOSPC and _is_output_full():
-            return fail(args.command, "standard output: no space left on the device. Pass another file.")
-        if error.errno not in PATH_ERRORS:
-            raise
-        return fail(args.command, f"{error.filename}: {error.strerror}. Pass another path.")
+    code: int = args.main(args)
     return code
-
-
-def _is_output_full() -> bool:
-    """Return whether standard output takes nothing more, and discard its unwritten rest."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
 
 
 if __name__ == "__main__":

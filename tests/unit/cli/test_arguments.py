@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rstar2_train.cli import kubectl_plugin
 from rstar2_train.cli.main import main
 from scripts.setup import ROOT
 
@@ -68,11 +70,37 @@ def test_wrong_arguments_have_a_remedy(arguments: list[str], remedy: str, capsys
     assert not Path("here.json").exists()
 
 
-def test_full_output_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("program", "arguments", "name"),
+    [
+        (main, ["verify", "--known", "1", "--answer", "1"], "rstar2 verify"),
+        (main, ["--help"], "rstar2 --help"),
+        (main, ["plan", "--help"], "rstar2 plan"),
+        (kubectl_plugin.main, ["--help"], "kubectl rstar2"),
+        (kubectl_plugin.main, ["completion", "bash"], "kubectl rstar2"),
+    ],
+)
+def test_full_output_is_one_message(
+    program: Callable[[list[str]], int],
+    arguments: list[str],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A full disk behind standard output ends the command without a traceback."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        assert main(["verify", "--known", "1", "--answer", "1"]) == 1
-    assert capsys.readouterr().err == (
-        "rstar2 verify: standard output: no space left on the device. Pass another file.\n"
-    )
+        assert program(arguments) == 1
+    assert capsys.readouterr().err == f"{name}: standard output: no space left on the device. Pass another file.\n"
+
+
+def test_deleted_working_folder_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that needs the working folder names the cause, not a path of its own."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().err == "rstar2 doctor: the working folder was deleted. Change to an existing folder.\n"
+    assert main(["validate", TINY]) == 0
