@@ -21,6 +21,7 @@ from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.records import DatasetLayout
 from rstar2_train.data.readers import DataError
+from rstar2_train.utils.disk import DiskRefused, named_disk
 from rstar2_train.utils.options import count, user_path
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def main(args: argparse.Namespace) -> int:
         verb(args)
     except DataError as error:
         return fail(name, str(error))
+    except DiskRefused as error:
+        return fail(name, str(error))
     except OSError as error:
         advice = "Pass files that you may read, and with --out a folder that you may write."
         return fail(name, f"{error.filename}: {error.strerror}. {advice}" if error.filename else str(error))
@@ -157,7 +160,7 @@ def _prepare(args: argparse.Namespace) -> None:
 
     sources = [DatasetSource(*_layout_and_files(named)) for named in args.sources]
     settings = PrepareSettings(max_digits=args.max_digits, similarity=args.similarity, agree=args.agree)
-    with _progress() as on_progress:
+    with named_disk(args.out), _progress() as on_progress:
         prepared = prepare(
             sources,
             out=args.out,
@@ -179,7 +182,7 @@ def _decontaminate(args: argparse.Namespace) -> None:
     for path, number in Counter(file.resolve() for file in files).items():
         if number > 1:
             raise DataError(f"{path}: named twice, so that its rows would be written twice; name it once")
-    with _progress() as on_progress:
+    with named_disk(args.out), _progress() as on_progress:
         prepared = decontaminate(files, out=args.out, against=args.against, on_progress=on_progress)
     _print(prepared)
 

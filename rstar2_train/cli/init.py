@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rstar2_train.cli.common import Subparsers, add_command, fail
 from rstar2_train.data.task_templates import TEMPLATES, FolderInUse, write_template
+from rstar2_train.utils.disk import DiskRefused
 from rstar2_train.utils.options import user_path
 
 NAME = "init"
@@ -32,6 +33,8 @@ def main(args: argparse.Namespace) -> int:
     try:
         files = write_template(args.template, args.folder)
     except FolderInUse as error:
+        return fail(NAME, str(error))
+    except DiskRefused as error:
         return fail(NAME, str(error))
     except OSError as error:
         return fail(NAME, f"{error.filename or args.folder}: {error.strerror}. Name a new or empty folder.")

@@ -140,7 +140,7 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     except (ProfileError, UnknownModel, NoFigures, DevicesError) as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename}: {error.strerror}")
+        return fail(NAME, f"{error.filename or args.save}: {error.strerror}")
     if args.output == "json":
         print(json.dumps(plan.as_json(), indent=1))
     else:

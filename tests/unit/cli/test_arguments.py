@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from rstar2_train.cli import kubectl_plugin
 from rstar2_train.cli.main import main
 from scripts.setup import ROOT
+from tests.support.full_disk import fill, small_disk
 
 TINY = str(ROOT / "examples" / "tiny.yaml")
 ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
@@ -104,3 +106,25 @@ def test_deleted_working_folder_is_one_message(
     assert main(["doctor"]) == 1
     assert capsys.readouterr().err == "rstar2 doctor: the working folder was deleted. Change to an existing folder.\n"
     assert main(["validate", TINY]) == 0
+
+
+@pytest.mark.parametrize("template", ["maths", "sql"])
+def test_init_full_disk_leaves_no_files(template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command can be repeated in the same folder, also if SQLite meets the full disk."""
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        filler = fill(disk)
+        os.truncate(filler, filler.stat().st_size - 12 * 1024)
+        assert main(["init", "--template", template, str(disk / "new")]) == 1
+        assert f"No space left on the disk of {disk / 'new'}" in capsys.readouterr().err
+        filler.unlink()
+        assert main(["init", "--template", template, str(disk / "new")]) == 0
+
+
+def test_data_full_disk_names_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error of a write has no path."""
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"problem": "Add one and one.", "answer": "2"}\n')
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        fill(disk)
+        assert main(["data", "decontaminate", ROWS, "--against", str(other), "--out", str(disk / "o")]) == 1
+    assert f"No space left on the disk of {disk / 'o'}" in capsys.readouterr().err
