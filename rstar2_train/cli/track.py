@@ -28,12 +28,18 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Send the journal; return the exit code."""
+    from rstar2_train.api.state_dir import JobState
     from rstar2_train.tracking.shipper import ship
+    from rstar2_train.tracking.tracker import read_target
 
-    state = args.state / args.job
-    if not state.exists():
-        return unknown_job(NAME, state)
-    shipped = ship(state, timeout=args.timeout)
+    state = JobState(args.state / args.job)
+    if not state.job_file.exists():
+        return unknown_job(NAME, state.root)
+    try:
+        read_target(state.root)
+    except FileNotFoundError:
+        return fail(NAME, f"{state.root}: the job has no metrics yet. Run it first.")
+    shipped = ship(state.root, timeout=args.timeout)
     if shipped.complete:
         print(shipped.rejection_message or "MLflow has everything.")
         return 0

@@ -128,3 +128,21 @@ def test_data_full_disk_names_the_folder(tmp_path: Path, capsys: pytest.CaptureF
         fill(disk)
         assert main(["data", "decontaminate", ROWS, "--against", str(other), "--out", str(disk / "o")]) == 1
     assert f"No space left on the disk of {disk / 'o'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["report"], ["track"], ["view"], ["verify", "--problem", "p", "--job"]])
+def test_job_that_never_ran_is_one_message(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder exists after `rstar2 env check`, or after a run whose checks failed."""
+    (tmp_path / "tiny" / "generated").mkdir(parents=True)
+    assert main([*command, "tiny", "--state", str(tmp_path)]) == 1
+    assert f"{tmp_path}/tiny: no such job. Run it first" in capsys.readouterr().err
+
+
+def test_track_without_metrics_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job file is written before the first event."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "job.json").touch()
+    assert main(["track", "tiny", "--state", str(tmp_path)]) == 1
+    assert "the job has no metrics yet" in capsys.readouterr().err
