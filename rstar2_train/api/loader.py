@@ -20,6 +20,9 @@ from rstar2_train.api.job import AgenticRLJob
 MANIFESTS = (".yaml", ".yml", ".json")
 """Ends of the names of manifests; no name of a job or a stage has a dot."""
 
+MAX_CHARACTERS = 4_000_000
+"""More than an API server takes. A device or a file of rows has more, and is not read to its end."""
+
 
 class ManifestError(Exception):
     """A manifest that cannot be read. The message has the place and the cause."""
@@ -148,11 +151,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise ManifestError(f"{path}: is a directory; pass the path of an {KIND} manifest")
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path}: not a text file ({error})") from error
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(text) > MAX_CHARACTERS:
+        raise ManifestError(f"{path}: has more than {MAX_CHARACTERS:,} characters; pass the path of an {KIND} manifest")
     data = parse_yaml(text, source=str(path))
     if not isinstance(data, dict):
         raise ManifestError(f"{path}: contains a value of type {type(data).__name__}, not an {KIND}")

@@ -22,6 +22,7 @@ ROWS = str(ROOT / "examples" / "environment" / "rows.jsonl")
     ("arguments", "remedy"),
     [
         (["doctor", "--wrong", "x"], "unknown arguments: --wrong x. `rstar2 doctor --help` lists its options"),
+        (["validate", "/dev/zero"], "/dev/zero: has more than 4,000,000 characters; pass the path"),
         (["view", "tiny", "--port", "99999"], "'99999' is not a port between 0 and 65535"),
         (["plan", TINY, "--mean-tokens", "-1"], "-1 is not a number above 0"),
         (["plan", TINY, "--gpus", "0"], "'0' is not an integer of at least 1"),
