@@ -63,8 +63,6 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
     _check_output(adapter, form.layers, base)
     check_base(adapter, form.identity, base)
     factors = load_file(adapter / TENSORS)
-    if broken := sorted(name for name, factor in factors.items() if not factor.isfinite().all()):
-        raise ShardFileInvalid(f"{adapter / TENSORS}: {broken[0]} has values that are not finite: its training failed")
     with checkpoint.write_folder(target, durable=True) as folder:
         copy_companions(base, folder)
         if (stops := adapter / GENERATION_CONFIG).is_file():

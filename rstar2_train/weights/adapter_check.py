@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from safetensors import safe_open
 
 from rstar2_train.capacity.config_file import is_number
+from rstar2_train.capacity.weight_headers import InvalidWeights, read_header
 from rstar2_train.utils.files import file_sha256, read_object
 from rstar2_train.weights.adapter_folder import (
     BASE_FIELD,
@@ -50,7 +52,12 @@ _WITHOUT_EFFECT = (
 """Fields of peft's config that do not change a forward pass of a trained adapter. Any other one must be unset."""
 _UNSET: tuple[Any, ...] = (None, False, [], {})
 """Values of an unset field. 0 is none of them, although it equals False: peft takes it as the number of a layer."""
-_FLOATS = ("F32", "BF16", "F16")
+_EXPONENTS: dict[str, tuple[Any, int]] = {
+    "F32": (np.uint32, 0x7F800000),
+    "BF16": (np.uint16, 0x7F80),
+    "F16": (np.uint16, 0x7C00),
+}
+"""Dtype -> integers of its size, and the bits that are all set in NaN and infinity."""
 _TENSOR = re.compile(re.escape(PREFIX) + r"(.+)\.(lora_[AB])\.weight")
 _WHOLE_COPIES = re.compile(r"\.base_layer\.|\.modules_to_save\.|lora_embedding_")
 
@@ -137,7 +144,7 @@ def inspect_adapter(folder: Path) -> StoredAdapter:
             f"{folder} has {other[0].name} and no {TENSORS}: save the adapter again, in one file, with "
             "PeftModel.save_pretrained(FOLDER, safe_serialization=True)"
         )
-    layers = _layers(folder / TENSORS, rank=rank, modules=modules, dtypes=_FLOATS)
+    layers = _layers(folder / TENSORS, rank=rank, modules=modules, dtypes=tuple(_EXPONENTS))
     if unused := sorted(module for module in modules if not any(_is_target(layer, [module]) for layer in layers)):
         raise ShardFileInvalid(
             f"{folder / TENSORS} has no tensors of the target {unused[0]!r} of {CONFIG}: copy the adapter again, or "
@@ -244,8 +251,23 @@ def _unknown_tensor(path: Path, name: str) -> ShardFileInvalid:
     )
 
 
+def _check_finite(path: Path) -> None:
+    """Raise ShardFileInvalid, with the name of the tensor, for NaN and infinity. One tensor at a time is in memory."""
+    try:
+        for name, tensor in sorted(read_header(path).items()):
+            integers, bits = _EXPONENTS[tensor.dtype]
+            count = (tensor.stop - tensor.start) // np.dtype(integers).itemsize
+            values = np.fromfile(path, integers, count=count, offset=tensor.start)
+            if ((values & bits) == bits).any():
+                raise ShardFileInvalid(
+                    f"{path}: {name} has values that are not finite: use an adapter of an earlier step"
+                )
+    except (InvalidWeights, OSError) as error:
+        raise ShardFileInvalid(f"{path} cannot be read: {error}") from error
+
+
 def _layers(path: Path, *, rank: int, modules: Collection[str], dtypes: tuple[str, ...] = ("F32",)) -> LayerShapes:
-    """Return the layers of the tensors; each has A [rank, columns] and B [rows, rank], in one of `dtypes`."""
+    """Return the layers of the tensors; each has finite A [rank, columns] and B [rows, rank], in one of `dtypes`."""
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         with safe_open(path, framework="numpy") as file:
@@ -274,4 +296,5 @@ def _layers(path: Path, *, rank: int, modules: Collection[str], dtypes: tuple[st
         if not _is_target(layer, modules):
             raise ShardFileInvalid(f"{path}: {layer} is not a target of {CONFIG}")
         layers[layer] = (b[0], a[1])
+    _check_finite(path)
     return layers

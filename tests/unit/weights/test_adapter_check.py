@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 
 from rstar2_train.weights.adapter_check import AdapterOrder, find_difference, inspect_adapter, is_zero, verify_adapter
 from rstar2_train.weights.adapter_folder import CONFIG, TENSORS, tensor_name
@@ -94,6 +96,7 @@ def config(**fields: object) -> Damage:
         (tensors(b=B.astype(np.float16)), "has dtype F16, expected F32"),
         (tensors(other=A), "has 'model.norm.weight', which is not named as peft saves it"),
         (tensors(a=None, b=None), "has no tensors"),
+        (tensors(b=B * np.float32("inf")), f"{TENSOR_NAMES[1]} has values that are not finite"),
     ],
 )
 def test_wrong_adapter_is_refused_with_the_reason(order: AdapterOrder, damage: Damage, reason: str) -> None:
@@ -176,6 +179,23 @@ def test_adapter_of_another_meaning_is_refused(tmp_path: Path, fields: dict[str,
     with pytest.raises(ShardFileInvalid) as refusal:
         inspect_adapter(inspected(tmp_path, **fields))
     assert re.search(reason, str(refusal.value)), refusal.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_adapter_with_values_that_are_not_finite_is_refused(tmp_path: Path, dtype: torch.dtype, value: float) -> None:
+    """The tensor is named. The largest and smallest finite values are no fault."""
+    bounds = torch.finfo(dtype)
+    finite = torch.tensor([bounds.max, bounds.min, bounds.tiny, -0.0], dtype=dtype).repeat(12)
+    factors = dict(zip(TENSOR_NAMES, (finite.reshape(8, 6), finite[:32].reshape(4, 8).clone()), strict=True))
+    folder = inspected(tmp_path)
+    save_torch(factors, folder / TENSORS)
+    assert inspect_adapter(folder).layers == {LAYER: (4, 6)}
+    factors[TENSOR_NAMES[1]] = factors[TENSOR_NAMES[1]].clone()
+    factors[TENSOR_NAMES[1]][3, 7] = value
+    save_torch(factors, folder / TENSORS)
+    with pytest.raises(ShardFileInvalid, match=f"{re.escape(TENSOR_NAMES[1])} has values that are not finite"):
+        inspect_adapter(folder)
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "3", pytest.param("[" * 100_000, id="deep")])
