@@ -50,8 +50,13 @@ _WITHOUT_EFFECT = (
     "qalora_group_size",
 )
 """Fields of peft's config that do not change a forward pass of a trained adapter. Any other one must be unset."""
-_UNSET: tuple[Any, ...] = (None, False, [], {})
+_UNSET: tuple[Any, ...] = (None, False)
 """Values of an unset field. 0 is none of them, although it equals False: peft takes it as the number of a layer."""
+_LISTS = (
+    *("rank_pattern", "alpha_pattern", "loftq_config", "layers_to_transform", "layers_pattern", "exclude_modules"),
+    *("modules_to_save", "target_parameters", "layer_replication"),
+)
+"""Fields that are unset if they are empty. Others are set then: peft applies an empty kasa_config."""
 _EXPONENTS: dict[str, tuple[Any, int]] = {
     "F32": (np.uint32, 0x7F800000),
     "BF16": (np.uint16, 0x7F80),
@@ -210,7 +215,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         if not _is_one_of(value := config.get(name), expected):
             raise ShardFileInvalid(f"{path} has {name} {value!r}, supported: {expected}")
     for name, value in config.items():
-        if name not in _FIXED and name not in (*_READ, *_WITHOUT_EFFECT) and not _is_one_of(value, _UNSET):
+        unset = (*_UNSET, [], {}) if name in _LISTS else _UNSET
+        if name not in _FIXED and name not in (*_READ, *_WITHOUT_EFFECT) and not _is_one_of(value, unset):
             raise ShardFileInvalid(
                 f"{path} sets {name}, which is not supported: merge the adapter with the program that trained it"
             )

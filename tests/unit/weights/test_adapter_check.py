@@ -126,6 +126,7 @@ def inspected(
             "auto_mapping": {"base_model_class": "X"},
             "megatron_core": "megatron.core",
             "loftq_config": {},
+            "layers_to_transform": [],
             "later": None,
         },
         {"target_modules": ["mlp.up_proj"]},
@@ -157,6 +158,8 @@ def test_adapter_of_peft_is_accepted(tmp_path: Path, fields: dict[str, object]) 
                 "trainable_token_indices": [1],
                 "ensure_weight_tying": True,
                 "use_later": True,
+                "kasa_config": {},
+                "alora_invocation_tokens": [],
             }.items()
         ),
         ({"task_type": "SEQ_CLS"}, "has task_type 'SEQ_CLS', supported: "),
