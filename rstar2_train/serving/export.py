@@ -17,7 +17,7 @@ from rstar2_train.launch.adapter_model import base_of, check_whole, find_adapter
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.serving.model import find_folder
 from rstar2_train.trainer import checkpoint
-from rstar2_train.weights.adapter_check import check_base, inspect_adapter
+from rstar2_train.weights.adapter_check import check_base, check_layers, inspect_adapter
 from rstar2_train.weights.adapter_folder import ADAPTER, BASE_FIELD, CONFIG, adapter_files
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
@@ -43,10 +43,11 @@ def export_adapter(model: str, target: Path, *, jobs: Path, base: Path | None, b
     if base is not None and base_name is not None:
         raise PreflightError("--base has no effect with --base-name. Remove one of both.")
     try:
-        identity = inspect_adapter(adapter).identity
+        form = inspect_adapter(adapter)
         named = base_name or str(base_of(adapter, base))
         if base is not None:
-            check_base(adapter, identity, base)
+            check_layers(adapter, form, base)
+            check_base(adapter, form.identity, base)
     except ShardFileInvalid as error:
         raise PreflightError(str(error)) from error
     config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from rstar2_train.capacity.config_file import GENERATION_CONFIG
 from rstar2_train.capacity.weight_files import INDEX
-from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import copy_companions
 from rstar2_train.utils.files import read_object
-from rstar2_train.weights.adapter_check import LayerShapes, check_base, find_difference, inspect_adapter
+from rstar2_train.weights.adapter_check import LayerShapes, check_base, check_layers, inspect_adapter
 from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
@@ -46,10 +45,6 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
     """
     form = inspect_adapter(adapter)
     try:
-        tensors = read_tensors(base)
-    except InvalidWeights as error:
-        raise ShardFileInvalid(str(error)) from error
-    try:
         config = read_object(base / "config.json")
     except ValueError as error:
         raise ShardFileInvalid(f"{error}: download the folder again") from error
@@ -57,9 +52,7 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         raise ShardFileInvalid(
             f"{base} has quantised weights: merge {adapter} with the folder of the unquantised model"
         )
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    if difference := find_difference(form.layers, shapes, modules=form.identity.modules):
-        raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
+    tensors = check_layers(adapter, form, base)
     _check_output(adapter, form.layers, base)
     check_base(adapter, form.identity, base)
     factors = load_file(adapter / TENSORS)

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import safe_open
 
 from rstar2_train.capacity.config_file import is_number
-from rstar2_train.capacity.weight_headers import InvalidWeights, read_header
+from rstar2_train.capacity.weight_headers import InvalidWeights, StoredTensor, read_header, read_tensors
 from rstar2_train.utils.files import file_sha256, read_object
 from rstar2_train.weights.adapter_folder import (
     BASE_FIELD,
@@ -121,6 +121,22 @@ class StoredAdapter:
     base_folder: str
     """The base that its config names: a folder, or a name in a registry."""
     layers: LayerShapes
+
+
+def check_layers(adapter: Path, form: StoredAdapter, base: Path) -> dict[str, StoredTensor]:
+    """Compare the layers of an adapter with those of a model folder; return the tensors of the folder.
+
+    Raises:
+        ShardFileInvalid: for a folder that cannot be read, or that has other layers.
+    """
+    try:
+        tensors = read_tensors(base)
+    except InvalidWeights as error:
+        raise ShardFileInvalid(str(error)) from error
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if difference := find_difference(form.layers, shapes, modules=form.identity.modules):
+        raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
+    return tensors
 
 
 def check_base(adapter: Path, identity: AdapterIdentity, base: Path) -> None:

@@ -65,10 +65,15 @@ def write_random_adapter(
     return folder
 
 
+def remove_digest(adapter: Path) -> None:
+    """Write the tensors of an adapter as other programs do."""
+    save_file(load_file(adapter / TENSORS), adapter / TENSORS)
+
+
 def write_foreign_adapter(folder: Path, base: Path) -> Path:
     """Write an adapter of another program, which names no base and has no digest."""
     write_random_adapter(folder, base)
-    save_file(load_file(folder / TENSORS), folder / TENSORS)
+    remove_digest(folder)
     config = json.loads((folder / CONFIG).read_text()) | {"base_model_name_or_path": None}
     (folder / CONFIG).write_text(json.dumps(config))
     return folder
@@ -117,7 +122,7 @@ def test_adapter_with_the_config_of_its_base_is_merged(tmp_path: Path, base: Pat
 def test_adapter_is_merged_exactly_and_once(tmp_path: Path, base: Path, adapter: Path, foreign: bool) -> None:
     """Served, and exported with --merge: in float32, rounded once; also that of another program, without a digest."""
     if foreign:
-        save_file(load_file(adapter / TENSORS), adapter / TENSORS)
+        remove_digest(adapter)
     jobs, notes = tmp_path / "jobs", list[str]()
     served = find(str(adapter), jobs=jobs, notify=notes.append)
     assert (served.name, len(notes)) == ("mine", 1)
@@ -179,6 +184,10 @@ def test_merge_keeps_the_ends_of_turns(tmp_path: Path, base: Path, adapter: Path
         (["{mine}", "{base}"], "exists already"),
         (["{mine}", "{out}", "--merge", "--base-name", "x"], "--base-name has no effect"),
         (["{mine}", "{out}", "--base", "{other}"], "was trained on other weights than those of"),
+        (
+            ["{foreign}", "{out}", "--base", "{base}"],
+            "has layer 'model.layers.7.mlp.up_proj', which the model does not",
+        ),
         (["{mine}", "{out}", "--base", "{base}", "--base-name", "x"], "--base has no effect with --base-name"),
         (["{nameless}", "{out}"], "names no base: pass the folder of its base with --base FOLDER"),
         (["{nameless}", "{out}", "--merge", "--base", "{quantised}"], "has quantised weights"),
@@ -194,7 +203,9 @@ def test_export_refuses(
     write_foreign_adapter(tmp_path / "nameless", base)
     quantised = write_base(tmp_path / "quantised", seed=0) / "config.json"
     quantised.write_text(json.dumps(json.loads(quantised.read_text()) | {"quantization_config": {"bits": 8}}))
-    names = ("other", "out", "wrong", "missing", "nameless", "quantised")
+    write_random_adapter(tmp_path / "foreign", base, layers={"model.layers.7.mlp.up_proj": (4, 6)})
+    remove_digest(tmp_path / "foreign")
+    names = ("other", "out", "wrong", "foreign", "missing", "nameless", "quantised")
     folders = {"mine": adapter, "base": base} | {name: tmp_path / name for name in names}
     assert export(*(argument.format(**folders) for argument in arguments)) == 1
     assert message in capsys.readouterr().err
