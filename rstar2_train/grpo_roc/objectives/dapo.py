@@ -7,8 +7,9 @@
 The paper's B is 4096 of 20480 tokens: 0.2. Its rewards are -1 and 1, those of this project 0 and 1: for the paper's
 proportion set overlongPenalty to 0.5. Dynamic sampling is `grpo.dynamicSampling`, and `truncated: Mask` the filter of
 overlong rollouts, which the paper replaced by the shaping. A group is dropped if its rewards are equal before the
-shaping, as in the paper. Others: TRL's `dapo` and verl's `token-mean` divide by the tokens of the global batch too;
-verl's loss has a dual clip.
+shaping, as in the paper. Eq. 8 divides by the tokens of a prompt's group, which is GRPO with GroupMean; the code of the
+authors divides by those of the batch, and so does this type. Others: TRL's `dapo` and verl's `token-mean` divide by the
+tokens of the global batch too; verl's loss has a dual clip.
 """
 
 from __future__ import annotations

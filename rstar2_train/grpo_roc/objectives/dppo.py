@@ -5,8 +5,9 @@
     m = 0 if A > 0 and pi - pi_old > maxDivergence,  or A < 0 and pi - pi_old < -maxDivergence;  else 1
 
 A ratio punishes rare tokens: from 1e-5 to 2e-5 it is 2, and the policy is the same. The source leaves the advantage
-open; r - mean is that of prime-rl. Others: verl's `dppo_tv` compares with the rollout's probabilities if it bypasses
-pi_old; here pi_old is the trainer's own, and the staleness correction has the engine's.
+open; r - mean, the token mean and maxDivergence 0.2 are those of prime-rl. The example of the authors in verl has 0.15,
+and the constant denominator of DrGRPO. Others: verl's `dppo_tv` compares with the rollout's probabilities if it
+bypasses pi_old; here pi_old is the trainer's own, and the staleness correction has the engine's.
 """
 
 from __future__ import annotations

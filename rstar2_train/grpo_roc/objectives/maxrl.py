@@ -5,7 +5,8 @@
 
 With rewards 0 and 1 the gradient of a prompt is that of the mean log-likelihood of its correct rollouts, minus a
 baseline. The mean is that of the kept rollouts: Resample-on-Correct changes it where it keeps other shares of the
-classes. Others: prime-rl has it as an advantage for its own loss.
+classes. The source sums over the tokens of a sequence: the same direction of the update's gradient, up to one constant.
+Others: prime-rl has it as an advantage for its own loss.
 """
 
 from __future__ import annotations
