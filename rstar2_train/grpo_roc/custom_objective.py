@@ -108,6 +108,8 @@ def _tensor_fault(value: Any, like: Tensor, *, is_number: bool) -> str:
         return f"of torch, not {type(value).__name__}"
     if value.shape != like.shape:
         return f"of the shape {tuple(like.shape)}, not {tuple(value.shape)}"
+    if value.layout != like.layout:
+        return f"of the layout {like.layout}, not {value.layout}"
     if value.device != like.device:
         return f"on the device of tokens.logprobs, {like.device}, not {value.device}"
     if is_number and (not value.dtype.is_floating_point or value.dtype.itemsize < like.dtype.itemsize):

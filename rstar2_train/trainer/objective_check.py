@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import functools
 import inspect
 import json
+import math
 import os
 import random
 import re
@@ -192,6 +194,16 @@ def _check_advantages(settings: GRPOSettings, *, at: str) -> None:
             raise ObjectiveFailed(f"{at}: advantages must not change the group in place")
     if results[0] != results[2]:
         raise ObjectiveFailed(f"{at}: advantages must return the same values for the same input")
+    _check_order(settings, at=at)
+
+
+def _check_order(settings: GRPOSettings, *, at: str) -> None:
+    """Call `advantages` for rollouts in two orders. All rewards and lengths differ, so that no rank is ambiguous."""
+    functions, rewards, lengths = functions_of(settings.objective), [0.75, 0.0, 0.25, 1.0], [4, 9, 1, 30]
+    values = functions.advantages(GroupRewards(rewards, lengths), settings)
+    turned = functions.advantages(GroupRewards(rewards[::-1], lengths[::-1]), settings)
+    if not all(map(functools.partial(math.isclose, rel_tol=RTOL, abs_tol=RTOL), values, turned[::-1])):
+        raise ObjectiveFailed(f"{at}: advantages must not depend on the order of the rollouts in their group")
 
 
 @dataclass(frozen=True)
@@ -243,10 +255,15 @@ def _unchanged(tokens: Tokens, at: str) -> Iterator[None]:
     copy = dataclasses.replace(tokens, **(tensors | {"counts": counts}))
     yield
     changed = [
-        name for name, value in vars(tokens).items() if name != "counts" and not _equal(value, getattr(copy, name))
+        name
+        for name, value in vars(tokens).items()
+        if name != "counts" and not _equal(value, getattr(copy, name, None))
     ]
-    if not _equal(tokens.counts.group_tokens, counts.group_tokens):
-        changed.append("counts.group_tokens")
+    changed += [
+        f"counts.{field.name}"
+        for field in dataclasses.fields(counts)
+        if not _equal(getattr(tokens.counts, field.name), getattr(counts, field.name))
+    ]
     if changed:
         raise ObjectiveFailed(f"{at}: loss must not change tokens.{changed[0]} in place")
 
@@ -254,7 +271,9 @@ def _unchanged(tokens: Tokens, at: str) -> Iterator[None]:
 def _equal(value: Any, other: Any) -> bool:
     import torch
 
-    return value is other or (value is not None and torch.equal(value, other))
+    if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(value, other)
+    return type(value) is type(other) and bool(value == other)
 
 
 def _renumbered(rows: Sequence[BatchRow]) -> list[BatchRow]:
@@ -297,6 +316,10 @@ def _check_terms(tokens: Tokens, settings: GRPOSettings, *, at: str) -> None:
     terms, again = (functions_of(settings.objective).loss(tokens, settings) for _ in range(2))
     if terms.weights[~tokens.trained].any():
         raise ObjectiveFailed(f"{at}: Terms.weights must be 0 where tokens.trained is False: padding does not train")
+    if (terms.weights < 0).any():
+        raise ObjectiveFailed(
+            f"{at}: Terms.weights must not be negative: they are those of the KL term too; Terms.objective has the sign"
+        )
     if terms.clipped is None or again.clipped is None:
         return
     if not (torch.isfinite(terms.clipped).all() and torch.equal(terms.clipped, again.clipped)):

@@ -157,6 +157,30 @@ FAULTS = {
         LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean').to('meta'))\n",
         ":7: Terms.weights must be a tensor on the device of tokens.logprobs, cpu, not meta",
     ),
+    "own attribute": (
+        LOSS + "vars(tokens)['before'] = tokens.ratio\n"
+        "    return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean'))\n",
+        ":7: loss must not change tokens.before in place",
+    ),
+    "sparse": (
+        LOSS + "return Terms((tokens.ratio * tokens.advantages).to_sparse(), tokens.weights('TokenMean'))\n",
+        ":7: Terms.objective must be a tensor of the layout torch.strided, not torch.sparse_coo",
+    ),
+    "negative weights": (
+        LOSS + "return Terms(-tokens.ratio * tokens.advantages, -tokens.weights('TokenMean'))\n",
+        ":7: Terms.weights must not be negative",
+    ),
+    "place in the group": (
+        GOOD.replace(
+            "[reward - mean for reward in group.rewards]", "[n * reward for n, reward in enumerate(group.rewards)]"
+        ),
+        ":3: advantages must not depend on the order of the rollouts",
+    ),
+    "denominators": (
+        LOSS + "object.__setattr__(tokens.counts, 'tokens', 1)\n"
+        "    return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean'))\n",
+        ":7: loss must not change tokens.counts.tokens in place",
+    ),
     "narrow weights": (
         LOSS + "return Terms(tokens.ratio * tokens.advantages, tokens.weights('TokenMean').half())\n",
         ":7: Terms.weights must be a tensor of torch.float32, not torch.float16",
