@@ -170,7 +170,8 @@ async def test_agent_pods_endpoint_needs_token_and_key() -> None:
     """Without the token of the pods there is no episode; an exit needs the key of a running episode."""
     (port,) = free_ports(1)
     spec = AgentSpec(command=["x"], image="i")
-    async with AgentPrograms(spec, AgentPods(token=TOKEN, port=port)), httpx.AsyncClient(verify=False) as client:
+    pods = AgentPods(token=TOKEN, port=port)
+    async with AgentPrograms(spec, pods), httpx.AsyncClient(verify=False, timeout=60) as client:
         for path, key in (("programs", "Bearer x"), ("programs", "Bearer"), ("programs/exit", f"Bearer {TOKEN}")):
             headers = {"Authorization": key}
             reply = await client.post(f"http://127.0.0.1:{port}/v1/{path}", headers=headers, content=json.dumps({}))
@@ -181,7 +182,10 @@ async def test_agent_pods_large_report_is_rejected() -> None:
     """The key of an episode is the program's, which could hold the event loop of the rollouts with a report."""
     (port,) = free_ports(1)
     pods = AgentPods(token=TOKEN, port=port)
-    async with AgentEndpoint(pods) as endpoint, httpx.AsyncClient(base_url=endpoint.url, verify=False) as client:
+    async with (
+        AgentEndpoint(pods) as endpoint,
+        httpx.AsyncClient(base_url=endpoint.url, verify=False, timeout=60) as client,
+    ):
         waiting = asyncio.ensure_future(client.post("/v1/programs", headers={"Authorization": f"Bearer {TOKEN}"}))
         async with pods.start("key", {}) as program:
             for stderr, status in (("x" * MAX_REPORT_BYTES, 413), ("x", 200)):
