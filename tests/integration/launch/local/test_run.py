@@ -1,5 +1,6 @@
 """`rstar2 run` of the smoke manifest with real parts: each part is killed, the run too, and the disk fills up."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -93,7 +94,35 @@ def finish(run: subprocess.Popen) -> tuple[int, str]:
 def children(state: JobState) -> dict[str, psutil.Process]:
     """Return the run's child processes by name."""
     entries = json.loads((state.root / "children.json").read_text())
-    return {entry["name"]: psutil.Process(entry["pid"]) for entry in entries if psutil.pid_exists(entry["pid"])}
+    processes = {}
+    for entry in entries:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes[entry["name"]] = psutil.Process(entry["pid"])
+    return processes
+
+
+def kill_child(state: JobState, name: str) -> None:
+    """Kill a child of the run, as soon as it runs: it may be restarting."""
+
+    def killed() -> bool:
+        with contextlib.suppress(KeyError, psutil.NoSuchProcess):
+            children(state)[name].kill()
+            return True
+        return False
+
+    until(killed, f"{name} runs")
+
+
+def kill_sandbox(state: JobState) -> None:
+    """Kill the newest sandbox of the judge worker, as soon as one runs."""
+
+    def killed() -> bool:
+        with contextlib.suppress(IndexError, psutil.NoSuchProcess):
+            sandboxes(state)[-1].kill()
+            return True
+        return False
+
+    until(killed, "the worker has a sandbox")
 
 
 def sandboxes(state: JobState) -> list[psutil.Process]:
@@ -149,11 +178,9 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
     """Kill engine, Redis, judge worker, a sandbox and the orchestrator, each during a stage."""
     for step, target in ((0, "engine-0"), (1, "redis"), (2, "judge-worker")):
         wait_for(state, "rl-1", step, run)
-        until(lambda target=target: target in children(state), f"{target} runs")
-        children(state)[target].kill()
+        kill_child(state, target)
     wait_for(state, "rl-2", 0, run)
-    until(lambda: sandboxes(state), "the restarted worker has a sandbox")
-    sandboxes(state)[-1].kill()
+    kill_sandbox(state)  # of the restarted worker
     orchestrator = next(process for name, process in children(state).items() if name.startswith("orchestrator-rl-2"))
     wait_for(state, "rl-2", 1, run)
     orchestrator.kill()
