@@ -113,11 +113,23 @@ class UnsupervisedJudge:
         raise RuntimeError(f"no sandbox was ready after {READY_SECONDS:.0f} s:\n{self.log('worker')}")
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the API. Raises RuntimeError if there is none."""
-        status = _run(self._judge.status())
-        if status is None:
-            raise RuntimeError(f"the API returns no status:\n{self.log('api')}")
+        """Return the status of the API, which answers within seconds. Raises RuntimeError if there is none."""
+        deadline = time.monotonic() + READY_SECONDS
+        while (status := _run(self._judge.status())) is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the API returns no status:\n{self.log('api')}")
+            time.sleep(0.05)
         return status
+
+    def report(self) -> dict[str, Any]:
+        """Return the report of the only worker. Those of killed workers, and of one that paused, expire."""
+        deadline = time.monotonic() + READY_SECONDS
+        while len(reports := self.status()["workers"]) != 1:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"there are {len(reports)} reports of workers:\n{self.log('worker')}")
+            time.sleep(0.05)
+        report: dict[str, Any] = reports[0]
+        return report
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:

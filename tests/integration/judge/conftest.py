@@ -8,6 +8,7 @@ import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.judge.types import CallResult
@@ -22,6 +23,34 @@ def require_sandbox() -> None:
         pytest.skip(str(error))
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
+
+
+class PatientClient(JudgeClient):
+    """A client whose calls and cells have the time that a loaded or paused machine needs, unless a test sets it."""
+
+    async def run(
+        self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None, script: bool = False
+    ) -> CallResult:
+        """Run one snippet."""
+        return await super().run(code, stdin, limits=patient(limits), script=script)
+
+    def session(self) -> JudgeSession:
+        """Return a new session."""
+        return PatientSession(self._http, self._routes, cells=self._cells, patience_seconds=self._patience)
+
+
+class PatientSession(JudgeSession):
+    """A session of a PatientClient."""
+
+    async def run(self, code: str, *, limits: JudgeLimits | None = None) -> CallResult:
+        """Run a cell."""
+        return await super().run(code, limits=patient(limits))
+
+
+def patient(limits: JudgeLimits | None) -> JudgeLimits:
+    """Return limits with a minute of time, unless they set the time."""
+    limits = limits or JudgeLimits()
+    return limits if "wall_seconds" in limits.model_fields_set else limits.model_copy(update={"wall_seconds": 60.0})
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +84,7 @@ def own_judge(_module_judge: UnsupervisedJudge) -> UnsupervisedJudge:
 @pytest.fixture
 async def client(judge: UnsupervisedJudge) -> AsyncIterator[JudgeClient]:
     """A client of the shared judge."""
-    async with JudgeClient(judge.url) as client:
+    async with PatientClient(judge.url) as client:
         yield client
 
 
@@ -65,8 +94,8 @@ def run(judge: UnsupervisedJudge) -> Callable[..., CallResult]:
 
     def run_snippet(code: str, stdin: str = "", **limits: float) -> CallResult:
         async def call() -> CallResult:
-            async with JudgeClient(judge.url) as client:
-                return await client.run(code, stdin, limits=JudgeLimits(**{"wall_seconds": 60, **limits}))
+            async with PatientClient(judge.url) as client:
+                return await client.run(code, stdin, limits=JudgeLimits(**limits))
 
         return asyncio.run(call())
 

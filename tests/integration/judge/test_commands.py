@@ -113,7 +113,7 @@ def test_worker_isolation_none_runs_and_warns(tmp_path: Path) -> None:
         pytest.skip("redis-server is not installed")
     with UnsupervisedJudge(tmp_path, executors=1, isolation="none", lanes=("bare",)) as judge:
         assert "UNPROTECTED" in judge.log("worker") and "WARNING" in judge.log("worker")
-        assert judge.status()["workers"][0]["isolation"] == "none"
+        assert judge.report()["isolation"] == "none"
         for code, status in (
             ("print(6 * 7)", "ok"),
             ("1 / 0", "error"),

@@ -90,7 +90,7 @@ async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: Unsu
         )
         assert (await client.run(together, limits=JudgeLimits(wall_seconds=60, memory_mib=128))).status == "memory"
         assert (await client.run("print(1)", limits=SLOW)).status == "ok"
-    worker = remote_judge.status()["workers"][0]
+    worker = remote_judge.report()
     assert (worker["executors"], worker["isolation"]) == (1, "gvisor")
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +21,7 @@ from rstar2_train.judge.loadgen import SNIPPETS, measure_load
 from rstar2_train.judge.queue import GROUP, Consumer, QueueKeys, connect
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.judge.worker.worker import CRASHED
+from tests.integration.judge.conftest import PatientClient
 from tests.support.hostile import HOSTILE
 from tests.support.unsupervised_judge import UnsupervisedJudge
 from tests.support.waiting import until_async
@@ -79,14 +79,10 @@ def connect_as(judge: UnsupervisedJudge) -> AsyncRedis:
 async def recycled(judge: UnsupervisedJudge, client: JudgeClient) -> int:
     """Return how many sandboxes the only worker has replaced, from a report that it sends after a call."""
 
-    def reports() -> list[dict[str, Any]]:
-        return list(judge.status()["workers"])
-
-    await until_async(lambda: len(reports()) == 1, "the reports of killed workers expire")
-    (before,) = reports()
+    before = judge.report()
     await client.run("1", limits=SLOW)
-    await until_async(lambda: reports()[0]["calls"] != before["calls"], "the worker reports the call")
-    return int(reports()[0]["recycled"])
+    await until_async(lambda: judge.report()["calls"] != before["calls"], "the worker reports the call")
+    return int(judge.report()["recycled"])
 
 
 def test_sandbox_runs_on_one_core(own_judge: UnsupervisedJudge) -> None:
@@ -127,11 +123,13 @@ async def test_redis_restarted_empty(own_judge: UnsupervisedJudge) -> None:
     """Calls that Redis lost are submitted again."""
     async with JudgeClient(own_judge.url) as client:
         before = own_judge.status()["resubmitted"]
-        calls = await start_calls(client, 20)
-        own_judge.kill("redis")
-        for file in (own_judge.folder / "redis" / "appendonlydir").iterdir():
-            file.unlink()
-        own_judge.start_redis()
+        with own_judge.paused("worker"):
+            calls = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(20)]
+            await until_async(lambda: own_judge.status()["queued"] == 20, "Redis has the calls")
+            own_judge.kill("redis")
+            for file in (own_judge.folder / "redis" / "appendonlydir").iterdir():
+                file.unlink()
+            own_judge.start_redis()
         assert_squares(await asyncio.gather(*calls))
     assert own_judge.status()["resubmitted"] > before
 
@@ -278,7 +276,7 @@ async def test_call_delivered_too_often_is_a_dead_letter(own_judge: Unsupervised
 
 async def test_call_that_ends_each_sandbox_is_killed(own_judge: UnsupervisedJudge) -> None:
     """The test kills each sandbox that runs the call; after the third the call is blamed."""
-    async with JudgeClient(own_judge.url) as client:
+    async with PatientClient(own_judge.url) as client:
         call = asyncio.create_task(client.run("import time\ntime.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
         while not call.done():
             if own_judge.status()["executors"]["busy"]:
@@ -306,7 +304,7 @@ async def test_api_full_queue_delays_the_client(tmp_path: Path, judge: Unsupervi
                     answer = await http.post("/v1/batch", json={"calls": [{"code": "1"}] * 4})
                     assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
                 assert (await slow).json()["status"] == "ok"
-            async with JudgeClient(url) as client:
+            async with PatientClient(url) as client:
                 blocker = asyncio.create_task(client.run("import time\ntime.sleep(1)", limits=SLOW))
                 await asyncio.sleep(0.3)
                 results = []

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -11,9 +12,23 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import NO_FREE_SLOT
 from rstar2_train.rollout.jupyter_tool import KERNEL_RESTARTED, JupyterTool
+from tests.integration.judge.conftest import PatientClient, require_sandbox
 from tests.integration.judge.test_recovery import kill_sandboxes, recycled
 from tests.support.hostile import SESSIONS
 from tests.support.unsupervised_judge import UnsupervisedJudge
+from tests.support.waiting import until_async
+
+IDLE_SECONDS = 5
+
+
+@pytest.fixture(scope="module")
+def idle_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnsupervisedJudge]:
+    """A judge that closes a session without a cell after IDLE_SECONDS."""
+    require_sandbox()
+    arguments = ("--session-idle", str(IDLE_SECONDS))
+    folder = tmp_path_factory.mktemp("idle")
+    with UnsupervisedJudge(folder, executors=1, lanes=("bare",), worker_arguments=arguments) as judge:
+        yield judge
 
 
 async def test_session_keeps_state_between_cells(client: JudgeClient) -> None:
@@ -172,13 +187,18 @@ async def test_session_without_free_slot_waits(client: JudgeClient) -> None:
             await session.__aexit__(None, None, None)
 
 
-async def test_session_cell_longer_than_idle_limit_is_kept(tmp_path: Path) -> None:
+async def test_session_cell_longer_than_idle_limit_is_kept(idle_judge: UnsupervisedJudge) -> None:
     """The idle time of a session starts at the end of its last cell."""
-    with UnsupervisedJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "5")) as judge:
-        async with JudgeClient(judge.url) as client, client.session() as session:
-            code, limits = "import time\nx = 1\ntime.sleep(8)", JudgeLimits(wall_seconds=60)
-            assert (await session.run(code, limits=limits)).session_lives
-            assert (await session.run("x")).stdout == "1\n"
+    seconds = IDLE_SECONDS + 3
+    async with PatientClient(idle_judge.url) as client, asyncio.timeout(600):
+        is_late = True
+        while is_late:  # on a machine that paused, the second cell may follow after the idle time
+            start = time.monotonic()
+            async with client.session() as session:
+                assert (await session.run(f"import time\nx = 1\ntime.sleep({seconds})")).session_lives
+                kept = await session.run("x")
+            is_late = time.monotonic() - start > seconds + IDLE_SECONDS
+        assert kept.stdout == "1\n"
 
 
 @pytest.mark.parametrize("code", SESSIONS.values(), ids=SESSIONS.keys())
@@ -197,20 +217,21 @@ async def test_session_hostile_cell_harms_only_itself(client: JudgeClient, code:
 
 async def test_session_memory_between_cells_harms_no_call(judge: UnsupervisedJudge, client: JudgeClient) -> None:
     """Processes that a cell left take memory during a later call. That ends the sandbox and session, not the call."""
-    before = await recycled(judge, client)
-    async with client.session() as session:
-        limits = JudgeLimits(memory_mib=64)
-        code = (
-            "import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
-            "        while not os.path.exists('/tmp/go'): time.sleep(0.05)\n        time.sleep(1)\n"
-            "        x = bytearray(60 << 20)\n        time.sleep(60)"
-        )
-        assert (await session.run(code, limits=limits)).session_lives
-        assert (await session.run("open('/tmp/go', 'w').close()")).session_lives
-        patient, deadline = JudgeLimits(memory_mib=64, wall_seconds=60), time.monotonic() + 300
-        while judge.status()["workers"][0]["recycled"] == before:
-            assert time.monotonic() < deadline, "the sandbox is not replaced"
-            assert (await client.run("import time; time.sleep(0.5); print(1)", limits=patient)).stdout == "1\n"
+    limits = JudgeLimits(memory_mib=64)
+    code = (
+        "import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
+        "        while not os.path.exists('/tmp/go'): time.sleep(0.05)\n        time.sleep(1)\n"
+        "        x = bytearray(60 << 20)\n        time.sleep(60)"
+    )
+    async with AsyncExitStack() as stack, asyncio.timeout(600):
+        lives = False
+        while not lives:  # on a machine that paused, they may take the memory during the cell
+            before = await recycled(judge, client)
+            session = await stack.enter_async_context(client.session())
+            assert (await session.run(code, limits=limits)).session_lives
+            lives = (await session.run("open('/tmp/go', 'w').close()")).session_lives
+        while judge.report()["recycled"] == before:
+            assert (await client.run("import time; time.sleep(0.5); print(1)", limits=limits)).stdout == "1\n"
         assert (await session.run("1")).status == "session_lost"
 
 
@@ -221,30 +242,39 @@ async def test_call_random_numbers_differ(client: JudgeClient, draw: str) -> Non
     assert len(drawn) == 3 and "" not in drawn
 
 
-async def test_session_idle_is_closed(tmp_path: Path) -> None:
+async def test_session_idle_is_closed(idle_judge: UnsupervisedJudge) -> None:
     """A session without a cell is closed after the idle time; one with cells is not."""
-    with UnsupervisedJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "5")) as judge:
+    async with PatientClient(idle_judge.url) as client, asyncio.timeout(600):
+        while not await closes_only_the_idle(idle_judge, client):
+            pass
 
-        def live() -> int:
-            return int(judge.status()["workers"][0]["sessions"])
 
-        async with JudgeClient(judge.url) as client, client.session() as used, client.session() as idle:
-            await idle.run("x = 1")
-            await used.run("n = 0")
-            n, both, deadline = 0, False, time.monotonic() + 300
-            while not both or live() == 2:  # two sessions, and then one
-                assert time.monotonic() < deadline, "the idle session is not closed"
-                both = both or live() == 2
-                n += 1
-                assert (await used.run("n += 1\nprint(n)")).stdout == f"{n}\n"
-                await asyncio.sleep(0.3)
-            assert live() == 1
-            assert (await idle.run("x")).status == "session_lost"
+async def closes_only_the_idle(judge: UnsupervisedJudge, client: JudgeClient) -> bool:
+    """Let one of two sessions idle until it is closed. Return False if the machine paused, and both were idle."""
+    async with client.session() as used, client.session() as idle:
+        await idle.run("x = 1")
+        await used.run("n = 0")
+        n, both, last = 0, False, time.monotonic()
+        while not both or judge.report()["sessions"] == 2:  # two sessions, and then one
+            both = both or judge.report()["sessions"] == 2
+            n, start = n + 1, time.monotonic()
+            cell = await used.run("n += 1\nprint(n)")
+            if time.monotonic() - last > IDLE_SECONDS:
+                return False
+            assert cell.stdout == f"{n}\n"
+            last = start
+            await asyncio.sleep(0.3)
+        left = judge.report()["sessions"]
+        if time.monotonic() - last > IDLE_SECONDS:
+            return False
+        assert left == 1
+        assert (await idle.run("x")).status == "session_lost"
+    return True
 
 
 async def test_session_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) -> None:
     """A session ends with its sandbox, and calls run in the next one."""
-    async with JudgeClient(own_judge.url) as client, client.session() as session:
+    async with PatientClient(own_judge.url) as client, client.session() as session:
         assert (await session.run("x = 1")).status == "ok"
         kill_sandboxes(own_judge)
         assert (await session.run("x")).status == "session_lost"
@@ -253,20 +283,20 @@ async def test_session_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge)
 
 async def test_cell_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) -> None:
     """A running cell gets status `session_lost` if its sandbox is killed."""
-    async with JudgeClient(own_judge.url) as client, client.session() as session:
+    async with PatientClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
-        cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
-        await asyncio.sleep(1)
+        cell = asyncio.create_task(session.run("import time; time.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
+        await until_async(lambda: own_judge.status()["executors"]["busy"], "the cell runs")
         kill_sandboxes(own_judge)
         assert (await cell).status == "session_lost"
 
 
 async def test_cell_with_killed_worker_is_lost(own_judge: UnsupervisedJudge) -> None:
     """A running cell gets status `session_lost` if its worker is killed."""
-    async with JudgeClient(own_judge.url) as client, client.session() as session:
+    async with PatientClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
-        await asyncio.sleep(1)
+        await until_async(lambda: own_judge.status()["executors"]["busy"], "the cell runs")
         own_judge.kill("worker")
         own_judge.start_worker()
         assert (await cell).status == "session_lost"
@@ -275,7 +305,7 @@ async def test_cell_with_killed_worker_is_lost(own_judge: UnsupervisedJudge) -> 
 
 async def test_session_survives_an_api_restart(own_judge: UnsupervisedJudge) -> None:
     """The connection to the old API must not be used for the next cell, which would then count as lost."""
-    async with JudgeClient(own_judge.url) as client, client.session() as session:
+    async with PatientClient(own_judge.url) as client, client.session() as session:
         assert (await session.run("x = 1")).status == "ok"
         own_judge.kill("api")
         own_judge.start_api()
@@ -284,7 +314,7 @@ async def test_session_survives_an_api_restart(own_judge: UnsupervisedJudge) -> 
 
 async def test_session_survives_redis_restarts(own_judge: UnsupervisedJudge) -> None:
     """No cell runs twice: each adds one."""
-    async with JudgeClient(own_judge.url) as client, client.session() as session:
+    async with PatientClient(own_judge.url) as client, client.session() as session:
         await session.run("n = 0")
         for turn in range(12):
             cell = asyncio.create_task(session.run("n += 1\nprint(n)"))

@@ -21,16 +21,20 @@ HEAD = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: applicati
 END = "0\r\n\r\n"
 
 
+Answer = Callable[[int, bytes, asyncio.StreamWriter], Awaitable[object]]
+
+
 @asynccontextmanager
-async def serving(answer: Callable[[int, asyncio.StreamWriter], Awaitable[object]]) -> AsyncIterator[str]:
-    """Run a server that calls `answer` with the number of each request and its writer, and sends nothing itself."""
+async def serving(answer: Answer) -> AsyncIterator[str]:
+    """Run a server that calls `answer` with number, body and writer of each request, and sends nothing itself."""
     count = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal count
-        while await reader.readuntil(b"\r\n\r\n"):
+        while head := await reader.readuntil(b"\r\n\r\n"):
             count += 1
-            await answer(count - 1, writer)
+            length = int(head.partition(b"Content-Length: ")[2].split()[0])
+            await answer(count - 1, await reader.readexactly(length), writer)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -42,15 +46,19 @@ def chunk(line: str) -> str:
     return f"{len(line) + 1:x}\r\n{line}\n\r\n"
 
 
-def result(index: int) -> str:
-    """Return the result of a call that printed its index."""
-    return chunk(json.dumps({"index": index, "status": "ok", "stdout": f"{index}\n"}))
+def results(body: bytes) -> list[str]:
+    """Return the results of the calls of a request, each of which prints a number."""
+    codes = [call["code"] for call in json.loads(body)["calls"]]
+    printed = [code.removeprefix("print(").removesuffix(")") + "\n" for code in codes]
+    return [
+        chunk(json.dumps({"index": index, "status": "ok", "stdout": output})) for index, output in enumerate(printed)
+    ]
 
 
 async def test_client_silent_judge_is_unavailable() -> None:
     """A judge that accepts a request and sends nothing counts as unavailable."""
     async with (
-        serving(lambda number, writer: asyncio.sleep(0)) as url,
+        serving(lambda number, body, writer: asyncio.sleep(0)) as url,
         JudgeClient(url, patience_seconds=0.5, silent_seconds=0.2) as client,
         asyncio.timeout(120),
     ):
@@ -61,8 +69,9 @@ async def test_client_silent_judge_is_unavailable() -> None:
 async def test_client_resends_calls_after_silence() -> None:
     """The first request gets one of its two results and then nothing; patience counts from the last data."""
 
-    async def answer(number: int, writer: asyncio.StreamWriter) -> None:
-        writer.write((HEAD + (result(1) if number == 0 else result(0) + END)).encode())
+    async def answer(number: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        lines = results(body)
+        writer.write((HEAD + (lines[1] if number == 0 else "".join(lines) + END)).encode())
 
     async with serving(answer) as url, JudgeClient(url, silent_seconds=0.2) as client, asyncio.timeout(120):
         both = await asyncio.gather(client.run("print(0)"), client.run("print(1)"))
@@ -74,12 +83,12 @@ async def test_session_cell_is_lost_after_silence(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sessions, "ANSWER_SECONDS", 0.2)
     requests = 0
 
-    async def answer(number: int, writer: asyncio.StreamWriter) -> None:
+    async def answer(number: int, body: bytes, writer: asyncio.StreamWriter) -> None:
         nonlocal requests
         requests += 1
         if number == 0:
-            body = json.dumps({"session": "s"})
-            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            opened = json.dumps({"session": "s"})
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(opened)}\r\n\r\n{opened}".encode())
 
     async with serving(answer) as url, JudgeClient(url) as client, asyncio.timeout(120):
         session = client.session()

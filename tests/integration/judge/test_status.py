@@ -7,6 +7,7 @@ import pytest
 
 from rstar2_train.judge.types import MAX_CODE_BYTES, CallResult
 from tests.support.unsupervised_judge import UnsupervisedJudge
+from tests.support.waiting import until
 
 Run = Callable[..., CallResult]
 
@@ -167,10 +168,8 @@ def test_call_with_surrogates_or_null_bytes_is_answered(run: Run) -> None:
 
 def test_api_status_and_single_call(judge: UnsupervisedJudge) -> None:
     """The status lists the sandbox; /v1/run and /ping answer."""
-    judge.wait_ready()
-    status = judge.status()
-    assert status["ready"] and status["executors"]["ready"] == 1
-    assert status["workers"][0]["isolation"] == "gvisor"
+    until(lambda: judge.status()["ready"] and judge.status()["executors"]["ready"] == 1, "the sandbox is reported")
+    assert judge.report()["isolation"] == "gvisor"
     call = {"code": "print(input())", "stdin": "hi"}
     response = httpx.post(f"{judge.url}/v1/run", json=call, trust_env=False, timeout=60)
     assert response.json()["stdout"] == "hi\n" and response.json()["status"] == "ok"
