@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from email.message import Message
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -114,8 +115,11 @@ def test_bucket_that_does_not_exist_is_missing(server: S3Server) -> None:
 def test_bucket_silent_server_fails_within_the_bound(server: S3Server, proxy: S3Proxy, bucket: str) -> None:
     """A server that fails longer than the patience is an error with its own words, after several tries."""
     proxy.before = lambda request: "503"
+    slept: list[float] = []  # the clock moves with the delays alone, as if requests took no time
+    retries = Retries(patience=0.5, first_delay=0.01, clock=lambda: sum(slept), sleep=slept.append)
+    store = Bucket("s3", bucket, "a", endpoint=replace(endpoint(proxy.url), retries=retries), environ={})
     with pytest.raises(StorageUnavailable, match=r"503.*SlowDown.*repeated for"):
-        opened(proxy.url, bucket, patience=0.5).read("a")
+        store.read("a")
     assert len(proxy.requests) > 2
 
 
