@@ -18,6 +18,8 @@ Same = Callable[[Node, Node], bool]
 _PI = Node("constant", text="pi")
 _THOUSANDS = {"k": 1000, "K": 1000, "M": 10**6}
 _MONEY = ("dollar", "cent", "euro", "yen", "rupee", "yuan", "pound_sterling", "pound")
+_ROUNDING = Fraction(1, 50)
+"""Part of an amount that it may differ by in another unit: it is rounded in both."""
 _INVERSES = ("arcsin", "arccos", "arctan", "arccot")
 _ORDERED = ("year month week day h min s", "yd ft in", "mi ft", "lb oz", "pound oz", "km m cm mm", "kg g",
             "gal qt pint cup", "dollar cent")  # fmt: skip
@@ -45,6 +47,26 @@ def same_amounts(given: Node, known: Node, same: Same) -> bool | None:
     }:  # fmt: skip
         return _same_angles(given, known, same)
     return None
+
+
+def approximated(node: Node) -> Node:
+    r"""Return the last side of `4.0\times10^{-19} J \approx 2.5 eV`, if it rounds the one before it; else the node."""
+    if node.kind != "relation" or not node.text.endswith("~"):
+        return node
+    *others, before, last = node.parts
+    (first, unit), (second, other) = (
+        (side.parts[0], side.unit) if side.kind == "quantity" else (side, ()) for side in (before, last)
+    )
+    written = decimal(second)
+    try:
+        value = exact(first) * Fraction(scale(unit)[1]) / Fraction(scale(other)[1])
+        converted = unit != other and abs(value / exact(second) - 1) < _ROUNDING
+    except (NotExact, Undefined, ZeroDivisionError, OverflowError):
+        return node
+    if scale(unit)[0] != scale(other)[0] or not (converted or (written and rounded(value, written[1]) == written[0])):
+        return node
+    last = last._replace(text="~") if last.kind == "number" else last
+    return Node("relation", (*others, last), node.text.rpartition(" ")[0]) if others else last
 
 
 def without_units(node: Node) -> Node:

@@ -247,7 +247,9 @@ class CommandParser(FunctionParser):
         return start[1] in ("|", "\\in") and self.token.kind == "letter" and self.tokens[-2].text == "}"
 
     def _set(self, closing: str = "\\}") -> Node:
-        bars, self.bars = self.bars, 1
+        end = next((at for at in range(self.at, len(self.tokens)) if self.tokens[at].text == closing), self.at)
+        colons = [token.text for token in self.tokens[self.at : end]].count(":")
+        bars, self.bars = self.bars, int(colons < 2)  # `\\{a: 1, b: 2\\}`
         if self.skip(closing):
             self.bars = bars
             return Node("empty")
@@ -286,6 +288,8 @@ class CommandParser(FunctionParser):
             return _SIMPLE[name]
         if name in ("Z", "N", "Q", "C"):
             return self.name(f"\\mathbb{name}")
+        if name in ("even", "odd", "prime"):
+            return Node("name", text=name)
         if name in ("neg", "lnot"):
             return Node("apply", (self.operand(),), "not")
         if name in ("root", "root4"):

@@ -12,7 +12,7 @@ from fractions import Fraction
 import mpmath
 from mpmath import mp
 
-from .amounts import same_amounts, without_units
+from .amounts import approximated, same_amounts, without_units
 from .constants import same_curves, same_spans, with_constants, with_spans
 from .declarations import ANY_PARAMETERS, Declared, declared, same_declarations
 from .descriptions import described
@@ -109,7 +109,9 @@ def _same_parametric(given: Node, known: Node, free: Collection[str], *, all_int
         return True
     if same_curves(given, known):
         return True
-    given, known = with_spans(given, known), with_spans(known, given)
+    spanned = with_spans(given, known), with_spans(known, given)
+    free = {*free, *(names(spanned[0]) - names(given))}
+    given, known = spanned
     renamed = list(with_constants(given, known, free))
     return any(same(node, known) for node in renamed) or any(same_spans(node, known) for node in renamed[:1])
 
@@ -123,6 +125,9 @@ def same(given: Node, known: Node) -> bool:
         return False
     if {given.kind, known.kind} == {"ratio", "list"} and {"am", "pm"} & {*ours.split(), *theirs.split()}:
         return False  # a time of day is no duration
+    last = approximated(given)
+    if last != given and same(last, known):
+        return True
     amounts = same_amounts(given, known, same)
     if amounts is not None:
         return amounts

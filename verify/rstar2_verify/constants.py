@@ -64,9 +64,9 @@ def with_spans(node: Node, other: Node) -> Node:
 
 
 def _span(node: Node) -> Node | None:
-    if node.kind != "mul" or node.parts[0].text.lower() != "span" or node.parts[1].kind != "set":
+    if node.kind != "mul" or node.parts[0].text.lower() != "span" or node.parts[1].kind not in ("set", "tuple"):
         return None
-    return _combined(node.parts[1].parts)
+    return _combined(node.parts[1].parts if node.parts[1].kind == "set" else node.parts[1:])
 
 
 def _waves(node: Node, used: Collection[str]) -> Node | None:

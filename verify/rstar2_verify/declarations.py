@@ -144,7 +144,7 @@ def _is_bound(node: Node, parts: list[Node], other: Node) -> bool:
         return False
     others = other.parts if other.kind == "list" else (other,)
     present = set().union(*map(names, parts))
-    present |= {name.rpartition("_")[2][:1] for name in present} | {"even", "odd"}  # `a_{n+1}` has n
+    present |= {name.rpartition("_")[2][:1] for name in present} | {"even", "odd", "any"}  # `a_{n+1}` has n
     return names(node) <= present and not any(part.kind == "relation" and part.text != "=" for part in others)
 
 

@@ -17,7 +17,8 @@ _COMPARISONS = ("<", ">", "<=", ">=", "\\between")
 _MODULI = ("pmod", "bmod", "mod")
 HOURS = (("h", 1),)
 _MARKS: dict[Unit, int] = {(("ft", 1),): 60, (("in", 1),): 3600}
-_INTEGERS = Node("name", text="\\mathbbZ")
+_COUNTED = frozenset(["\\mathbbZ", "\\mathbbN", "even", "odd", "prime"])
+"""Names of sets of integers before `from 1 to 10`."""
 UNNAMED = Node("name", text="any")
 """The letter of `all real numbers greater than 3`."""
 MAX_SIGNS = 20
@@ -34,8 +35,9 @@ class ExpressionParser(CommandParser):
         unnamed = UNNAMED if self.is_sign(*_COMPARISONS) and not vector else None
         operands, operators = [subject or unnamed or self.sets()], []
         domain = None
-        numbers = operands[0].kind in ("reals", "interval", "difference") or operands[0] == _INTEGERS
-        counted = operands[0] == _INTEGERS and self.is_word("from")
+        integers = operands[0].kind == "name" and operands[0].text in _COUNTED
+        numbers = integers or operands[0].kind in ("reals", "interval", "difference")
+        counted = integers and self.is_word("from")
         if numbers and (counted or self.is_sign(*_COMPARISONS)):
             domain, operands[0] = operands[0], UNNAMED  # `all real numbers greater than 3`, `integers from 1 to 10`
         self.subject = operands[0]
@@ -228,7 +230,7 @@ class ExpressionParser(CommandParser):
                 node = Node("pow", (node, integer(2 if self.take().text.lower() == "squared" else 3)))
             elif self.is_sign("\\degree") or (self.is_sign("\\circ") and node.kind == "number"):
                 self.take()
-                node = self.temperature(node)
+                node = self._with_degrees(node)
             elif self.token.text == "x" and self.token.gap and node.kind == "number" and self.ahead().text == "10":
                 self.take()
                 node = Node("mul", (node, self._signed()))
@@ -266,9 +268,7 @@ class ExpressionParser(CommandParser):
                     self.expect("}")
                     return node
                 raise ParseError("a degree sign in an exponent")
-            if base.kind == "name" and self.token.kind == "sign" and self.token.text in (*RELATIONS, "_"):
-                return self.name(base.text + "°")
-            return self.temperature(base)
+            return self._with_degrees(base)
         for length in (1, 2) if base.kind == "number" else ():
             start = self.at + braced
             ending = "".join(token.text.lower() for token in self.tokens[start : start + length])
@@ -295,6 +295,11 @@ class ExpressionParser(CommandParser):
         if self.is_sign("^") and not braced:
             exponent = self._power(exponent)
         return Node("pow", (base, exponent))
+
+    def _with_degrees(self, node: Node) -> Node:
+        r"""Return a value with degrees; the name of a standard state before a relation: `\Delta H^\circ =`."""
+        named = node.kind == "name" and self.is_sign(*RELATIONS, "_")
+        return self.name(node.text + "°") if named else self.temperature(node)
 
     def _is_mark(self, at: int) -> bool:
         r"""Return whether a sign is alone in an exponent: `\mathbb{Z}^+`."""

@@ -19,7 +19,7 @@ import contextlib
 import functools
 
 from .cursor import Reading
-from .expression_grammar import RELATIONS, ExpressionParser
+from .expression_grammar import RELATIONS, UNNAMED, ExpressionParser
 from .lexicon import GREEK, LIMITING, NEUTRAL, takes_argument
 from .tokens import Lexer, Token
 from .tree import Node, ParseError, depth
@@ -96,6 +96,9 @@ class Parser(ExpressionParser):
     def _declaration(self) -> Node | None:
         r"""Parse `where k is an integer`, `for all x\in\mathbb{R}`, `(k\in\mathbb{Z})` as a relation."""
         start = self.at
+        domain = self._domain()
+        if domain is not None:
+            return domain
         bracket = self.is_sign("(") and self._declares(self.at + 1)
         if bracket or (self.is_sign("(") and self.tokens[self.at + 1].text.lower() in _DECLARING):
             self.at += 1
@@ -118,6 +121,20 @@ class Parser(ExpressionParser):
                 if kind and node.kind == "name":
                     members = kind if kind in ("even", "odd") else f"\\mathbb{kind}"
                     return Node("relation", (node, Node("name", text=members)), "\\in")
+        self.at = start
+        return None
+
+    def _domain(self) -> Node | None:
+        r"""Parse `with domain [3,\infty)` as a condition."""
+        start = self.at
+        while self.is_word("with", "where", "for", "the", "its"):
+            self.take()
+        if self.is_word("domain") and self.at > start:
+            self.take()
+            self.skip(":", "=") or (self.is_word("is", "of") and self.take())
+            with contextlib.suppress(ParseError):
+                node = self.relation()
+                return node if node.kind == "relation" else Node("relation", (UNNAMED, node), "\\in")
         self.at = start
         return None
 
@@ -153,7 +170,7 @@ class Parser(ExpressionParser):
             if notes:
                 return Node("text", text=" ".join(notes))
             raise ParseError("a statement is missing")
-        self.skip("=", "~")
+        self.skip("=", "~", "\\sim")
         node = self.relation()
         node = self._ending(node, notes)
         kept = [word for word in notes if word]
@@ -182,7 +199,9 @@ class Parser(ExpressionParser):
                 notes += group
                 continue
             if (self.token.kind == "sign" and self.token.text in RELATIONS | {"_", "^", "+", "*", "/", "'"}) or (
-                self.is_sign("(", "\\{") and self.token.gap == 0 and not self._note_bracket()
+                (self.is_sign("(", "\\{") or (group == ["span"] and self.is_sign("{")))
+                and self.token.gap == 0
+                and not self._note_bracket()
             ):
                 kept = len(group) - 1 if all(word in NEUTRAL for word in group[:-1]) else 0
                 self.at = start + kept if not notes else start

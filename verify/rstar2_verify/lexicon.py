@@ -40,6 +40,13 @@ MATH_WORDS = {
 }  # fmt: skip
 """Words of Python, SymPy and plain text -> command."""
 
+DISTRIBUTIONS = {
+    "Binomial": "Bin", "Binom": "Bin", "Normal": "N", "Gaussian": "N", "Poisson": "Poi", "Pois": "Poi",
+    "Exponential": "Exp", "Expo": "Exp", "Uniform": "U", "Unif": "U", "Geometric": "Geom", "Geo": "Geom", "Bernoulli": "Bern",
+}  # fmt: skip
+DISTRIBUTIONS |= {name: name for name in DISTRIBUTIONS.values() if len(name) > 1}
+"""Name of a distribution before its parameters -> its short name."""
+
 # Numbers
 
 _SMALL = (
@@ -164,7 +171,9 @@ PHRASES = {
     "nonzero": rf"{_ALL}non ?-? ?zero (?:real numbers|reals|real x)",
     "R": rf"(?:{_ALL}(?:real numbers|reals|real values(?: of [xyt])?)(?: [xyt])?|(?:all|every|any) real (?:number|[xyt]))"
          "(?: such that| for which)?",
-    "Z": "(?:the )?(?:set of (?:all )?|all )integers|(?:the )?integers(?= from)", "H_0": "(?:the )?null hypothesis|the null(?! )",
+    "Z": "(?:the )?(?:set of (?:all )?|all )integers|(?:the )?integers(?= from)",
+    **{kind: rf"(?:the |all )?{kind}s?(?: (?:integers|numbers))?(?= (?:from|between|(?:less|smaller) than))" for kind in ("even", "odd", "prime")},
+    "N": "(?:the |all )?positive integers(?= (?:from|between|(?:less|smaller) than))", "H_0": "(?:the )?null hypothesis|the null(?! )",
     "I": "(?:the )?identity matrix(?: i)?", "base": "(?:in )?base", "bmod": "mod(?:ulo)?",
     "sqrt": "(?:the )?square root of", "\\setminus": "except(?: for)?|other than",
     "infinitely many": "infinitely many(?: solutions| values)?|infinite (?:number of )?solutions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .events import OF_EVENTS, read_event
-from .lexicon import GREEK
+from .lexicon import DISTRIBUTIONS, GREEK
 from .tokens import Token
 from .tree import Node, ParseError, integer, names
 from .unit_grammar import UnitParser
@@ -74,6 +74,9 @@ class NameParser(UnitParser):
             known = self._known_function(full, arguments)
             if known:
                 return known
+            if kind == "text" and full in DISTRIBUTIONS:
+                parameters = arguments.parts if arguments.kind == "tuple" else (arguments,)
+                return Node("apply", tuple(map(_parameter, parameters)), DISTRIBUTIONS[full])
             several = arguments.kind == "tuple"
             zero = arguments.kind == "number" and arguments.number == 0
             if several or zero or primes or text in _FUNCTION_LETTERS:
@@ -200,6 +203,14 @@ class NameParser(UnitParser):
                 return self.name("d/d" + bottom[1])
         self.at = start
         return None
+
+
+def _parameter(node: Node) -> Node:
+    r"""Return the value of a parameter: of `p=0.3`, and the variance of `\sigma=2`."""
+    if node.kind != "relation" or node.text != "=":
+        return node
+    label, value = node.parts[0], node.parts[-1]
+    return Node("pow", (value, integer(2))) if label.text == "\\sigma" else value
 
 
 def _flat(node: Node) -> str:

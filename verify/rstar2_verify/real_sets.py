@@ -6,7 +6,8 @@ r"""Sets of real numbers as sorted intervals: intervals, unions, inequalities an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import mpmath
 from mpmath import mp
 
 from .expression_grammar import UNNAMED
-from .tree import Node, Unknown, names, substituted
+from .tree import Node, Unknown, integer, names, substituted
 from .values import DIGITS, real_value
 
 TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -31,6 +32,15 @@ class RealInterval(NamedTuple):
     high_closed: bool
 
 
+COUNTED: dict[str, Callable[[int], bool]] = {
+    "\\mathbbZ": lambda _: True, "\\mathbbN": lambda _: True, "\\mathbbZ^+": lambda _: True,
+    "even": lambda number: number % 2 == 0, "odd": lambda number: number % 2 == 1,
+    "prime": lambda number: number > 1 and all(number % factor for factor in range(2, math.isqrt(number) + 1)),
+}  # fmt: skip
+"""Name of a set of integers -> whether it has an integer."""
+_FROM_ONE = frozenset(["\\mathbbN", "\\mathbbZ^+", "prime"])
+_INTEGER_LETTERS = frozenset("ijklmn")
+"""Letters of integers that no text declares."""
 _MAX_MEMBERS = 1000
 """Most members of a set of integers that is compared with a list."""
 REALS = [RealInterval(-mp.inf, False, mp.inf, False)]
@@ -93,19 +103,47 @@ def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:
         case "difference":
             return _intersection(intervals(node.parts[0], letter), complement(intervals(node.parts[1], letter)))
         case "builder":
-            element, condition = node.parts
-            inner = intervals(condition)
-            if element.kind == "relation" and element.text == "\\in":
-                if element.parts[1].text in ("\\mathbbN", "\\mathbbZ", "\\mathbbZ^+"):
-                    return _whole_numbers(inner, positive=element.parts[1].text != "\\mathbbZ")
-                return _intersection(inner, intervals(element.parts[1]))
-            return inner
+            return _built(node)
         case "relation":
             return _relation(node, letter)
         case "list":
             return _conditions(node, letter)
         case _:
             raise Unknown(node.kind)
+
+
+def _built(node: Node) -> list[RealInterval]:
+    r"""Return the set of `\{x : x>2\}`, `\{x\in\mathbb{N} : x<4\}` or `\{2^k : 0\le k\le 3\}`. Raises Unknown."""
+    element, condition = node.parts
+    conditions = condition.parts if condition.kind == "list" and "or" not in condition.text.split() else (condition,)
+    value = element.parts[0] if element.text == "\\in" else element
+    targets = [_target(part) for part in (element, *conditions)]
+    bounds = [part for part, target in zip(conditions, targets[1:], strict=True) if not target]
+    region = intervals(bounds[0]) if len(bounds) == 1 else intervals(_joined(bounds))
+    counted = [target for target in targets if target in COUNTED]
+    if value.kind == "name" and not counted:
+        return _intersection(region, intervals(element.parts[1])) if value is not element else region
+    (letter,) = names(value)
+    if not counted and letter not in _INTEGER_LETTERS:
+        raise Unknown("the values of a function at real numbers")
+    points = [int(point.low) for point in _whole_numbers(region, positive=bool(_FROM_ONE.intersection(counted)))]
+    kept = [point for point in points if all(COUNTED[target](point) for target in counted)]
+    return merged([_point(real_value(substituted(value, {letter: integer(point)}))) for point in kept])
+
+
+def _joined(conditions: Sequence[Node]) -> Node:
+    """Return conditions as one. Raises Unknown without conditions."""
+    if not conditions:
+        raise Unknown("a set without bounds")
+    return Node("list", tuple(conditions), " ".join("and" for _ in conditions[1:]))
+
+
+def _target(condition: Node) -> str:
+    r"""Return the set of integers that `n\in\mathbb{N}` or `n \text{ is even}` states; an empty text for others."""
+    if condition.kind == "relation" and condition.text == "\\in":
+        return condition.parts[1].text if condition.parts[1].kind == "name" else ""
+    word = condition.text.rpartition(" ")[2] if condition.kind == "noted" else ""
+    return word if word in COUNTED and condition.parts[0].kind == "name" else ""
 
 
 def equal_intervals(first: list[RealInterval], second: list[RealInterval]) -> bool:

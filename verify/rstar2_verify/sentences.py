@@ -23,6 +23,8 @@ _REASON = re.compile(
     r"|by (?:the )?[\w' -]*\b(?:test|comparison|theorem|criterion|rule|law|symmetry|induction|definition)\b).*\Z",
     re.DOTALL,
 )
+_REMARK = re.compile(r"(?<=[a-z])\s\((?!and|but)[A-Za-z' -]+\)\Z")
+"""A remark in words at the end: `The argument is valid (modus tollens)`."""
 _PREMISE = re.compile(r"\A(?:since|because|as)\b[^,]{1,80},\s+", re.IGNORECASE)
 _SET = re.compile(r"\bbetween\s.+\Z|(?<=\bis )[a-z]+(?: up| down)? (?:on|for) (?!\$?-?\d).+\Z")
 """A set of numbers at the end: `between 2 and 5`, `increasing for x < 1 or x > 3`."""
@@ -124,6 +126,8 @@ def _predicates(sentence: str) -> Iterator[str]:
         if not re.fullmatch("[a-z]{3,}", symbol[1]) and "distributed" not in predicate:
             return
     yield predicate
+    if not re.search(r"\d", predicate):
+        yield _REMARK.sub("", predicate)
     agent = re.search(r"\bby ([A-Z].*)\Z", predicate)
     if agent:
         yield agent[1]

@@ -87,7 +87,7 @@ def opposed(given: Collection[str], known: Collection[str]) -> bool:
     """Return whether one of two words that exclude each other is in each answer: `gain` and `loss`."""
     first, second = (_members(side) for side in (given, known))
     return any(
-        len(first[group]) == len(second[group]) == 1 and first[group] != second[group]
+        len(first[group]) == len(second[group]) and first[group] != second[group]
         for group in first.keys() & second.keys()
     )
 

@@ -24,8 +24,11 @@ _DEGREES = frozenset(["\\circ", "\\degree", "degree", "degrees"])
 _LONGEST = 9
 """Words of the longest phrase."""
 _HAN = {"或": "or", "或者": "or", "和": "and", "且": "and"}
-_COMMANDS = word_set("emptyset R Z positive negative nonnegative nonzero base bmod sqrt H_0 I")
+_COMMANDS = word_set("emptyset R Z positive negative nonnegative nonzero base bmod sqrt H_0 I even odd prime N")
+_ENDINGS = frozenset(["th", "st", "nd", "rd"])
 _IDENTITY = ["identity", "matrix"]
+_SEQUENCES = {"fibonacci": "F", "lucas": "L", "catalan": "C", "harmonic": "H", "bell": "B", "prime": "p"}
+"""Name of a sequence -> the letter of its terms."""
 _NOTES = frozenset(["undefined", "infinitely many", "otherwise"])
 
 
@@ -75,9 +78,9 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
     if following.text == "of" and {token.text.lower(), third.text.lower()} <= _COMPASS.keys():
         compass = (_COMPASS[token.text.lower()], "of", _COMPASS[third.text.lower()])
         return [Token("word", word, 1, None, True) for word in compass], 3  # `30° N of E`
-    bearing = _bearing(tokens, at)
-    if bearing:
-        return bearing
+    composed = _bearing(tokens, at) or _term(tokens, at)
+    if composed:
+        return composed
     length, meaning = _phrase(tokens, at)
     kind = "command" if meaning in _COMMANDS else "word" if meaning in _NOTES else "sign"
     return ([Token(kind, meaning, token.gap, None, kind == "word")], length) if length else ([token], 1)
@@ -94,6 +97,26 @@ def _bearing(tokens: Sequence[Token], at: int) -> tuple[list[Token], int] | None
         return None
     directions = (_COMPASS[tokens[last].text.lower()], "of", _COMPASS[tokens[at].text.lower()])
     return [*between, *(Token("word", word, 1, None, True) for word in directions)], last + 1 - at
+
+
+def _term(tokens: Sequence[Token], at: int) -> tuple[list[Token], int] | None:
+    """Return the tokens of `F_{n+1}` for `(n+1)-th Fibonacci number`, and how many they replace."""
+    end = at
+    if tokens[at].text == "(":
+        end = next((place for place in range(at, min(at + 8, len(tokens))) if tokens[place].text == ")"), at)
+    elif tokens[at].kind != "letter":
+        return None
+    index = [token for token in tokens[at : end + 1] if token.text not in "()"]
+    places = range(end + 1, min(end + 7, len(tokens)))
+    name = next((at for at in places if tokens[at].kind == "word" and tokens[at].text not in _ENDINGS), end)
+    ending = "".join(token.text for token in tokens[end + 1 : name]).strip("-^{}")
+    letter = _SEQUENCES.get(tokens[min(name, len(tokens) - 1)].text.lower())
+    if letter is None or ending not in _ENDINGS or not any(token.kind == "letter" for token in index):
+        return None
+    term = [Token("letter", letter, 1), Token("sign", "_"), Token("sign", "{"), *index, Token("sign", "}")]
+    last = name + 1 + (tokens[name + 1].text == "number")
+    repeated = [token.text for token in tokens[last : last + len(term)]] == [token.text for token in term]
+    return term, last + len(term) * repeated - at
 
 
 def _phrase(tokens: Sequence[Token], at: int) -> tuple[int, str]:
