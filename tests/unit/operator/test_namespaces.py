@@ -51,6 +51,24 @@ DISCOVERY: dict[str, Any] = {
 }  # fmt: skip
 
 
+FORBIDDEN = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no Role"}
+PAGE = b"<html>a proxy</html>"
+ANSWERS = {
+    "forbidden": (403, json.dumps(FORBIDDEN).encode()),
+    "login page": (200, PAGE),
+    "gone": (410, PAGE),
+    "gateway timeout": (504, PAGE),
+}
+"""Fault -> answer to each request about team-b."""
+ERROR = {"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: leader changed"}
+LINES = {
+    "error event": json.dumps({"type": "ERROR", "object": ERROR}).encode() + b"\n",
+    "foreign line": PAGE + b"\n",
+    "cut line": b'{"type":"ADDED","object":{"meta\n',
+}
+"""Fault -> line of the watches of the jobs of team-b."""
+
+
 class Api:
     """An API server with one job in namespace team-a. Namespace team-b has the fault of the test."""
 
@@ -60,26 +78,30 @@ class Api:
         """Watches of the jobs of team-b."""
         self.breaks = asyncio.Event()
         """Set when the watches of the jobs of team-b may get an error."""
+        self.definition_deleted = asyncio.Event()
+        """Set while the cluster has no definition of the jobs."""
+        self.job = JOB
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a list, a watch or a request for discovery."""
         path, in_b = request.path, "/namespaces/team-b/" in request.path
+        if GROUP in path and self.definition_deleted.is_set():
+            return web.json_response({"kind": "Status", "reason": "NotFound", "code": 404, "message": ""}, status=404)
         if path in DISCOVERY:
             return web.json_response(DISCOVERY[path])
-        if in_b and self.fault == "forbidden":
-            status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no Role"}
-            return web.json_response(status, status=403)
+        if in_b and self.fault in ANSWERS:
+            status, body = ANSWERS[self.fault]
+            return web.Response(status=status, body=body, content_type="text/html" if body == PAGE else None)
         if request.query.get("watch") == "true":
             response = web.StreamResponse()
             await response.prepare(request)
             if in_b and path.endswith(PLURAL):
                 self.job_watches += 1
                 await self.breaks.wait()
-                error = {"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: leader changed"}
-                await response.write(json.dumps({"type": "ERROR", "object": error}).encode() + b"\n")
-            await asyncio.sleep(3600)
+                await response.write(LINES[self.fault])
+            await self.definition_deleted.wait()
             return response
-        items = [JOB] if path.endswith(f"team-a/{PLURAL}") else []
+        items = [self.job] if path.endswith(f"team-a/{PLURAL}") else []
         page = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "10"}, "items": items}
         return web.json_response(page)
 
@@ -110,7 +132,7 @@ async def served(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
         await runner.cleanup()
 
 
-@pytest.mark.parametrize("fault", ["forbidden", "error event"])
+@pytest.mark.parametrize("fault", [*ANSWERS, *LINES])
 async def test_namespace_fault_leaves_the_others_served(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,26 +149,51 @@ async def test_namespace_fault_leaves_the_others_served(
         tasks += [asyncio.create_task(job.run(started=lambda: None)) for job in jobs]
         tasks.append(asyncio.create_task(resync.complete(queue, watched)))
         async with asyncio.timeout(120):
-            while fault == "error event" and not api.job_watches:
+            while fault in LINES and not api.job_watches:
                 await asyncio.sleep(0.05)
         lease = asyncio.create_task(asyncio.sleep(3600))  # as each task that starts after kopf
         tasks.append(lease)
         api.breaks.set()
         try:
             async with asyncio.timeout(120):
-                while not (cache.is_complete("team-a") and (fault == "forbidden" or api.job_watches > 1)):
+                while not (cache.is_complete("team-a") and (fault in ANSWERS or api.job_watches > 1)):
                     await asyncio.sleep(0.05)
                 assert await queue.take() == ("team-a", "demo")
                 while (page := 'unreadable{namespace="team-b"}') not in metrics.page().decode():
                     await asyncio.sleep(0.05)
             assert f"{page} 0.0" not in metrics.page().decode()
-            assert cache.is_complete("team-b") == (fault != "forbidden")
+            assert cache.is_complete("team-b") == (fault in LINES)
             assert 'unreadable{namespace="team-a"}' not in metrics.page().decode()
             assert not lease.done(), "the end of one watch must not end the process"
+            assert not any(task.done() for task in tasks[: len(watched) + len(jobs)])
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_definition_that_is_deleted_and_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs go with their definition; the watch waits, and delivers those that are created afterwards."""
+    monkeypatch.setattr(watch, "LONGEST_WAIT", 0.1)
+    api, cache, queue = Api(""), WatchCache(), WorkQueue[tuple[str, str]]()
+    api.breaks.clear()
+    async with served(api, tmp_path, monkeypatch):
+        jobs = JobWatch("team-a", SETTINGS, cache=cache, queue=queue, health=WatchHealth())
+        task = asyncio.create_task(jobs.run(started=lambda: None))
+        try:
+            async with asyncio.timeout(120):
+                assert await queue.take() == ("team-a", "demo")
+                queue.done(("team-a", "demo"))
+                api.definition_deleted.set()
+                await asyncio.sleep(1)
+                api.job = {**JOB, "metadata": {**JOB["metadata"], "uid": "2", "resourceVersion": "19"}}
+                api.definition_deleted.clear()
+                while (job := cache.job(("team-a", "demo"))) is None or job["metadata"]["uid"] != "2":
+                    await asyncio.sleep(0.05)
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def test_cluster_without_rights_on_nodes_is_served(caplog: pytest.LogCaptureFixture) -> None:
