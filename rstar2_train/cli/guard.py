@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -36,15 +37,17 @@ def _end(name: str, message: str, *, code: int = 1) -> int:
 
 def _message(error: OSError) -> str:
     """Return the message for an error that is no fault of the program; an empty text for others."""
-    if error.errno == errno.ENOSPC and _is_output_full():
+    if error.errno == errno.ENOSPC and _is_output_full(error):
         return "standard output: no space left on the device. Pass another file."
     if error.errno == errno.ENOENT and _is_working_folder_deleted():
         return "the working folder was deleted. Change to an existing folder."
     return f"{error.filename}: {error.strerror}. Pass another path." if error.errno in PATH_ERRORS else ""
 
 
-def _is_output_full() -> bool:
+def _is_output_full(error: OSError) -> bool:
     """Return whether standard output takes nothing more, and discard its unwritten rest."""
+    if isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: the failed write has left nothing
+        return error.filename is None
     try:
         sys.stdout.flush()
     except OSError:

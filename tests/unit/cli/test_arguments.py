@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -73,13 +74,11 @@ def test_wrong_arguments_have_a_remedy(arguments: list[str], remedy: str, capsys
     assert not Path("here.json").exists()
 
 
+@pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
     ("program", "arguments", "name"),
     [
         (main, ["verify", "--known", "1", "--answer", "1"], "rstar2 verify"),
-        (main, ["--help"], "rstar2 --help"),
-        (main, ["plan", "--help"], "rstar2 plan"),
-        (kubectl_plugin.main, ["--help"], "kubectl rstar2"),
         (kubectl_plugin.main, ["completion", "bash"], "kubectl rstar2"),
     ],
 )
@@ -87,10 +86,33 @@ def test_full_output_is_one_message(
     program: Callable[[list[str]], int],
     arguments: list[str],
     name: str,
+    unbuffered: bool,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A full disk behind standard output ends the command without a traceback."""
+    """A full disk behind standard output ends the command without a traceback, also with PYTHONUNBUFFERED."""
+    with Path("/dev/full").open("wb", buffering=0 if unbuffered else -1) as file:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, write_through=unbuffered))
+        assert program(arguments) == 1
+    assert capsys.readouterr().err == f"{name}: standard output: no space left on the device. Pass another file.\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "name"),
+    [
+        (main, ["--help"], "rstar2 --help"),
+        (main, ["plan", "--help"], "rstar2 plan"),
+        (kubectl_plugin.main, ["--help"], "kubectl rstar2"),
+    ],
+)
+def test_full_output_of_help_is_one_message(
+    program: Callable[[list[str]], int],
+    arguments: list[str],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """argparse ends the process itself after --help."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert program(arguments) == 1
