@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def test_workflows_pass_actionlint() -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_pin_actions_by_commit() -> None:
+    """A tag can be moved to other code, which would then run with the rights of a release."""
+    uses = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    assert uses and not [line for line in uses if not re.search(r"uses: [\w./-]+@[0-9a-f]{40}  # v[\d.]+$", line)]
 
 
 def test_release_builds_every_image_of_the_project() -> None:
