@@ -133,7 +133,7 @@ class ChatFormat:
         except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
             raise ChatFormatError(f"{folder}: the chat template cannot be used: {error}") from error
         embedded = embedded_tokens(path)
-        stop_ids = listed_stop_ids(path, vocabulary=min(len(tokenizer), embedded or len(tokenizer)))
+        stop_ids = listed_stop_ids(path, tokenizer, vocabulary=min(len(tokenizer), embedded or len(tokenizer)))
         try:
             return cls(
                 tokenizer,

@@ -69,6 +69,11 @@ class ChatTemplate:
         head, mark, tail = after_model[len(self.end_of_turn) :].partition(USER_MARK)
         if not mark:
             raise ChatFormatError("the chat template drops a user turn that follows an assistant turn")
+        if (later := self._after_later_turn()) != after_model:
+            raise ChatFormatError(
+                f"the chat template writes {after_model!r} after the first assistant turn and {later!r} after the "
+                "second, but a rollout has the same text between all its turns"
+            )
         self._start = self._missing_start()
         self.turn_head, self.turn_tail = head, tail + self._start
         """Text around a user turn that follows an assistant turn, up to the model's next turn."""
@@ -129,9 +134,12 @@ class ChatTemplate:
         """Return the text of a conversation up to the model's next turn. Raises ChatFormatError."""
         return self._apply(messages, start=True) + self._start
 
-    def after_model_turn(self, reply: Sequence[Mapping[str, Any]]) -> str:
-        """Return the template's text from the end of an assistant turn, through `reply`, to the next generation."""
-        opening = [{"role": "user", "content": "x"}, {"role": "assistant", "content": MODEL_MARK}]
+    def after_model_turn(self, reply: Sequence[Mapping[str, Any]], *, before: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return the template's text from the end of an assistant turn, through `reply`, to the next generation.
+
+        `before`: the turns before its question.
+        """
+        opening = [*before, {"role": "user", "content": "x"}, {"role": "assistant", "content": MODEL_MARK}]
         _, mark, after = self.render([*opening, *reply]).partition(MODEL_MARK)
         if not mark:
             raise ChatFormatError("the chat template does not write an assistant's content verbatim")
@@ -295,6 +303,11 @@ class ChatTemplate:
                 f"the chat template cannot render a conversation of roles {roles}: {error}"
             ) from error
         return str(rendered)
+
+    def _after_later_turn(self) -> str:
+        """Return the text after an assistant turn that is not the first one: some templates count the turns."""
+        before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+        return self.after_model_turn([{"role": "user", "content": USER_MARK}], before=before)
 
     def _missing_start(self) -> str:
         """Return the text before an assistant's content if the template ignores add_generation_prompt; else "".

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MISTRAL = "tekken.json"
 """Mistral's own form of a tokenizer, which transformers reads with mistral-common."""
+PROBE = 'def f(X):\n    return {"a": [X, 1]}  # 50%\n\nEnd'
+"""A text with all that a program needs: line breaks, indentation, letters of both cases, digits and signs."""
 DEFAULTS = frozenset(
     {
         # Sampling and search, which the job sets.
@@ -44,6 +46,15 @@ DEFAULTS = frozenset(
 """Fields of a generation config that the settings of the job replace, or that do not change the tokens."""
 
 
+RESTRICTIONS = frozenset(
+    {
+        *("bad_words_ids", "constraints", "force_words_ids", "forced_bos_token_id", "forced_eos_token_id"),
+        *("sequence_bias", "stop_strings", "suppress_tokens"),
+    }
+)
+"""Fields of a generation config that change the tokens. Old folders have them in config.json."""
+
+
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model folder. Raises ChatFormatError, which names the file and the remedy."""
     # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each process.
@@ -60,8 +71,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
     except Exception as error:  # tokenizers raises its errors as plain Exception, transformers those of any kind
         raise ChatFormatError(
-            f"{folder}: the tokenizer cannot be used: {TOKENIZER} or tokenizer_config.json cannot be read: {error}; "
-            "download the folder again"
+            f"{folder}: the tokenizer cannot be used: {TOKENIZER}, tokenizer_config.json or the chat template cannot "
+            f"be read: {error}; download the folder again"
         ) from error
     if getattr(tokenizer, "split_special_tokens", False):
         raise ChatFormatError(
@@ -85,6 +96,12 @@ def whole_text(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     fast.no_padding()
     if getattr(fast.model, "dropout", None):
         raise ChatFormatError(f"{TOKENIZER} has a dropout, so a text has random tokens: set it to null")
+    written = fast.decode(fast.encode(PROBE, add_special_tokens=False).ids, skip_special_tokens=False)
+    if written.strip() != PROBE:  # some tokenizers write a space before each text
+        raise ChatFormatError(
+            f"{TOKENIZER} writes {PROBE!r} as {written!r}, so neither a model nor a demonstration can have a program "
+            "as it is: use a model whose tokenizer keeps case, line breaks and spaces"
+        )
     return fast
 
 
@@ -94,18 +111,25 @@ def embedded_tokens(folder: Path) -> int | None:
     return size if isinstance(size, int) and not isinstance(size, bool) else None
 
 
-def listed_stop_ids(folder: Path, *, vocabulary: int) -> set[int]:
+def listed_stop_ids(folder: Path, tokenizer: PreTrainedTokenizerBase, *, vocabulary: int) -> set[int]:
     """Return the ends of sequence in a model's config files.
 
-    Raises ChatFormatError for one outside the vocabulary, and for a generation config that restricts the tokens.
+    Raises ChatFormatError for one that is outside the vocabulary or a part of texts, and for a generation config that
+    restricts the tokens.
     """
-    _check_generation(folder / GENERATION_CONFIG)
+    _check_generation(folder)
     listed: set[int] = set()
     for file in (folder / CONFIG, folder / GENERATION_CONFIG):
         ids = _read_object(file).get("eos_token_id")
         for token in ids if isinstance(ids, list) else [] if ids is None else [ids]:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
                 raise ChatFormatError(f"{file}: eos_token_id {token!r} is no token of the tokenizer; correct it")
+            if token not in tokenizer.added_tokens_decoder:
+                text = tokenizer.convert_ids_to_tokens(token)
+                raise ChatFormatError(
+                    f"{file}: eos_token_id {token} is a part of texts, {text!r}, which would end a turn: set it to a "
+                    f"special token of {TOKENIZER}"
+                )
             listed.add(token)
     return listed
 
@@ -120,10 +144,13 @@ def _read_object(file: Path) -> dict[str, Any]:
         raise ChatFormatError(f"{error}; download it again") from error
 
 
-def _check_generation(file: Path) -> None:
+def _check_generation(folder: Path) -> None:
     """Raise ChatFormatError for a field that forbids or forces tokens, ends a turn at a text, or is unknown."""
-    for name, value in _read_object(file).items():
-        if name not in DEFAULTS and not name.startswith("_") and value not in (None, [], {}, False):
+    model, generation = folder / CONFIG, folder / GENERATION_CONFIG
+    given = [(model, name, value) for name, value in _read_object(model).items() if name in RESTRICTIONS]
+    given += [(generation, name, value) for name, value in _read_object(generation).items() if name not in DEFAULTS]
+    for file, name, value in given:
+        if not name.startswith("_") and value not in (None, [], {}, False):
             raise ChatFormatError(
                 f"{file}: {name} is not applied: the engines sample from all tokens, and a turn ends at eos_token_id; "
                 "remove the field"

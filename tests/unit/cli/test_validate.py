@@ -24,7 +24,7 @@ def write_job(folder: Path, config: dict[str, Any]) -> Path:
     """Write a job that trains a model folder with this config.json; of a Qwen3, with its weights."""
     (folder / "model").mkdir()
     if config == QWEN3:
-        write_family("Qwen3", folder / "model", vocab_size=TOKENS)
+        write_family("Qwen3", folder / "model", vocab_size=TOKENS, eos_token_id=TOKENS - 1)
     else:
         (folder / "model" / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder / "model")

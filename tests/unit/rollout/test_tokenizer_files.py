@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, pre_tokenizers
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import ModelSource
@@ -26,6 +26,19 @@ HARMONY = (
 )
 """A turn of GPT-OSS has channels, of which the template writes the last."""
 MISTRAL = CHATML + "{# [TOOL_CALLS] #}"
+COUNTS = (
+    "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>Round {{ loop.index // 2 }}\n{{ m.content }}"
+    "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+)
+"""Numbers the turns, as that of ChatGLM2 does."""
+LOSSES: tuple[Callable[[Any], object], ...] = (
+    lambda own: setattr(own, "normalizer", normalizers.Lowercase()),
+    lambda own: setattr(own, "normalizer", normalizers.Replace("\n", " ")),
+    lambda own: setattr(own, "normalizer", normalizers.Replace(Regex(" {2,}"), " ")),
+    lambda own: setattr(own, "decoder", None),
+    lambda own: setattr(own, "pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit()])),
+)
+"""Changes of a tokenizer after which a text is not what its tokens are."""
 
 
 @pytest.fixture
@@ -49,6 +62,10 @@ def files(**contents: Any) -> Change:
 def tokenizer(**changes: Any) -> Change:
     """Return the change that writes another tokenizer. `changes`: as of `write_tokenizer`."""
     return lambda folder: write_tokenizer(folder, **changes)
+
+
+def jinja(content: bytes) -> Change:
+    return lambda folder: (folder / "chat_template.jinja").write_bytes(content)
 
 
 def generation(**fields: Any) -> Change:
@@ -85,19 +102,28 @@ def test_lengths_saved_in_a_tokenizer_do_not_apply(
     [
         (lambda folder: (folder / "tokenizer.json").unlink(), "there is no tokenizer.json: add"),
         (lambda folder: (folder / "tokenizer.json").rename(folder / "tekken.json"), "(FOLDER, save_format='hf')"),
-        (files(tokenizer="{"), "tokenizer.json or tokenizer_config.json cannot be read"),
-        (files(tokenizer="[]"), "tokenizer.json or tokenizer_config.json cannot be read"),
-        (files(tokenizer_config="{"), "tokenizer.json or tokenizer_config.json cannot be read"),
-        (files(tokenizer_config="[]"), "tokenizer.json or tokenizer_config.json cannot be read"),
+        (files(tokenizer="{"), "tokenizer_config.json or the chat template cannot be read"),
+        (files(tokenizer="[]"), "tokenizer_config.json or the chat template cannot be read"),
+        (files(tokenizer_config="{"), "tokenizer_config.json or the chat template cannot be read"),
+        (files(tokenizer_config="[]"), "tokenizer_config.json or the chat template cannot be read"),
         (tokenizer(split_special_tokens=True), "remove it from tokenizer_config.json"),
         (tokenizer(change=lambda own: setattr(own.model, "dropout", 0.1)), "has a dropout"),
+        (jinja(b"{# \xe9 #}"), "or the chat template cannot be read: 'utf-8' codec can't decode byte 0xe9"),
+        *((tokenizer(change=change), "neither a model nor a demonstration can") for change in LOSSES),
+        (tokenizer(template=COUNTS), "after the second, but a rollout has the same text between"),
         (tokenizer(eos_token="<|nowhere|>"), "eos_token '<|nowhere|>' is no token of tokenizer.json"),
         (files(config={"vocab_size": TOKENS - 1}), "token 258 ('<|im_end|>') is outside the model's embedding"),
         (files(config={"vocab_size": 200}), "token 200 ("),
         (files(config={"vocab_size": TOKENS, "eos_token_id": TOKENS}), "config.json: eos_token_id 259 is no token"),
+        (
+            files(config={"vocab_size": TOKENS, "eos_token_id": 2}),
+            "eos_token_id 2 is a part of texts, '#', which",
+        ),
+        (generation(eos_token_id=[258, 65]), "generation_config.json: eos_token_id 65 is a part of texts, 'b', which"),
         (files(generation_config="{"), "generation_config.json cannot be read"),
         (files(generation_config="[]"), "generation_config.json must be a JSON object, not list"),
         (generation(eos_token_id="258"), "generation_config.json: eos_token_id '258' is no token"),
+        (files(config={"forced_eos_token_id": 258}), "config.json: forced_eos_token_id is not applied"),
         (generation(stop_strings=["STOP"]), "stop_strings is not applied"),
         (generation(forced_bos_token_id=3), "forced_bos_token_id is not applied"),
         (generation(forced_eos_token_id=[258]), "forced_eos_token_id is not applied"),
