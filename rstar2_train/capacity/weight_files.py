@@ -15,6 +15,8 @@ from rstar2_train.utils.json_objects import unique_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+"""Of peft: the folder has an adapter."""
 _MISTRAL = "consolidated"
 _NAMED_TEMPLATES = "additional_chat_templates/*.jinja"
 """Chat templates besides the default one, as transformers stores them: it takes `tool_use` if a prompt has tools."""
@@ -44,6 +46,13 @@ def weight_map(folder: Path) -> dict[str, str] | None:
     return files
 
 
+def merge_advice(folder: Path) -> str:
+    """Return how to get the whole model of an adapter, as the end of a message; empty: the folder has no adapter."""
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return ""
+    return f": it is an adapter; write the whole model with `rstar2 export {folder} FOLDER --merge`, and use FOLDER"
+
+
 def ambiguous_weights(folder: Path) -> str | None:
     """Return why the weights of a model folder are not read as one model, and the fix; None: they are.
 
@@ -58,6 +67,8 @@ def ambiguous_weights(folder: Path) -> str | None:
         home, used = INDEX, set(indexed.values())
     elif SINGLE in files:
         home, used = SINGLE, {SINGLE}
+    elif advice := merge_advice(folder):
+        return f"{folder} has no weights of a model{advice}"
     else:
         home, used = "the other files", {name for name in files if not name.startswith(_MISTRAL)}
     others = sorted(files - used)

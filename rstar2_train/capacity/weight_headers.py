@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.capacity.model_support import UnsupportedModel
-from rstar2_train.capacity.weight_files import INDEX, SINGLE, weight_map
+from rstar2_train.capacity.weight_files import INDEX, SINGLE, merge_advice, weight_map
 from rstar2_train.utils.json_objects import unique_object
 
 DOWNLOAD = "download the folder again"
@@ -71,7 +71,7 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
             names = f"; it has {', '.join(others[:3])}" if others else ""
             raise InvalidWeights(
                 f"{folder} has no safetensors weights under the names of transformers: neither {SINGLE} nor {INDEX}"
-                f"{names}: save the model with save_pretrained of transformers"
+                f"{names}{merge_advice(folder) or ': save the model with save_pretrained of transformers'}"
             )
         return read_header(folder / SINGLE)
     if not indexed:

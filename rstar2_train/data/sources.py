@@ -27,6 +27,7 @@ from rstar2_train.api.sources import (
 )
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.capacity.weight_files import merge_advice
 from rstar2_train.data import tiny, word_problems
 from rstar2_train.data.demonstrations import read_demonstrations
 from rstar2_train.data.problems import DataError, Problem, read_problems
@@ -86,7 +87,7 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
         path = Path(source.value)
         try:
             if source.holds == "model" and not (path / "config.json").is_file():
-                raise DataError(f"{path}: no config.json: not a Hugging Face model folder")
+                raise DataError(f"{path}: no config.json: not a Hugging Face model folder{merge_advice(path)}")
             if source.holds == "template" and (fault := file_fault(path)):
                 raise DataError(f"{path}: {fault}")
             if source.holds == "problems":

@@ -23,10 +23,11 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rstar2_train.capacity.config_file import GENERATION_CONFIG
+from rstar2_train.capacity.weight_files import ADAPTER_CONFIG
 from rstar2_train.utils.files import file_sha256
 from rstar2_train.weights.shard_file import FileSummary, ShardFileInvalid
 
-CONFIG = "adapter_config.json"
+CONFIG = ADAPTER_CONFIG
 TENSORS = "adapter_model.safetensors"
 ADAPTER = "adapter"
 """Subfolder of a merged model folder with the adapter."""

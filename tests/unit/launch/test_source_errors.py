@@ -13,6 +13,8 @@ from safetensors.numpy import save_file
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.capacity.weight_headers import InvalidWeights, read_tensors
+from rstar2_train.data.sources import find_invalid_files
 from rstar2_train.launch.model_folder import ModelNotFound, read_config
 from rstar2_train.launch.pod.prepare import provide_sources
 from rstar2_train.launch.source_errors import find_model_errors
@@ -84,6 +86,20 @@ def test_folder_with_other_weights_is_refused(files: list[str], named: str | Non
     if named:
         with pytest.raises(ModelNotFound, match=f": {named}: weights other than"):
             read_config(tmp_path, needs_tokenizer=False)
+
+
+@pytest.mark.parametrize("stage", [SAMPLES, TRAINS])
+def test_adapter_in_place_of_a_model_is_refused(stage: dict[str, Any], tmp_path: Path) -> None:
+    """With the config.json of its base, as other programs write it, and without; the remedy is the merge."""
+    save_file({"w": np.zeros(1, np.float32)}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    remedy = f"it is an adapter; write the whole model with `rstar2 export {tmp_path} FOLDER --merge`, and use FOLDER"
+    manifest = job(tmp_path, {"model_type": "qwen3"}, stage)
+    assert remedy in find_model_errors(manifest)["spec.model.source"]
+    (tmp_path / "config.json").unlink()
+    assert remedy in find_invalid_files(manifest)["spec.model.source"]
+    with pytest.raises(InvalidWeights, match="it is an adapter"):
+        read_tensors(tmp_path)
 
 
 def test_model_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
