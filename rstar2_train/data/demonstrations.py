@@ -30,6 +30,14 @@ from rstar2_train.data.readers import (
 from rstar2_train.utils.text import short_repr
 
 ROLES = ("system", "user", "assistant", "tool")
+_OTHER_ROLES: Mapping[str, str] = {
+    "developer": "system",
+    "human": "user",
+    **dict.fromkeys(("gpt", "model", "ai", "bot", "chatbot"), "assistant"),
+    **dict.fromkeys(("function", "ipython", "observation", "tool_response", "tool_result"), "tool"),
+    **{role: role for role in ROLES},
+}
+"""Role of another format, or a role in another spelling -> role."""
 Message = dict[str, Any]
 """A message in the form that chat templates read: role, content, and of an assistant `tool_calls` (arguments as an
 object), `reasoning_content` and `weight` if they are set; also any field with an empty value (`empty_fields`)."""
@@ -60,7 +68,7 @@ _WEIGHTS = "write weight: 0 for each message that is not trained"
 _OTHER = "remove it, or write it in the content"
 _FALSE_FIELDS = (
     *("train", "training", "trainable", "label", "kto_tag", "desirable"),
-    *("correct", "is_correct", "resolved", "success", "passed"),
+    *("correct", "is_correct", "resolved", "is_resolved", "success", "passed", "valid", "is_valid", "accepted", "keep"),
 )
 """Fields whose false marks a row that is not trained on, or that shows what to avoid; other values have no effect."""
 ROW_FIELDS: Mapping[str, str] = {
@@ -104,7 +112,10 @@ ROW_FIELDS: Mapping[str, str] = {
 }
 """Fields of a row that would change the conversation, or what is trained -> remedy."""
 _ROW_NAMES = tuple(ROW_FIELDS)
-REPEATED_FIELDS = ("prompt", "completion", "response")
+REPEATED_FIELDS = (
+    *("prompt", "completion", "response", "instruction", "input", "output"),
+    *("question", "query", "context", "history"),
+)
 """Fields of a row with a text that is also in a message."""
 _REASONING_TAGS = ("<think>", "</think>")
 LARGEST_LEVEL = 2**31 - 1
@@ -154,7 +165,7 @@ def read_messages(row: Mapping[str, Any], where: str, *, name: str = "messages")
         raise DataError(f"{where}: {name} must be a non-empty list of {{role, content}}, got {short_repr(messages)}")
     read = [read_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(messages)]
     match_results(read, f"{where}: {name}")
-    _check_repeated(row, read, where)
+    _check_repeated({key: value for key, value in row.items() if key != name}, read, where)
     return read
 
 
@@ -173,8 +184,7 @@ def read_message(message: Any, field: str) -> Message:
         raise DataError(f"{field} must be an object {{role, content}}, got {short_repr(message)}")
     role = message.get("role")
     if role not in ROLES:
-        advice = "; write system for developer" if role == "developer" else ""
-        raise DataError(f"{field}.role is {short_repr(role)}; allowed: {', '.join(ROLES)}{advice}")
+        raise DataError(f"{field}.role is {short_repr(role)}; allowed: {', '.join(ROLES)}{_role_advice(message)}")
     empty = empty_fields(message)
     given = {key: value for key, value in message.items() if value is not None and key not in ("role", "content")}
     given = {key: value for key, value in given.items() if key not in empty}
@@ -204,6 +214,15 @@ def read_message(message: Any, field: str) -> Message:
     if role != "tool":  # whose fields no template reads: results are written as a user's text
         read |= empty
     return read | {key: given[key] for key in ("tool_call_id", "name") if key in given}
+
+
+def _role_advice(message: Mapping[str, Any]) -> str:
+    """Return what to write for a role of another format; empty if it is not known."""
+    role = message.get("role")
+    if role is None and "from" in message:
+        return "; rename from to role, and value to content"
+    known = _OTHER_ROLES.get(role.strip().lower()) if isinstance(role, str) else None
+    return f"; write {known} for {role}" if known else ""
 
 
 def empty_fields(message: Mapping[str, Any]) -> dict[str, Any]:

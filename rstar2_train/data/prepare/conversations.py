@@ -168,7 +168,7 @@ def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
     history = row.get("input")
     if not isinstance(history, list):
         history = [{"role": "user", "content": first_text(row, where, "input")}]
-    others = {name: value for name, value in row.items() if name != "system_prompt"}
+    others = {name: value for name, value in row.items() if name not in ("system_prompt", "output")}
     system = text_field(row, "system_prompt", where, default="")
     messages = _read(others | {"input": history}, where, "input") if history else []
     reply: Message = {"role": "assistant", "content": _stripped(output, "assistant")}
