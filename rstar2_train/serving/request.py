@@ -13,7 +13,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.rollout.agent_program.call_arguments import check_arguments
-from rstar2_train.rollout.agent_program.conversation import call_order, check_fields, check_role, message_text
+from rstar2_train.rollout.agent_program.conversation import (
+    call_order,
+    check_fields,
+    check_role,
+    check_tool,
+    message_text,
+)
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.text import split_turns
 from rstar2_train.utils.api_error import STREAM_OPTIONS, ApiError, reject_unsupported
@@ -61,7 +67,9 @@ class ChatRequest(BaseModel):
             raise ApiError(404, message, param="model", code="model_not_found")
         reject_unsupported(self.model_extra or {})
         reject_unsupported(self.stream_options or {}, STREAM_OPTIONS)
-        for number, entry in enumerate(self.messages if self.tools else ()):  # the engine ignores unknown fields
+        for number, tool in enumerate(self.tools or ()):  # the engine ignores unknown fields, also those of messages
+            check_tool(tool, at=f"tools[{number}]")
+        for number, entry in enumerate(self.messages if self.tools else ()):
             check_role(entry, at=f"messages[{number}]")
             check_fields(entry, at=f"messages[{number}]")
             _check_texts(entry, at=f"messages[{number}]")

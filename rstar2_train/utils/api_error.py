@@ -62,6 +62,11 @@ NO_OP_VALUES: Mapping[str, Sequence[Any]] = {
     "return_hidden_states": (False,),
     "no_stop_trim": (False,),
     "safe_prompt": (False,),
+    "extra_body": ({},),
+    "reasoning": ({}, {"effort": "medium"}),
+    **dict.fromkeys(("provider", "kv_transfer_params", "prompt_cache_options"), ({},)),
+    **dict.fromkeys(("plugins", "transforms", "models"), ([],)),
+    **dict.fromkeys(("xtc_probability", "mirostat", "dry_multiplier"), (0,)),
 }
 """Unsupported parameters of OpenAI's and vLLM's chat completions, with the values that change nothing."""
 LABELS = (
@@ -105,7 +110,8 @@ def reject_unsupported(given: Mapping[str, Any], more: Mapping[str, Sequence[Any
         if value is None or name in LABELS or any(_is_same(value, no_op) for no_op in no_op_values.get(name, ())):
             continue
         allowed = f" (only {no_op_values[name][0]!r})" if name in no_op_values else ""
-        message = f"{name}={reprlib.repr(value)[:80]} is not supported{allowed}: remove it"
+        remedy = "write its members next to messages" if name == "extra_body" else "remove it"
+        message = f"{name}={reprlib.repr(value)[:80]} is not supported{allowed}: {remedy}"
         raise ApiError(400, message, param=name, code="unsupported_parameter")
 
 

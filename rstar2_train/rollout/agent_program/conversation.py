@@ -48,6 +48,8 @@ _ANY_ROLE = frozenset({"role", "content", "id", "cache_control"})
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 _CALL_FIELDS = frozenset({"id", "index", "type", "function"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
+_TOOL_FIELDS = frozenset({"type", "function", "cache_control"})
+_SIGNATURE_FIELDS = frozenset({"name", "description", "parameters", "strict"})
 _REMEDIES: Mapping[str, str] = {
     "function_call": "write it as tool_calls",
     "tool_calls": "only assistant messages have calls",
@@ -196,11 +198,7 @@ def toolset(tools: str) -> Toolset:
     """Return the tools of a request. `tools`: the field as JSON. Raises ApiError for an unusable tool."""
     signatures = []
     for at, tool in enumerate(json.loads(tools)):
-        function = tool.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise ApiError(400, f"tools[{at}] must be an object with function.name", param="tools")
-        if tool.get("type", "function") != "function":
-            raise ApiError(400, f"tools[{at}].type must be function", param="tools")
+        function = check_tool(tool, at=f"tools[{at}]")
         parameters = function.get("parameters") or {"type": "object"}
         if not isinstance(parameters, dict):
             raise ApiError(400, f"tools[{at}].function.parameters must be a JSON schema", param="tools")
@@ -209,6 +207,21 @@ def toolset(tools: str) -> Toolset:
         except SourceError as error:
             raise ApiError(400, f"tools[{at}]: {error}", param="tools") from error
     return Toolset(tuple(schema_tool(signature, server=CLIENT) for signature in signatures))
+
+
+def check_tool(tool: Mapping[str, Any], *, at: str) -> Mapping[str, Any]:
+    """Return the function of a tool. Raises ApiError for another tool, and for a field that its prompt would not have.
+
+    `at` names the tool.
+    """
+    function = tool.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ApiError(400, f"{at} must be an object with function.name", param="tools")
+    if tool.get("type", "function") != "function":
+        raise ApiError(400, f"{at}.type must be function", param="tools")
+    _check_known(tool, _TOOL_FIELDS, at=at, param="tools")
+    _check_known(function, _SIGNATURE_FIELDS, at=f"{at}.function", param="tools")
+    return function
 
 
 def check_role(message: Any, *, at: str) -> str:
@@ -238,11 +251,12 @@ def check_fields(message: Mapping[str, Any], *, at: str) -> None:
             raise ApiError(400, f"{field}.type must be function", param="messages")
 
 
-def _check_known(given: Mapping[str, Any], known: Set[str], *, at: str) -> None:
+def _check_known(given: Mapping[str, Any], known: Set[str], *, at: str, param: str = "messages") -> None:
+    other = "content" if param == "messages" else "description"
     for name, value in given.items():
         if name not in known and not _is_empty(value):
-            remedy = _REMEDIES.get(name, "remove it, or write it in the content")
-            raise ApiError(400, f"{at}.{reprlib.repr(name)[1:-1]} is not supported: {remedy}", param="messages")
+            remedy = _REMEDIES.get(name, f"remove it, or write it in the {other}")
+            raise ApiError(400, f"{at}.{reprlib.repr(name)[1:-1]} is not supported: {remedy}", param=param)
 
 
 def _is_empty(value: Any) -> bool:

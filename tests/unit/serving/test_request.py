@@ -79,6 +79,8 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
         {"response_format": {"type": "text", "schema": None}, "structured_outputs": {}, "separate_reasoning": True},
         {"stop": [""], "logit_bias": [], "response_format": {"type": "text", "json_schema": None}},
         {"tfs": 1, "top_a": 0, "no_repeat_ngram_size": 0},
+        {"extra_body": {}, "reasoning": {"effort": "medium"}, "provider": {}, "plugins": [], "models": []},
+        {"xtc_probability": 0, "mirostat": 0, "dry_multiplier": 0.0, "kv_transfer_params": {}},
         {"stop_token_ids": [], "bad_words": [], "use_beam_search": False, "spaces_between_special_tokens": True},
     ],
     ids=lambda fields: " ".join(fields),
@@ -96,7 +98,8 @@ def test_check_accepts_values_that_change_nothing(fields: dict) -> None:
         {"reasoning_effort": "low"}, {"verbosity": "high"}, {"priority": 1}, {"documents": [{}]},
         {"functions": [{}]}, {"modalities": ["text", "audio"]}, {"stop_token_ids": [1]}, {"service_tier": "flex"},
         {"n": True}, {"logprobs": 0}, {"top_logprobs": False}, {"echo": 0}, {"prompt_logprobs": 0}, {"best_of": True},
-        {"no_repeat_ngram_size": 3},
+        {"no_repeat_ngram_size": 3}, {"reasoning": {"effort": "low"}}, {"models": ["a"]}, {"mirostat": 2},
+        {"extra_body": {"top_k": 5}},
     ],
     ids=lambda fields: next(iter(fields)),
 )  # fmt: skip
@@ -115,7 +118,26 @@ def test_check_tool_choice_requires_tools() -> None:
     """A choice that forces a call is rejected without tools."""
     assert rejection(tool_choice="required").param == "tool_choice"
     assert rejection(tool_choice={"type": "function", "function": {"name": "f"}}).param == "tool_choice"
-    chat_request(tool_choice="auto", tools=[{"type": "function"}]).check(model="m")
+    chat_request(tool_choice="auto", tools=[{"type": "function", "function": {"name": "f"}}]).check(model="m")
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ({"type": "web_search"}, r"tools\[0\] must be an object with function\.name"),
+        ({"name": "f", "input_schema": {"type": "object"}}, r"tools\[0\] must be an object with function\.name"),
+        ({"type": "custom", "function": {"name": "f"}}, r"tools\[0\]\.type must be function"),
+        ({"function": {"name": "f"}, "examples": ["x"]}, r"tools\[0\]\.examples is not supported: remove it"),
+        ({"function": {"name": "f", "input_schema": {"a": 1}}}, r"function\.input_schema is not supported"),
+    ],
+)
+def test_check_rejects_fields_of_tools(tool: dict, message: str) -> None:
+    """The engine ignores the fields of a tool that it does not know, and its prompt has none of them."""
+    with pytest.raises(ApiError, match=message) as error:
+        chat_request(tools=[tool]).check(model="m")
+    assert error.value.param == "tools"
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    chat_request(tools=[{"type": "function", "function": function, "examples": []}]).check(model="m")
 
 
 def test_check_other_model_is_not_found() -> None:
