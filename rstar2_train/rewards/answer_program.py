@@ -43,13 +43,14 @@ _DIRECTIVE, _OPTION = re.compile(r"\{[a-z-]+\}"), re.compile(r"[ \t]*:[\w-]+:.*"
 _END = re.compile(r"[ \t]*+(?:`{3,}|~{3,})[ \t]*+")
 _STATEMENT = re.compile(r"(?:import|from)[ \t]|[^\"'{}(]+\(")
 """Start of code after the language of a fence, which is no option of the fence."""
+_HEADER = re.compile(r"(?:async[ \t]+)?(?:def|class|for|while|if|with)[ \t(].*:[ \t]*")
 _QUOTED_PROGRAM = re.compile(
     r"\s*(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n(?P<code>.*?)(?P=marks)\s*", re.DOTALL | re.IGNORECASE
 )
 _OTHER_MARKS = re.compile(r"(?m)^(?P<before>[ \t]*+)(?:[\uff40\xb4\u2018\u2019\u02cb\u2032\u2035]{3}|(?:\\`){3})")
 """Full-width and other quotation marks in place of the marks of a fence, or marks that are escaped."""
 _THOUGHTS = re.compile(
-    r"(?:\s*+<(?P<name>think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)>.*?</(?P=name)>)++",
+    r"(?:\s*+<(?P<name>think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)(?:\s[^<>]*+)?>.*?</(?P=name)>)++",
     re.DOTALL | re.IGNORECASE,
 )
 """The thoughts before an answer, with drafts of the program."""
@@ -229,8 +230,9 @@ def _language_and_code(label: str) -> tuple[str, list[str]]:
     rest = label[named.end() :].strip() if named else ""
     if _PYTHON.fullmatch(language):
         return language, [rest] if _STATEMENT.match(rest) else []
-    is_code = _STATEMENT.match(label) and _LIKE_CODE.search(label) and is_python(label)
-    return ("", [label]) if is_code else (language, [])
+    is_call = _STATEMENT.match(label) and _LIKE_CODE.search(label) and is_python(label)
+    is_header = _HEADER.fullmatch(label) and is_python(f"{label}\n    pass")
+    return ("", [label]) if is_call or is_header else (language, [])
 
 
 def _markup_blocks(text: str) -> list[_Block]:

@@ -149,6 +149,7 @@ NOTEBOOK = json.dumps({"cells": [{"cell_type": "markdown", "source": "# x = 1"},
         f'<div><pre><span></span><code class="python">{PROGRAM}</code></pre></div>',
         f"<pre><code>\n{PROGRAM}",
         f"<think>\nprint(int(input()) + int(input()))\n</think>\n{PROGRAM}",
+        f"<thinking mode='long'>\n```python\nx = input()\n```\n</thinking>\n```\n{PROGRAM}```",
         f"<reasoning>\n```python\nx = input()\n```\n</reasoning>\nFinal:\n```\n{PROGRAM}```",
         f"<think>\n```python\nx = int(input())\n</think>\n<analysis>Hm.</analysis>\n```python\n{PROGRAM}```",
         json.dumps({"python": PROGRAM}),
@@ -223,6 +224,8 @@ PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
         (f"```python\n{CALL}```\n```diff\n@@ -9 +9 @@\n-a\n+{CALL}```", CALL),
         (f"```diff\n@@ -9 +9 @@\n a\n+{PRINT}```", f"@@ -9 +9 @@\n a\n+{PRINT}"),
         ("```python\nx = a &lt; b\n```", "x = a &lt; b\n"),
+        (f"```{ADD}{CALL}```", ADD + CALL),
+        ("```for i in range(2):\n    print(i)\n```", "for i in range(2):\n    print(i)\n"),
     ],
 )
 def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
