@@ -273,18 +273,16 @@ async def test_request_of_another_version_than_its_adapter_fails(
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
     failures: list[BaseException] = []
-    for _ in range(5):
-        update = trainer.publish()
-        assert (await client.post(ADAPTER, update.order.to_json(), seconds=60))["ok"]
-        requests = [client.generate(PROMPT, max_tokens=200, seed=seed, stop_ids=[]) for seed in range(6)]
-        turns = asyncio.gather(*requests, return_exceptions=True)
-        await asyncio.sleep(0.1)
-        assert (await client._serve(update.version))[0]["ok"]
-        await client.post("/update_weight_version", {"new_version": update.version}, seconds=30)
-        failures += [turn for turn in await turns if isinstance(turn, BaseException)]
-        if failures:
-            break
-    assert failures, "no request was in flight during an update"
+    async with asyncio.timeout(300):
+        while not failures:  # else no request was in flight during the update
+            update = trainer.publish()
+            assert (await client.post(ADAPTER, update.order.to_json(), seconds=60))["ok"]
+            requests = [client.generate(PROMPT, max_tokens=200, seed=seed, stop_ids=[]) for seed in range(6)]
+            turns = asyncio.gather(*requests, return_exceptions=True)
+            await asyncio.sleep(0.1)
+            assert (await client._serve(update.version))[0]["ok"]
+            await client.post("/update_weight_version", {"new_version": update.version}, seconds=30)
+            failures += [turn for turn in await turns if isinstance(turn, BaseException)]
     for failure in failures:
         assert isinstance(failure, EngineUnavailable) and "got tokens of version" in str(failure)
 

@@ -123,18 +123,28 @@ class Attempts:
         log = (self._state.root / "attempts.log").read_text(errors="replace")
         raise AssertionError(f"attempt {self.number} did not finish step {step}:\n{log[-4000:]}")
 
-    def wait_for_batch(self) -> None:
-        """Wait until a group of a step that the trainer has not reached is on disk."""
-        folder = self._state.stage(STAGE).trajectories
+    def stop_at_batch(self) -> None:
+        """Stop the attempt (SIGSTOP) while a group of a step that the trainer has not reached is on disk."""
+        assert self._process is not None
         deadline = time.monotonic() + DEADLINE
         while time.monotonic() < deadline:
-            progress = self._state.progress()
-            reached = progress.step if progress is not None else 0
-            paths = (trajectory_store.step_path(folder, step) for step in range(reached + 1, STEPS))
-            if {path.with_suffix(".groups") for path in paths} & set(folder.glob("*.groups")):
-                return
+            if self._has_batch():  # no longer, if this process paused here
+                os.killpg(self._process.pid, signal.SIGSTOP)
+                if self._has_batch() and any(step > self._reached for step, _ in stored_groups(self._state)):
+                    return
+                os.killpg(self._process.pid, signal.SIGCONT)
             time.sleep(0.01)
         raise AssertionError(f"no group of a later step was on disk within {DEADLINE} s")
+
+    @property
+    def _reached(self) -> int:
+        progress = self._state.progress()
+        return progress.step if progress is not None else 0
+
+    def _has_batch(self) -> bool:
+        folder = self._state.stage(STAGE).trajectories
+        paths = (trajectory_store.step_path(folder, step) for step in range(self._reached + 1, STEPS))
+        return bool({path.with_suffix(".groups") for path in paths} & set(folder.glob("*.groups")))
 
     def finish(self) -> None:
         """Wait for the end of the stage."""
@@ -143,7 +153,7 @@ class Attempts:
 
 
 def stored_groups(state: JobState) -> Stored:
-    """Return the complete groups on disk; the orchestrator must be dead."""
+    """Return the complete groups on disk; the orchestrator must be dead or stopped."""
     groups: dict[tuple[int, str], list[Trajectory]] = {}
     folder = state.stage(STAGE).trajectories
     for step in range(1, STEPS + 1):
@@ -178,7 +188,7 @@ async def test_orchestrator_killed_with_versions_in_flight(
         for _ in range(POINTS):
             time.sleep(draw.uniform(0, 2 * step_seconds))
             if not any(figure["batches_ahead"] for figure in figures):
-                attempts.wait_for_batch()
+                attempts.stop_at_batch()
             attempts.kill()
             killed = time.monotonic()
             at_kill = stored_groups(state)
