@@ -9,6 +9,9 @@ import re
 
 from .tree import Node, integer, mapped, names, nodes, substituted
 
+_REDUCED = Node("div", (Node("name", text="h"), Node("mul", (integer(2), Node("constant", text="pi")))))
+"""The reduced Planck constant."""
+
 
 def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple[Node, Node]:
     """Return both values in one notation."""
@@ -21,6 +24,9 @@ def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple
     directions = [any(map(_is_direction, nodes(side))) for side in (known, answer)]
     if directions[0] != directions[1]:
         known, answer = (mapped(side, _without_direction) for side in (known, answer))
+    constants = [names(side) & {"\\hbar", "h"} for side in (known, answer)]
+    if {"\\hbar"} in constants and {"h"} in constants:
+        known, answer = (substituted(side, {"\\hbar": _REDUCED}) for side in (known, answer))
     known, answer = _identities(known, answer)
     known, answer = _without_functions(known, answer)
     answer = _engineering(answer, known)

@@ -199,8 +199,8 @@ def _is_mixed(given: Node, known: Node) -> bool:
     if given.kind != "list" or given.text != "and" or len(given.parts) != 2 or known.kind in ("list", "set", "tuple"):
         return False
     whole, part = (unnoted(side)[0] for side in given.parts)
-    if part.kind == known.kind == "quantity" and part.unit == known.unit:
-        part, known = part.parts[0], known.parts[0]
+    if part.kind == "quantity" and (known.kind != "quantity" or part.unit == known.unit):
+        part, known = part.parts[0], known.parts[0] if known.kind == "quantity" else known
     try:
         return 0 < exact(part) < 1 <= exact(whole) and same(Node("add", (whole, part)), known)
     except (NotExact, Undefined):

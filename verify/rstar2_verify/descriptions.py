@@ -10,6 +10,7 @@ from .shapes import components, vector_components
 from .tree import Node, difference, integer
 
 _X, _Y, _TWO = Node("name", text="x"), Node("name", text="y"), integer(2)
+_ONE_PARAMETER = {"exponential": "Exp", "poisson": "Poi"}
 _STANDARD = {"standard", "normal"}
 
 
@@ -17,6 +18,11 @@ def described(node: Node, other: Node) -> Node:
     """Return the equation or distribution that parameters describe, next to one; other nodes unchanged."""
     if node.kind == "text" and _STANDARD <= {*node.text.split()} - NEUTRAL <= _STANDARD | {"distribution"}:
         return Node("apply", (integer(0), integer(1)), "N")
+    name, value = _parameter(node)
+    distribution = next((word for word in _ONE_PARAMETER if word in node.text.split()), "")
+    if node.kind == "noted" and distribution and name in ("rate", "mean", "parameter"):
+        inverse = distribution == "exponential" and name == "mean"
+        return Node("apply", (Node("div", (integer(1), value)) if inverse else value,), _ONE_PARAMETER[distribution])
     separated = node.kind == "list" and len(node.parts) == 2 and {*node.text.split()} <= {",", "and", ";"}
     if not separated or other.kind not in ("relation", "apply"):
         return node

@@ -212,6 +212,8 @@ class Parser(ExpressionParser):
     def _is_note_word(self) -> bool:
         token = self.token
         following = self.ahead()
+        if self._counts_terms():
+            return True
         if token.text in ("a", "A") and token.kind == "letter" and token.roman and following.kind == "word":
             return True
         if token.text in ("a", "A") and self.at == 0 and following.gap and following.kind in ("word", "number"):
@@ -221,6 +223,12 @@ class Parser(ExpressionParser):
         if token.text.lower() in ("negative", "minus", "plus", "usd", "eur"):
             return False
         return not (self.ordinal_alone())
+
+    def _counts_terms(self) -> bool:
+        """Return whether a number states how many values follow: `the first five terms are`."""
+        before = self.tokens[self.at - 1].text.lower() if self.at else ""
+        number = self.token.kind == "number" or is_number_word(self.token)
+        return number and before in ("first", "last", "next") and self.ahead().kind == "word"
 
     def _note_bracket(self) -> bool:
         """Return whether a bracket has words: `(bolts)`, `(2 d.p.)`."""

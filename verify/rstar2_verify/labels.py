@@ -13,12 +13,13 @@ from .expressions import same_expressions
 from .lexicon import word_set
 from .numerals import in_tens
 from .shapes import EQUALITIES, defined_function, is_equation, with_binomials
-from .tree import MINUS_ONE, Node, TooLarge, Undecided, Undefined, Unknown, names, substituted
+from .tree import MINUS_ONE, Node, TooLarge, Undecided, Undefined, Unknown, names, nodes, substituted
 from .values import equal_values
 
 _ACCENT = re.compile("(?:hat|bar|tilde) |°")
 _COMPOSED = word_set("add tuple neg div call root list ratio matrix row union intersection")
 """Nodes that are a label if all their parts are labels."""
+_OF_SEVERAL = ("gcd", "lcm", "max", "min")
 _FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
 """Letters that a tuple has in the order of the alphabet."""
 
@@ -33,8 +34,8 @@ def _is_label(node: Node) -> bool:
         return _is_label(first) and (_is_label(second) or second.kind == "number" or event)  # `P(2)`
     if node.kind == "pow":
         return _is_label(node.parts[0])
-    if node.kind == "call" and node.text in TRIGONOMETRIC:
-        return bool(names(node))  # `\\cos 2\\theta`
+    if node.kind == "call" and node.text in (*TRIGONOMETRIC, *_OF_SEVERAL):
+        return bool(names(node))  # `\\cos 2\\theta`, `\\gcd(n,n+1)`
     if node.kind in _COMPOSED:
         parts = node.parts[:1] if node.kind == "root" else node.parts
         return all(_is_label(part) for part in parts) and bool(names(node))
@@ -104,10 +105,9 @@ def without_labels(node: Node, other: Node, *, known: bool = False) -> Node:
 
 
 def _is_number(label: Node, value: Node) -> bool:
-    """Return whether an equation states a segment or a quotient of names: `AB = 5`, `\\frac{m}{n} = \\frac{3}{7}`."""
-    segment = label.kind == "mul" and all(
-        part.kind == "name" and re.fullmatch("[A-Z]", part.text) for part in label.parts
-    )
+    """Return whether an equation states letters or a quotient of names: `AB = 5`, `NPV = 5`, `\\frac{m}{n} = 3`."""
+    letters = nodes(label) if label.kind == "mul" else ()
+    segment = bool(letters) and all(part.kind == "mul" or re.fullmatch("[A-Z]", part.text) for part in letters)
     quotient = label.kind == "div" and all(part.kind in ("name", "mul") for part in label.parts)
     return (segment or quotient) and not names(value)
 
@@ -175,7 +175,9 @@ def _same_label(first: Node, second: Node) -> bool:
 
 
 def _bare(label: Node) -> Node:
-    r"""Return a label without its accent: `y` for `\hat{y}`."""
+    r"""Return a label without its accent, `y` for `\hat{y}`, and the determinant for `|A|`."""
+    if label.kind == "call" and label.text == "abs" and re.fullmatch("[A-Z]", label.parts[0].text):
+        return label._replace(text="det")
     return label._replace(text=_ACCENT.sub("", label.text)) if label.kind == "name" else label
 
 

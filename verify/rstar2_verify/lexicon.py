@@ -178,6 +178,8 @@ PHRASES = {
     "sqrt": "(?:the )?square root of", "\\setminus": "except(?: for)?|other than",
     "infinitely many": "infinitely many(?: solutions| values)?|infinite (?:number of )?solutions",
     "otherwise": "otherwise|else(?:where)?",
+    "fail to reject": "(?:we )?(?:fail(?:s|ed)? to|cannot|can not|don't|do not|did not|should not) reject"
+                      "|(?:there is |we have |do not have )?(?:not enough|not sufficient|insufficient|enough(?<=not have enough)) evidence to reject",
 }  # fmt: skip
 """Sign, command of a set or an operation, or word -> the phrases of English that mean it, as a regular expression."""
 
@@ -198,6 +200,7 @@ _KNOWN = word_set(
 KNOWN_WORDS = (
     _KNOWN
     | frozenset(CARDINALS)
+    | frozenset(name.lower() for name in DISTRIBUTIONS if len(name) > 4)
     | frozenset(SCALES)
     | frozenset(ORDINALS)
     | frozenset(PARTS)

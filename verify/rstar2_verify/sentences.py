@@ -111,6 +111,7 @@ def _stated(sentence: str) -> Iterator[str]:
 
 def _predicates(sentence: str) -> Iterator[str]:
     """Yield what follows the last verb, with a symbol before it as its label; or the subject of `Ann is the oldest`."""
+    sentence = sentence if re.search(r"\d", sentence) else _REMARK.sub("", sentence)
     verbs = list(_COPULA.finditer(sentence))
     if not verbs:
         place = _PREPOSITION.search(sentence)
@@ -126,8 +127,6 @@ def _predicates(sentence: str) -> Iterator[str]:
         if not re.fullmatch("[a-z]{3,}", symbol[1]) and "distributed" not in predicate:
             return
     yield predicate
-    if not re.search(r"\d", predicate):
-        yield _REMARK.sub("", predicate)
     agent = re.search(r"\bby ([A-Z].*)\Z", predicate)
     if agent:
         yield agent[1]

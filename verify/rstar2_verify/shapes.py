@@ -20,6 +20,8 @@ EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 _BOUNDS = {"at least": ">=", "no less than": ">=", "no fewer than": ">=", "at most": "<=", "no more than": "<=",
            "more than": ">", "fewer than": "<"}  # fmt: skip
 _INDEXED = re.compile(r"(?P<sequence>[A-Za-z]+)_(?P<letter>[a-z])(?P<offset>[-+]\d{1,3})?")
+_FACTORS = frozenset("kstru")
+"""Letters of a parameter before a vector: `t(1,2,-1)`."""
 OTHERWISE = re.compile("otherwise|else(?:where)?")
 
 
@@ -167,7 +169,8 @@ def from_rows(node: Node) -> Node:
 
 def componentwise(node: Node) -> Node:
     """Return the tuple of a line in space, `(1,2,3)+t(4,5,6)`; other nodes unchanged."""
-    if node.kind not in ("add", "mul", "neg", "div"):
+    multiple = node.kind == "apply" and node.text in _FACTORS and len(node.parts) > 1
+    if node.kind not in ("add", "mul", "neg", "div") and not multiple:
         return node
     parts = vector_components(node)
     return node if parts is None else Node("tuple", tuple(parts))
@@ -259,7 +262,7 @@ def in_order(node: Node, other: Node) -> Node:
 def as_point(node: Node, other: Node) -> Node:
     """Return `P = (1,2)` for `P(1,2)` next to a point; other nodes unchanged."""
     point = other.parts[-1] if is_equation(other) else other
-    if node.kind != "apply" or len(node.parts) < 2 or point.kind != "tuple":
+    if node.kind != "apply" or len(node.parts) < 2 or point.kind != "tuple" or node.text in _FACTORS:
         return node
     return Node("relation", (Node("name", text=node.text), Node("tuple", node.parts)), "=")
 

@@ -33,6 +33,7 @@ _SUBJECTS = word_set("net force field current velocity acceleration friction mag
 _ANNOUNCING = word_set("statement statements option options choice choices only are correct true the answer answers is")
 _MULTIPLICITY = re.compile(r"\bmultiplicity\b.*?=([1-9])$|\b(?:double|triple)\b")
 """A note on a member of a list: `1 (multiplicity 2)`, `1 (double root)`."""
+_DECIDING = MODIFIERS | word_set("yes no true false")
 _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 
 
@@ -227,13 +228,13 @@ def choices(tokens: Sequence[Token]) -> tuple[list[str], bool] | None:
 
 
 def _has_remark(node: Node) -> bool:
-    """Return whether a list is a value and words after a comma: `8 m/s, east`."""
+    """Return whether a list is a value and words around it with commas: `8 m/s, east`, `linear time, O(n)`."""
     return (
         node.kind == "list"
         and set(node.text.split()) == {","}
-        and node.parts[0].kind not in ("text", "relation")
-        and all(part.kind == "text" for part in node.parts[1:])
-        and MODIFIERS.isdisjoint(" ".join(part.text for part in node.parts[1:]).lower().split())
+        and [part.kind != "text" for part in node.parts].count(True) == 1
+        and node.parts[0].kind != "relation"
+        and _DECIDING.isdisjoint(" ".join(part.text for part in node.parts if part.kind == "text").lower().split())
     )
 
 
@@ -241,8 +242,9 @@ def unnoted(node: Node) -> tuple[Node, str]:
     """Return a value without the words around it, and the words."""
     notes = []
     while node.kind == "noted" or _has_remark(node):
-        notes.append(node.text if node.kind == "noted" else " ".join(part.text for part in node.parts[1:]).lower())
-        node = node.parts[0]
+        written = [part.text for part in node.parts if part.kind == "text"]
+        notes.append(node.text if node.kind == "noted" else " ".join(written).lower())
+        node = next((part for part in node.parts if part.kind != "text"), node.parts[0])
     return node, " ".join(notes)
 
 

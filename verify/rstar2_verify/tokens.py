@@ -43,8 +43,10 @@ _MEANINGS = {
     "**": "^", "+/-": "\\pm", "+-": "\\pm", "-+": "\\mp", "<=>": "\\rightleftharpoons", "-->": "\\to", "->": "\\to",
     "=>": "\\to", "==": "=",
 }  # fmt: skip
-_DISTRIBUTED = re.compile(r"~\s*[A-Z][a-z]*\(")
-"""A name of a distribution: `X ~ N(0, 1)`."""
+_RELATED = re.compile(r"~\s*(?:[A-Z][a-z]*\(|△|\\?triangle|[A-Z]{3}\b)")
+"""A sign before a distribution or a figure, and no blank: `X ~ N(0, 1)`, `△ABC ~ △DEF`."""
+_NEGATED = re.compile(r"~\s?[a-z(]")
+_LOGIC = re.compile(r"[∧∨→↔⇒]|\\(?:land|lor|wedge|vee|to|implies)(?![a-z])")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _SI_GROUP = re.compile(r"\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}")
 _SI_PART = re.compile(r"\\[a-zA-Z]+|[^\\\s]+")
@@ -85,8 +87,10 @@ class Lexer(Scanner):
             self._sign(_MEANINGS.get(compound[0], compound[0]))
             return compound.end()
         if character.isspace() or character == "~":
-            if _DISTRIBUTED.match(self.text, at):
+            if _RELATED.match(self.text, at):
                 self._sign("\\sim")
+            elif _NEGATED.match(self.text, at) and _LOGIC.search(self.text):
+                self._add("command", "neg")
             self.gap = max(self.gap, 1)
             return at + 1
         fraction = _FRACTION.match(self.text, at)

@@ -29,7 +29,7 @@ _ENDINGS = frozenset(["th", "st", "nd", "rd"])
 _IDENTITY = ["identity", "matrix"]
 _SEQUENCES = {"fibonacci": "F", "lucas": "L", "catalan": "C", "harmonic": "H", "bell": "B", "prime": "p"}
 """Name of a sequence -> the letter of its terms."""
-_NOTES = frozenset(["undefined", "infinitely many", "otherwise"])
+_NOTES = frozenset(["undefined", "infinitely many", "otherwise", "fail to reject"])
 
 
 def phrased(tokens: Sequence[Token]) -> list[Token]:
@@ -63,7 +63,8 @@ def _replaced(tokens: Sequence[Token], at: int, before: Sequence[Token]) -> tupl
         return [Token("word", f"{token.text}-{third.text.lower()}", token.gap, None, True)], 3
     if token.kind == "letter" and following.text == "-" and third.text in ("hat", "bar"):
         return [Token("command", third.text, token.gap), token._replace(gap=0)], 3
-    if token.text == "choose" and before and before[-1].kind == following.kind == "number":
+    chosen = before and (before[-1].kind in ("number", "letter") or before[-1].text == ")")
+    if token.text == "choose" and chosen and following.kind in ("number", "letter"):
         return [Token("command", "choose", token.gap)], 1
     operand = not before or before[-1].text in ("(", "and", "or", "\\to", "\\iff")
     if token.text == "\\sim" and operand and following.kind == "letter":
@@ -150,6 +151,9 @@ def integer_family(tokens: Sequence[Token]) -> Node | None:
         value = CARDINALS.get(rest[0], int(rest[0]) if rest[0].isdigit() and len(rest[0]) < 9 else None)
         if value is None:
             return None
+        if word in _DIVISORS:
+            divisors = [number for number in range(1, min(value, _MAX_DIVIDED) + 1) if value % number == 0]
+            return Node("set", tuple(map(integer, divisors))) if 0 < value <= _MAX_DIVIDED else None
         if word.startswith("power"):
             return Node("pow", (integer(value), k))
         node = Node("mul", (integer(value), k))
@@ -161,7 +165,10 @@ def integer_family(tokens: Sequence[Token]) -> Node | None:
 
 _QUANTIFIERS = word_set("all every any the an of is are perfect integer integers number numbers set")
 _CLASSES = {"prime": "prime", "primes": "prime", "composite": "composite"}
-_FAMILIES = word_set("multiple multiples power powers") | {"odd", "even"}
+_DIVISORS = word_set("divisors factors")
+_MAX_DIVIDED = 5000
+"""Largest number whose divisors are listed."""
+_FAMILIES = _DIVISORS | word_set("multiple multiples power powers odd even")
 
 
 def is_number_word(token: Token) -> bool:
