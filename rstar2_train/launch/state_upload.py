@@ -57,17 +57,18 @@ def open_upload(
     advice: str,
     start: PodStart | None = None,
     wanted: Wanted | None = None,
+    on_demand: Wanted = lambda _: False,
     times: UploadTimes = DEFAULT_TIMES,
 ) -> StateUpload:
     """Claim the bucket of a job and restore its newest state into the folder, which no other process uses.
 
-    `start`: the pod of a cluster; `wanted`: whether it needs a file; default: all files; `advice`: what a person can do
-    about a state that was not uploaded. Raises StorageError, OSError.
+    `start`: the pod of a cluster; `wanted`, `on_demand`: as of `BucketState.open`; `advice`: what a person can do about
+    a state that was not uploaded. Raises StorageError, OSError.
     """
     store = open_store(job.spec.storage, job.metadata.name, patience=times.request)
     require_conditions(store)
     bucket = BucketState(store, state)
-    if bucket.open(start, wanted=wanted):
+    if bucket.open(start, wanted=wanted, on_demand=on_demand):
         warn(f"The state of the job was restored from {bucket.address}.")
     return StateUpload(bucket, job, state, warn=warn, advice=advice, times=times)
 

@@ -10,8 +10,8 @@
 - `verified_read`: reads publications: every block is compared with its digest.
 - `state_files`: the files of a job's state folder that are published, and a consistent copy of them.
 - `folders`: publishes folders, and copies them to the disks of other machines.
-- `host_objects`: the files of checkpoints that other hosts of a job have uploaded.
-- `host_bucket`: the uploads of these hosts.
+- `host_objects`: the files of checkpoints that are in the bucket alone, such as those that other hosts have uploaded.
+- `host_bucket`: the uploads and the reads of a job's hosts.
 - `pod_starts`: the starts of a job's pods, which the index of its state orders. Pure.
 - `job_state`: restores and publishes the state folder of a job.
 - `stage_failure`: the failure of a stage that an error of its bucket causes. Pure.

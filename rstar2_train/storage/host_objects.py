@@ -1,4 +1,4 @@
-"""Objects that other hosts of a job have uploaded: the files of a checkpoint that their ranks wrote.
+"""Objects of a checkpoint that this host does not have: the shards of ranks on other hosts, and those of a resume.
 
     another host: uploads its files below a prefix of the checkpoint's own
     this host:    HOST_OBJECTS in the folder of the checkpoint, in place of the files
@@ -9,8 +9,9 @@ with the folder, so no cleaning deletes an object of a checkpoint in progress.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import TypeAdapter
 
@@ -25,6 +26,16 @@ _OBJECTS = TypeAdapter(list[PublishedObject])
 def write_host_objects(folder: Path, objects: Sequence[PublishedObject]) -> None:
     """Write the record of a checkpoint. `objects`: their names are relative to `folder`."""
     write_atomically(folder / HOST_OBJECTS, _OBJECTS.dump_json(list(objects)).decode())
+
+
+def leave_objects(root: Path, objects: Sequence[PublishedObject]) -> None:
+    """Write the records of checkpoints whose files stay in the bucket. `objects`: named as in the state folder."""
+    folders = defaultdict[PurePosixPath, list[PublishedObject]](list)
+    for stored in objects:
+        path = PurePosixPath(stored.name)
+        folders[path.parent].append(stored.model_copy(update={"name": path.name}))
+    for folder, files in folders.items():
+        write_host_objects(root / folder, files)
 
 
 def read_host_objects(folder: Path) -> list[PublishedObject]:

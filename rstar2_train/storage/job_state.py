@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.storage.host_objects import delete_host_objects, held_keys
+from rstar2_train.storage.host_objects import delete_host_objects, held_keys, host_objects, leave_objects
 from rstar2_train.storage.manifest import (
     IndexEntry,
     ObjectRecord,
@@ -95,11 +95,14 @@ class BucketState:
         """Whether other hosts upload files of checkpoints."""
         self.address = store.address
 
-    def open(self, start: PodStart | None = None, *, wanted: Wanted | None = None) -> bool:
+    def open(
+        self, start: PodStart | None = None, *, wanted: Wanted | None = None, on_demand: Wanted = lambda _: False
+    ) -> bool:
         """Fence earlier starts of the job, and bring the folder to the newest publication or a later state.
 
         `start`: the pod of a cluster; None: a run on one machine, which is always the latest start. `wanted`: whether
         this process needs a file; None: all. The others are not restored, and stay a part of each publication.
+        `on_demand`: whether a shard of a checkpoint stays in the bucket until a host needs it (host_bucket.py).
 
         Returns whether files were restored. Raises StorageRejected if the folder belongs to another run or the state to
         a job of another namespace, Fenced if a later pod has started, StageDone, StorageError.
@@ -112,12 +115,16 @@ class BucketState:
         if newest is not None and behind:
             manifest = read_manifest(self._store, newest)
             self._unrestored = [stored for stored in manifest.objects if wanted is not None and not wanted(stored.name)]
-            restore(self._store, _without(manifest, self._unrestored), self._state)
+            rest = _without(manifest, self._unrestored)
+            later = [stored for stored in rest.objects if on_demand(stored.name)]
+            restore(self._store, _without(rest, later), self._state)
+            leave_objects(self._state.root, later)
         if not self._unrestored:  # else the next process restores the folder again
             digest = newest.sha256 if newest else ""
             _write_origin(self._state, self._store, writer=writer.writer, publication=digest)
         writer.sweep(self._held_keys)
-        if lost := sorted(stored.key for stored in self._unrestored if stored.key in writer.lost):
+        remote = [*self._unrestored, *host_objects(self._state.root)]
+        if lost := sorted(stored.key for stored in remote if stored.key in writer.lost):
             raise ObjectMissing(
                 f"{self.address}: the newest state misses {len(lost)} objects, such as {lost[0]}: restore "
                 "them from the bucket's older versions, and remove the rule that expires objects"
@@ -277,6 +284,13 @@ def published_outcome(store: ObjectStore, state: JobState, stage: str) -> Outcom
     if _newest(read_index(store)[0]) is None:
         return None
     return _with_newest(store, lambda newest: _outcome(store, newest, state, stage))
+
+
+def published_objects(store: ObjectStore) -> list[PublishedObject]:
+    """Return the objects of the newest publication; none if nothing was published."""
+    if _newest(read_index(store)[0]) is None:
+        return []
+    return _with_newest(store, lambda newest: list(read_manifest(store, newest).objects))
 
 
 def _outcome(store: ObjectStore, entry: IndexEntry, state: JobState, stage: str) -> Outcome | None:

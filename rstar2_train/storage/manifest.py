@@ -71,6 +71,15 @@ class PublishedObject(ObjectRecord):
         return f"{ATTEMPTS}/{self.home}/objects/{hashlib.sha256(content.encode()).hexdigest()}"
 
 
+class RemoteFile(ObjectRecord):
+    """A file, and the object with its content."""
+
+    key: str
+    """Name of the object in its store."""
+    blocks: list[int] | None = None
+    """Numbers of the blocks to read; the others stay a hole in the file. None: all."""
+
+
 class PublicationManifest(_Document):
     """The objects of a publication."""
 

@@ -135,10 +135,15 @@ def fetch_source(store: ObjectStore, key: str, folder: Path, *, is_plain: bool) 
     _remove_others(folder, key)
 
 
+def downloads(folder: Path) -> dict[str, ObjectRecord]:
+    """Return the files of all complete downloads of a bucket, by their names, which are those of the objects."""
+    records = [record for file in folder.glob(f"{SOURCE_RECORD}*") for record in _recorded(file) or ()]
+    return {record.name: record for record in records}
+
+
 def _remove_others(folder: Path, key: str) -> None:
     """Delete files below a prefix that no complete download has: of an earlier, torn one, or of other origin."""
-    records = [record for file in folder.glob(f"{SOURCE_RECORD}*") for record in _recorded(file) or ()]
-    names = {record.name for record in records}
+    names = downloads(folder)
     for path in sorted((folder / key).rglob("*")):
         if not path.is_dir() and path.relative_to(folder).as_posix() not in names:
             path.unlink()
@@ -181,17 +186,18 @@ def _download(
 ) -> ObjectRecord:
     """Write one object to a file; return its size and digests. `expected`: SHA-256 of the whole object."""
     path, item = path_within(folder, check_name(name)), store.stat(name)
+    numbers = range(blocks(item.size))
     whole, digests = hashlib.sha256(), list[str]()
 
     def received() -> Iterator[bytes]:
-        for block in in_order(pool, partial(_read_block, store, item, is_plain=is_plain), blocks(item.size)):
+        for block in in_order(pool, partial(_read_block, store, item, is_plain=is_plain), numbers):
             whole.update(block)
             digests.append(hashlib.sha256(block).hexdigest())
             yield block
         if expected is not None and whole.hexdigest() != expected:
             raise CorruptObject(f"{store.address}/{name}: SHA-256 is {whole.hexdigest()}, in {SUMS} {expected}")
 
-    write_blocks(path, received())
+    write_blocks(path, received(), numbers, size=item.size)
     return ObjectRecord(name=name, size=item.size, sha256=digests)
 
 

@@ -65,6 +65,11 @@ def is_checkpoint(name: str) -> bool:
     return parts[:1] == ("stages",) and parts[2:3] == ("checkpoints",)
 
 
+def is_shard(name: str) -> bool:
+    """Return whether a file has the tensors that one rank wrote into a checkpoint."""
+    return is_checkpoint(name) and name.endswith(".distcp")
+
+
 def is_record(name: str) -> bool:
     """Return whether a file is a JSON record of the job or of a stage, which its report is built from."""
     parts = Path(name).parts

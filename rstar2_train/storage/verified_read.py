@@ -21,6 +21,7 @@ from rstar2_train.storage.manifest import (
     PublicationIndex,
     PublicationManifest,
     PublishedObject,
+    RemoteFile,
     unseal,
 )
 from rstar2_train.storage.retries import Result
@@ -30,6 +31,8 @@ from rstar2_train.utils.disk import named_disk, require_space
 READS = 6
 """Reads of a damaged body before it counts as damaged in the store."""
 PARALLEL_READS = 8
+Stored = PublishedObject | RemoteFile
+"""A file whose content is an object."""
 
 
 def read_index(store: ObjectStore) -> tuple[PublicationIndex, str]:
@@ -61,7 +64,7 @@ def read_manifest(store: ObjectStore, entry: IndexEntry) -> PublicationManifest:
     return manifest
 
 
-def read_range(store: ObjectStore, record: PublishedObject, start: int, end: int) -> bytes:
+def read_range(store: ObjectStore, record: Stored, start: int, end: int) -> bytes:
     """Return the verified bytes from `start` to before `end` of an object. Raises ValueError for a wrong range."""
     if not 0 <= start <= end <= record.size:
         raise ValueError(f"{record.name} has {record.size} bytes, no range {start} to {end}")
@@ -70,20 +73,30 @@ def read_range(store: ObjectStore, record: PublishedObject, start: int, end: int
     return b"".join(read)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
 
-def fetch(store: ObjectStore, objects: Sequence[PublishedObject], folder: Path) -> None:
-    """Write the files of published objects into a folder, by parallel reads of blocks.
+def fetch(store: ObjectStore, objects: Sequence[Stored], folder: Path) -> int:
+    """Write the files of objects into a folder, by parallel reads of blocks; return the bytes that were read.
 
     A file with the right content is kept, so a fetch that was interrupted resumes. A file gets its name when it is
     complete. Nothing outside `folder` is written. Raises CorruptObject, ObjectMissing, OSError: DiskRefused before the
     first download if the files do not fit on the disk.
     """
-    root = folder.resolve()
-    require_space(root, {record.name: record.size for record in objects})
+    root, moved = folder.resolve(), 0
+    numbers = [_numbers(record) for record in objects]
+    sizes = [min(len(blocks) * BLOCK_BYTES, record.size) for record, blocks in zip(objects, numbers, strict=True)]
+    require_space(root, {record.name: size for record, size in zip(objects, sizes, strict=True)})
     with named_disk(root), ThreadPoolExecutor(PARALLEL_READS) as pool:
-        for record in objects:
+        for record, blocks, size in zip(objects, numbers, sizes, strict=True):
             path = path_within(root, record.name)
             if not has_content(path, record):
-                write_blocks(path, in_order(pool, partial(_block, store, record), len(record.sha256)))
+                write_blocks(path, in_order(pool, partial(_block, store, record), blocks), blocks, size=record.size)
+                moved += size
+    return moved
+
+
+def _numbers(record: Stored) -> Sequence[int]:
+    """Return the numbers of the blocks to read."""
+    some = record.blocks if isinstance(record, RemoteFile) else None
+    return range(len(record.sha256)) if some is None else some
 
 
 def has_content(path: Path, record: ObjectRecord) -> bool:
@@ -107,21 +120,23 @@ def path_within(folder: Path, name: str) -> Path:
     return path
 
 
-def in_order(pool: ThreadPoolExecutor, read: Callable[[int], bytes], count: int) -> Iterator[bytes]:
-    """Yield `count` blocks in order; at most 2 * PARALLEL_READS are in memory. `read`: returns a block by number."""
-    for first in range(0, count, PARALLEL_READS):
-        yield from pool.map(read, range(first, min(first + PARALLEL_READS, count)))
+def in_order(pool: ThreadPoolExecutor, read: Callable[[int], bytes], numbers: Sequence[int]) -> Iterator[bytes]:
+    """Yield blocks in order; at most 2 * PARALLEL_READS are in memory. `read`: returns a block by number."""
+    for first in range(0, len(numbers), PARALLEL_READS):
+        yield from pool.map(read, numbers[first : first + PARALLEL_READS])
 
 
-def write_blocks(path: Path, blocks: Iterable[bytes]) -> None:
-    """Write a file, which gets its name when it is complete and on the disk."""
+def write_blocks(path: Path, blocks: Iterable[bytes], numbers: Sequence[int], *, size: int) -> None:
+    """Write blocks of a file, which gets its name and its size when they are on the disk. `numbers`: their places."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)  # of a killed process, or a link that leads out of the folder
     try:
         with temporary.open("xb") as file:
-            for block in blocks:
+            for number, block in zip(numbers, blocks, strict=True):
+                file.seek(number * BLOCK_BYTES)
                 file.write(block)
+            file.truncate(size)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -129,7 +144,7 @@ def write_blocks(path: Path, blocks: Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _block(store: ObjectStore, record: PublishedObject, number: int) -> bytes:
+def _block(store: ObjectStore, record: Stored, number: int) -> bytes:
     name = f"{store.address}/{record.key} ({record.name})"
     start = number * BLOCK_BYTES
     end = min(start + BLOCK_BYTES, record.size)

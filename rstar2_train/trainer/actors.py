@@ -187,14 +187,11 @@ class RankActors:
         """Call a method of rank 0 only, which must not be collective. Raises like `_wait`."""
         return self._wait([self._running(f"call {method}")[0].call.remote(method, *args)], method)[0]
 
-    def other_hosts(self) -> list[int]:
-        """Return one rank of each host but that of this process."""
-        return [rank for rank in self.other_ranks() if self._hosts[rank] not in self._hosts[:rank]]
-
-    def other_ranks(self) -> list[int]:
-        """Return all ranks of these hosts."""
+    def host_ranks(self) -> list[list[int]]:
+        """Return the ranks of each host, those of this process's host first."""
         here = str(self._runtime.ray.util.get_node_ip_address())
-        return [rank for rank, host in enumerate(self._hosts) if host != here]
+        hosts = [here, *(host for host in dict.fromkeys(self._hosts) if host != here)]
+        return [[rank for rank, other in enumerate(self._hosts) if other == host] for host in hosts]
 
     def run_background(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run a function in every rank's process, in the thread of `call_background`; return the results by rank.
@@ -203,9 +200,9 @@ class RankActors:
         """
         references = [
             actor.run.options(concurrency_group=_BACKGROUND).remote(function, *arguments)
-            for actor, arguments in zip(self._running("upload files"), args, strict=True)
+            for actor, arguments in zip(self._running("move files"), args, strict=True)
         ]
-        return self._wait(references, "an upload of files")
+        return self._wait(references, "a transfer of files")
 
     def start_file_call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """Start a function on the host of a rank, next to all other calls; return the reference of its result."""

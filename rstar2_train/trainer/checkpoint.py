@@ -14,9 +14,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
@@ -25,6 +26,8 @@ from rstar2_train.utils.files import file_sha256, sync_to_disk
 from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 MANIFEST = "manifest.json"
+INDEX = ".metadata"
+"""The file with the places of all tensors, which each rank reads."""
 VERSION = 1
 NAME = re.compile(r"step-(\d{6,})")
 ASIDE = ".aside-"
@@ -158,8 +161,10 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def read_manifest(folder: Path) -> CheckpointManifest:
+def read_manifest(folder: Path, remote: Mapping[str, int] = MappingProxyType({})) -> CheckpointManifest:
     """Return the manifest after a comparison of the files' sizes with it.
+
+    `remote`: sizes of files that are in a bucket, by name.
 
     Raises:
         CheckpointInvalid: names the file that is missing, or has another size.
@@ -183,10 +188,11 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         )
     for name, (size, _) in content["files"].items():
         file = folder / name
-        if not file.is_file():
+        actual = file.stat().st_size if file.is_file() else remote.get(name)
+        if actual is None:
             raise CheckpointInvalid(f"incomplete checkpoint: {file} is missing")
-        if file.stat().st_size != size:
-            raise CheckpointInvalid(f"damaged checkpoint: {file} has {file.stat().st_size} bytes instead of {size}")
+        if actual != size:
+            raise CheckpointInvalid(f"damaged checkpoint: {file} has {actual} bytes instead of {size}")
     return CheckpointManifest(
         step=content["step"],
         extra=content["extra"],
@@ -221,12 +227,9 @@ def check_adapter(folder: Path, adapter: AdapterIdentity | None, *, loaded: Adap
     )
 
 
-def find_damage(folder: Path, manifest: CheckpointManifest, *, share: int = 0, shares: int = 1) -> str | None:
-    """Return the first file whose content differs from the manifest, as a message, or None.
-
-    Reads only one of `shares` parts of the files, number `share` (from 0): the ranks verify a checkpoint in parallel.
-    """
-    for name in sorted(manifest.files, key=lambda file: (-manifest.files[file][0], file))[share::shares]:
+def find_damage(folder: Path, manifest: CheckpointManifest, names: Iterable[str]) -> str | None:
+    """Return the first of some files whose content differs from the manifest, as a message, or None."""
+    for name in names:
         if file_sha256(folder / name) != manifest.files[name][1]:
             return f"damaged checkpoint: the SHA-256 of {folder / name} differs from the manifest"
     return None
@@ -239,7 +242,7 @@ def verify(folder: Path) -> CheckpointManifest:
         CheckpointInvalid: names the file that is missing, or has another size or content.
     """
     manifest = read_manifest(folder)
-    damage = find_damage(folder, manifest)
+    damage = find_damage(folder, manifest, sorted(manifest.files))
     if damage is not None:
         raise CheckpointInvalid(damage)
     return manifest

@@ -1,12 +1,12 @@
 """Files of ranks on hosts that have no common disk with the orchestrator: pods of a job whose state is in a bucket.
 
-    provide:   this host's folder or file ─> the other hosts, before their ranks read it
-    gathered:  the ranks write into a folder ─> its files on other hosts come to this host
-    upload:    the ranks wrote a checkpoint ─> other hosts upload their files; names and digests come to this host
-    complete:  the files of a checkpoint that other hosts uploaded ─> this host
+    provide:    a folder or file of this host ─> every other host reads it from the bucket, before its ranks do
+    checkpoint: a checkpoint ─> every host reads the parts that its ranks need from the bucket
+    upload:     the ranks wrote a checkpoint ─> other hosts upload their files; names and digests come to this host
+    gathered:   the ranks write into a folder ─> its files on other hosts come to this host
 
-Blocks travel through Ray, next to other calls of the ranks. Everything but the functions of the hosts runs in the
-orchestrator.
+Only `gathered` sends content through Ray, in blocks next to other calls of the ranks. Everything but the functions of
+the hosts runs in the orchestrator.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import itertools
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rstar2_train.storage.host_bucket import HostBucket, record_files
-from rstar2_train.storage.host_objects import write_host_objects
+from rstar2_train.storage.host_bucket import HostBucket, RemoteFiles, record_files
+from rstar2_train.storage.host_objects import read_host_objects, write_host_objects
 from rstar2_train.storage.manifest import PublishedObject
+from rstar2_train.storage.manifest import blocks as count_blocks
 from rstar2_train.storage.stage_failure import stage_failure
 from rstar2_train.storage.store import StorageError
+from rstar2_train.trainer.checkpoint import INDEX, CheckpointInvalid
+from rstar2_train.trainer.hosts import shares
 from rstar2_train.utils.files import FileVersion, delete, file_versions
 
 log = logging.getLogger(__name__)
@@ -38,11 +41,12 @@ WINDOW = 8
 class HostCalls(Protocol):
     """Calls of functions in the processes of ranks (`actors.RankActors`)."""
 
-    def other_hosts(self) -> list[int]:
-        """Return one rank of each host but this one."""
+    @property
+    def count(self) -> int:
+        """Number of ranks."""
 
-    def other_ranks(self) -> list[int]:
-        """Return all ranks of these hosts."""
+    def host_ranks(self) -> list[list[int]]:
+        """Return the ranks of each host, those of this process's host first."""
 
     def run_background(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return the results of a function in the process of every rank, by rank, next to the other calls.
@@ -67,31 +71,58 @@ class HostFiles:
         """
         self._calls = calls
         self._bucket = bucket
-        self._hosts = calls.other_hosts() if bucket is not None else []
+        self._ranks = calls.host_ranks() if bucket is not None else [list(range(calls.count))]
+        self._hosts = [ranks[0] for ranks in self._ranks[1:]]
+        """A rank of each other host."""
         self._provided: dict[Path, dict[str, FileVersion]] = {}
 
     def provide(self, path: Path) -> None:
-        """Copy a folder or file to the other hosts, unless they have it already. Raises RanksLost, OSError."""
+        """Let the other hosts read a folder or file from the bucket, unless they have it already.
+
+        Raises RanksLost, OSError, StageFailed.
+        """
         if not self._travels(path) or self._provided.get(path) == (versions := _versions(path)):
             return
-        started = time.monotonic()
+        assert self._bucket is not None
         self._everywhere(delete, path)
-        root = path if path.is_dir() else path.parent
-        blocks = [(root / name, start) for name, version in versions.items() for start in _starts(version.size)]
-        writes = ((write_block, file, start, read_block(file, start)) for file, start in blocks)
-        for _ in self._run((host, *write) for write in writes for host in self._hosts):
-            pass
+        with _stage_failures("the model cannot be read from"), self._bucket.offered(path) as remote:
+            root = path if path.is_dir() else path.parent
+            self._fetch(root, path.name, [RemoteFiles(()), *(remote for _ in self._hosts)])
         self._provided[path] = versions
-        _report(path, "sent to each other host", sum(version.size for version in versions.values()), started)
 
     @contextlib.contextmanager
-    def provided(self, path: Path) -> Iterator[None]:
-        """Provide a folder or file for the block, then delete it on the other hosts."""
-        self.provide(path)
-        yield
-        if self._travels(path):
-            self._everywhere(delete, path)
-            self._provided.pop(path, None)
+    def checkpoint(
+        self, folder: Path, files: Mapping[str, tuple[int, str]], needed: Callable[[], list[dict[str, list[int]]]]
+    ) -> Iterator[list[list[str]]]:
+        """Let each host read the blocks of a checkpoint that its ranks need from the bucket, for the block.
+
+        `files`: of its manifest. `needed`: returns the blocks by rank, when each host has the index. Yields the files
+        that each rank compares with the manifest: those that its host has completely. The blocks of other files were
+        compared with their digests. Raises CheckpointInvalid, RanksLost, OSError, StageFailed.
+        """
+        if self._bucket is None or not (self._hosts or read_host_objects(folder)):
+            yield _by_rank(self._calls.count, [(self._ranks[0], files)])
+            return
+        before = {name for name in files if (folder / name).exists()}
+        try:
+            with _stage_failures("the checkpoint cannot be read from"), self._bucket.offered(folder) as remote:
+                missing = files.keys() - {file.name for file in remote.files}
+                if missing:
+                    raise CheckpointInvalid(f"incomplete checkpoint: {folder / min(missing)} is missing")
+                self._fetch(folder, INDEX, [remote.only({INDEX: None}) for _ in self._ranks])
+                parts = needed()
+                if unknown := {name for names in parts for name in names} - files.keys():
+                    raise CheckpointInvalid(f"damaged checkpoint: {folder / INDEX} names {min(unknown)}")
+                wanted = [_union([parts[rank] for rank in ranks]) for ranks in self._ranks]
+                self._fetch(folder, folder.name, [remote.only(blocks) for blocks in wanted])
+            own = [{name: files[name] for name in _whole(blocks, files)} for blocks in wanted]
+            own[0] |= {name: files[name] for name in before}
+            yield _by_rank(self._calls.count, zip(self._ranks, own, strict=True))
+        finally:
+            for name in files.keys() - before:
+                delete(folder / name)
+            with contextlib.suppress(Exception):  # an earlier error, such as the loss of the ranks, is the cause
+                self._everywhere(delete, folder)
 
     def _travels(self, path: Path) -> bool:
         return bool(self._hosts) and self._bucket is not None and path.is_relative_to(self._bucket.cache)
@@ -125,7 +156,7 @@ class HostFiles:
         """
         if self._bucket is None or not self._hosts:
             return
-        started, others = time.monotonic(), set(self._calls.other_ranks())
+        started, others = time.monotonic(), {rank for ranks in self._ranks[1:] for rank in ranks}
         theirs = [list(files) if rank in others else [] for rank, files in enumerate(names)]
         with _stage_failures("the checkpoint cannot be written to"):
             home = self._bucket.new_home()
@@ -135,12 +166,6 @@ class HostFiles:
             write_host_objects(folder, uploaded)
             self._calls.run_background(self._bucket.upload, [(folder, files) for files in objects])
         _report(folder, "uploaded by other hosts", sum(item.size for item in uploaded), started)
-
-    def complete(self, folder: Path) -> None:
-        """Download the files of a checkpoint that other hosts have uploaded. Raises StageFailed, OSError."""
-        if self._bucket is not None:
-            with _stage_failures("the checkpoint cannot be read from"):
-                self._bucket.download(folder)
 
     def _collect(self, folder: Path) -> None:
         started, moved = time.monotonic(), 0
@@ -156,6 +181,18 @@ class HostFiles:
         for (_, name, start), content in zip(order, contents, strict=True):
             write_block(folder / name, start, content)
         _report(folder, "received from other hosts", moved, started)
+
+    def _fetch(self, folder: Path, label: str, remote: Sequence[RemoteFiles]) -> None:
+        """Let a rank of each host read files from the bucket into a folder. `remote`: by host, this one first."""
+        assert self._bucket is not None
+        started = time.monotonic()
+        args = [(folder, RemoteFiles(())) for _ in range(self._calls.count)]
+        for ranks, files in zip(self._ranks, remote, strict=True):
+            if ranks:
+                args[ranks[0]] = folder, files
+        moved = self._calls.run_background(self._bucket.fetch, args)
+        sizes = ", ".join(f"{moved[ranks[0]] / 1e6:.1f}" for ranks in self._ranks if ranks)
+        log.info("%s: each host read from the bucket in %.1f s: %s MB", label, time.monotonic() - started, sizes)
 
     def _everywhere(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         return list(self._run((host, function, *args) for host in self._hosts))
@@ -204,6 +241,30 @@ def write_block(file: Path, start: int, content: bytes) -> None:
     with os.fdopen(descriptor, "wb") as stream:
         stream.seek(start)
         stream.write(content)
+
+
+def _union(parts: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """Return the blocks of files that any of some ranks needs."""
+    union = defaultdict[str, set[int]](set)
+    for part in parts:
+        for name, blocks in part.items():
+            union[name].update(blocks)
+    return {name: sorted(blocks) for name, blocks in union.items()}
+
+
+def _whole(wanted: Mapping[str, Sequence[int]], files: Mapping[str, tuple[int, str]]) -> list[str]:
+    """Return the files whose blocks are all wanted."""
+    return [name for name, blocks in wanted.items() if len(blocks) == count_blocks(files[name][0])]
+
+
+def _by_rank(count: int, hosts: Iterable[tuple[Sequence[int], Mapping[str, tuple[int, str]]]]) -> list[list[str]]:
+    """Return the files of each rank to verify: the ranks of a host share its files."""
+    result: list[list[str]] = [[] for _ in range(count)]
+    for ranks, files in hosts:
+        sizes = {name: size for name, (size, _) in files.items()}
+        for rank, names in zip(ranks, shares(sizes, len(ranks)), strict=True):
+            result[rank] = names
+    return result
 
 
 def _starts(size: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The order of ranks over hosts. Pure.
+"""The order of ranks over hosts, and the files of each. Pure.
 
 Ranks of one host are neighbours, so that a mesh [hosts, ranks of a host] has the shards of a copy within one host.
 """
@@ -6,7 +6,7 @@ Ranks of one host are neighbours, so that a mesh [hosts, ranks of a host] has th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def order_by_host(hosts: Sequence[str]) -> list[int]:
@@ -19,3 +19,9 @@ def ranks_per_host(hosts: Sequence[str]) -> int | None:
     """Return the number of ranks on each host, or None if the hosts have different numbers."""
     counts = set(Counter(hosts).values())
     return counts.pop() if len(counts) == 1 else None
+
+
+def shares(sizes: Mapping[str, int], count: int) -> list[list[str]]:
+    """Return files in `count` parts of about the same number of bytes. `sizes`: bytes by name."""
+    order = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return [order[part::count] for part in range(count)]

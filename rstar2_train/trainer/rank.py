@@ -208,9 +208,14 @@ class TrainerRank:
         finally:
             self.snapshot = None
 
-    def find_damage(self, folder: Path, manifest: CheckpointManifest) -> str | None:
-        """Hash this rank's share of a checkpoint's files; return the difference to its manifest. No collective."""
-        return checkpoint.find_damage(folder, manifest, share=self.rank, shares=self.ranks)
+    def needed_blocks(self, folder: Path, reset_optimizer: bool, size: int) -> dict[str, list[int]]:
+        """Return the blocks of `size` bytes that `restore` reads on this rank, by file. No collective."""
+        policy, optimizer = self._loaded()
+        return sharded_state.needed_blocks(folder, policy, None if reset_optimizer else optimizer, size)
+
+    def find_damage(self, folder: Path, manifest: CheckpointManifest, names: Sequence[str]) -> str | None:
+        """Hash files of a checkpoint; return the difference to its manifest. No collective."""
+        return checkpoint.find_damage(folder, manifest, names)
 
     def restore(self, folder: Path, reset_optimizer: bool) -> None:
         """Load weights and optimiser from a verified checkpoint of any number of ranks."""

@@ -7,6 +7,7 @@ folder is complete.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import DefaultLoadPlanner, Metadata
 from torch.distributed.tensor import DTensor
 
 from rstar2_train.trainer.model import Policy, trained_shards
@@ -30,7 +32,7 @@ def snapshot(policy: Policy, optimizer: torch.optim.AdamW, buffers: dict[str, Te
     `buffers`: pinned memory of the copies of an accelerator, kept for the next time: it is slow to allocate. The
     copy must have been written before. On the CPU it is freed instead, for the activations.
     """
-    state = _state(policy, optimizer) | {f"generator.{dist.get_rank()}": torch.get_rng_state()}
+    state = _state(policy, optimizer) | {_generator(): torch.get_rng_state()}
     copy: dict[str, Any] = _copied(state, "", buffers)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -73,14 +75,38 @@ def write(folder: Path, copy: dict[str, Any], group: dist.ProcessGroup) -> dict[
 
 def restore(folder: Path, policy: Policy, optimizer: torch.optim.AdamW | None) -> None:
     """Load weights, and the moments of an optimiser if one is given, in place. Collective."""
-    state = _state(policy, optimizer)
     reader = dcp.FileSystemReader(folder)
-    generator = f"generator.{dist.get_rank()}"
-    if generator in reader.read_metadata().state_dict_metadata:
-        state[generator] = torch.get_rng_state()
+    state = _restored_state(reader.read_metadata(), policy, optimizer)
     dcp.load(state, storage_reader=reader)
-    if generator in state:
+    if (generator := _generator()) in state:
         torch.set_rng_state(state[generator])
+
+
+def needed_blocks(folder: Path, policy: Policy, optimizer: torch.optim.AdamW | None, size: int) -> dict[str, list[int]]:
+    """Return the blocks of `size` bytes that `restore` reads on this rank, by file. Only the index is read.
+
+    Tensors that several ranks have, such as the steps of the optimiser, are in the file of one of them.
+    """
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    planner = DefaultLoadPlanner()
+    planner.set_up_planner(_restored_state(metadata, policy, optimizer), metadata)
+    blocks = defaultdict[str, set[int]](set)
+    for place in (metadata.storage_data[item.storage_index] for item in planner.create_local_plan().items):
+        end = place.offset + place.length
+        blocks[place.relative_path].update(range(place.offset // size, -(-end // size)))
+    return {name: sorted(numbers) for name, numbers in blocks.items()}
+
+
+def _restored_state(metadata: Metadata, policy: Policy, optimizer: torch.optim.AdamW | None) -> dict[str, Any]:
+    """Return the tensors that a restore fills: with the generator of this rank, if the checkpoint has one."""
+    state = _state(policy, optimizer)
+    if _generator() in metadata.state_dict_metadata:
+        state[_generator()] = torch.get_rng_state()
+    return state
+
+
+def _generator() -> str:
+    return f"generator.{dist.get_rank()}"
 
 
 def file_digest(path: Path) -> FileDigest:

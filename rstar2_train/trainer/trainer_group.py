@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,8 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.config_file import read_config, stored_dtype_name
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.storage.host_bucket import HostBucket
+from rstar2_train.storage.host_objects import read_host_objects
+from rstar2_train.storage.manifest import BLOCK_BYTES
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
@@ -68,7 +71,7 @@ class TrainerGroup:
             config: settings of the computation.
             ray_address: a Ray cluster to join; None starts a private one on this machine.
             gpus_per_rank: accelerators that Ray reserves for each rank.
-            bucket: of hosts with disks of their own, so that files travel; None: a common disk.
+            bucket: of hosts with disks of their own, which read their files from it; None: a common disk.
             start_ranks: starts the ranks, with the arguments of RankActors.
         """
         if ranks < 1:
@@ -110,6 +113,8 @@ class TrainerGroup:
     def restore(self, checkpoint_dir: Path, reset_optimizer: bool = False) -> TrainState:
         """Verify a checkpoint, each rank a share of its files, and load its weights and optimiser. Call `load` before.
 
+        Hosts without a common disk read and verify only the parts that their ranks need.
+
         Args:
             checkpoint_dir: a folder that `save` wrote, with any number of ranks.
             reset_optimizer: load only the weights.
@@ -118,15 +123,17 @@ class TrainerGroup:
             CheckpointInvalid: names the file that is missing or damaged.
             StageFailed: for another adapter, or another base of it.
         """
-        self._files.complete(checkpoint_dir)
-        manifest = checkpoint.read_manifest(checkpoint_dir)
+        remote = {stored.name: stored.size for stored in read_host_objects(checkpoint_dir)}
+        manifest = checkpoint.read_manifest(checkpoint_dir, remote)
         checkpoint.check_adapter(checkpoint_dir, manifest.adapter, loaded=self._adapter)
-        with self._files.provided(checkpoint_dir):
-            damages = list(filter(None, self._ranks.call("find_damage", checkpoint_dir, manifest)))
-            if not damages:
-                self._ranks.call("restore", checkpoint_dir, reset_optimizer)
-        if damages:
-            raise CheckpointInvalid(damages[0])
+        if damage := checkpoint.find_damage(checkpoint_dir, manifest, manifest.files.keys() & {checkpoint.INDEX}):
+            raise CheckpointInvalid(damage)  # before a rank reads it
+        needed = partial(self._ranks.call, "needed_blocks", checkpoint_dir, reset_optimizer, BLOCK_BYTES)
+        with self._files.checkpoint(checkpoint_dir, manifest.files, needed) as names:
+            args = [(checkpoint_dir, manifest, files) for files in names]
+            if damages := list(filter(None, self._ranks.call_each("find_damage", args))):
+                raise CheckpointInvalid(damages[0])
+            self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         return TrainState(step=manifest.step, extra=manifest.extra)
 
     def sft_step(self, sequences: Sequence[TokenSequence], *, lr: float) -> Metrics:

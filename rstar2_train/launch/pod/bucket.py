@@ -23,7 +23,7 @@ from rstar2_train.storage.manifest import PodStart
 from rstar2_train.storage.publication import Fenced
 from rstar2_train.storage.retries import PATIENCE_SECONDS, Retries
 from rstar2_train.storage.source import open_store
-from rstar2_train.storage.state_files import is_checkpoint, is_model
+from rstar2_train.storage.state_files import is_checkpoint, is_model, is_shard
 from rstar2_train.storage.store import ObjectStore, StorageError, StorageUnavailable
 from rstar2_train.utils.disk import DISK_FULL, DiskRefused
 from rstar2_train.utils.supervisor import ChildFailed
@@ -118,6 +118,7 @@ class PodBucket:
             advice=_ADVICE,
             start=self._start,
             wanted=self._wanted(),
+            on_demand=lambda name: self._has_hosts() and is_shard(name),
             times=self._times,
         )
 
@@ -138,6 +139,11 @@ class PodBucket:
             if outcome is not None and outcome.checkpoint is not None:
                 folders.append(outcome.checkpoint.path)
         return lambda name: not is_checkpoint(name) or name.startswith(tuple(f"{folder}/" for folder in folders))
+
+    def _has_hosts(self) -> bool:
+        """Return whether ranks run in other pods too: each host then reads its shards from the bucket."""
+        stage = self._start.stage
+        return stage is not None and self._job.replicas(self._job.stage(stage)) > 1
 
     def _stop(self, error: ChildFailed) -> None:
         self.fenced = str(error)

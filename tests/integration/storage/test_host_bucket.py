@@ -1,4 +1,4 @@
-"""Uploads of the trainer pods other than pod 0, to a real S3 server."""
+"""Uploads and reads of the trainer pods other than pod 0, with a real S3 server."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ CHECKPOINT = "stages/sft/checkpoints/step-000001"
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "lost-answer"])
-def test_host_upload_is_repeated(fault: Fault, proxy: S3Proxy, bucket: str, tmp_path: Path) -> None:
-    """After failed requests, also of one of several parts, the published checkpoint has the shard of the other pod."""
+def test_host_requests_are_repeated(fault: Fault, proxy: S3Proxy, bucket: str, tmp_path: Path) -> None:
+    """After failed requests, also of one of several parts, the published checkpoint has the shard of the other pod, and
+    a third pod reads it."""
     here, host, copy = (tmp_path / name for name in ("here", "host", "copy"))
     for folder in (here / CHECKPOINT, host, copy):
         folder.mkdir(parents=True)
@@ -47,5 +48,9 @@ def test_host_upload_is_repeated(fault: Fault, proxy: S3Proxy, bucket: str, tmp_
     pod_0.publish()
     fetch_newest(store, JobState(copy))
     assert (copy / CHECKPOINT / SHARD).read_bytes() == content
-    job.download(here / CHECKPOINT)
-    assert (here / CHECKPOINT / SHARD).read_bytes() == content
+    with job.offered(here / CHECKPOINT) as remote:
+        faults = chain([fault] * 3, repeat(""))
+        assert job.fetch(tmp_path / "third", remote.only({SHARD: None})) == len(content)
+        assert job.fetch(tmp_path / "part", remote.only({SHARD: [1]})) == BLOCK_BYTES
+    assert next(faults) == "" and (tmp_path / "third" / SHARD).read_bytes() == content
+    assert (tmp_path / "part" / SHARD).read_bytes() == bytes(BLOCK_BYTES) + content[BLOCK_BYTES:]

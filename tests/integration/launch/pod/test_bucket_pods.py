@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,7 +49,10 @@ def folder() -> Iterator[Path]:
 
 
 def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
-    """Two trainer pods without a common disk suspend and resume; an older attempt that starts late changes nothing."""
+    """Two trainer pods without a common disk suspend and resume, each with the files that it needs from the bucket.
+
+    An older attempt that starts late changes nothing.
+    """
     state, log = JobState(folder / "disk" / "pods"), folder / "termination-log"
     source = AgenticRLJob.model_validate(SOURCE)
     job, _ = resolved_sources(source, str(state.root))
@@ -66,7 +70,8 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
         env = os.environ | {"JOB_COMPLETION_INDEX": str(index), "POD_IP": ADDRESSES[index]}
         env |= {"HOSTNAME": f"pods-sft-1-{index}", "RSTAR2_ENGINE_TOKEN": "a-token", "GLOO_SOCKET_IFNAME": "lo"}
         env |= {"RAY_TMPDIR": str(folder / "ray"), "AUTOSCALER_METRIC_PORT": "0"}
-        return subprocess.Popen(command, env=env)
+        with (folder / f"{program}-{index}.log").open("ab") as output:
+            return subprocess.Popen(command, env=env, stderr=output)
 
     def attempt(number: int) -> list[subprocess.Popen[bytes]]:
         """Start both pods of an attempt, each with an empty disk."""
@@ -76,6 +81,12 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
         common = ["launch", "--stage", "sft", "--nodes", "2", "--subdomain", "pods", "--attempt", str(number)]
         common += ["--ray-port", str(port), "--head", ADDRESSES[0]]
         return [start(*common), start(*common, index=1)]
+
+    def reads(label: str) -> list[list[float]]:
+        """Return the MB that each host has read from the bucket, by read, the first host first."""
+        text = (folder / "launch-0.log").read_text()
+        lines = re.findall(rf" {label}: each host read from the bucket in [0-9.]+ s: ([0-9., ]+) MB\n", text)
+        return [[float(size) for size in line.split(", ")] for line in lines]
 
     def restored(name: str) -> JobState:
         """Return a new folder with the newest state of the bucket."""
@@ -96,6 +107,8 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
     assert suspended.checkpoint is not None and suspended.checkpoint.step >= 2
     assert verify(restored("suspended").root / suspended.checkpoint.path).ranks == 2  # with the files of both disks
     assert (state.root / suspended.checkpoint.path / HOST_OBJECTS).exists()  # the other pod has uploaded its own
+    assert [size > 0 for size in reads("base")[0]] == [False, True]  # pod 0 has the model already
+    assert not reads("step-[0-9]+")
 
     head, worker = attempt(3)
     assert head.wait() == ExitCode.DONE
@@ -104,6 +117,8 @@ def test_bucket_pods_pass_the_state_on(folder: Path) -> None:
     outcome = Outcome.model_validate_json(log.read_text())
     assert outcome.outcome == "completed" and outcome.checkpoint is not None
     assert outcome.checkpoint.step > suspended.checkpoint.step
+    (sizes,) = reads(Path(suspended.checkpoint.path).name)
+    assert len(sizes) == 2 and all(sizes)  # files of one block, so each host reads both
 
     head, worker = attempt(1)
     assert head.wait() == ExitCode.RETRYABLE

@@ -18,6 +18,7 @@ from rstar2_train.launch.pod.attempt_record import acquire_attempt
 from rstar2_train.launch.pod.bucket import PodBucket
 from rstar2_train.launch.state_upload import UploadTimes
 from rstar2_train.storage.folder import LocalFolder
+from rstar2_train.storage.host_objects import HOST_OBJECTS
 from rstar2_train.storage.job_state import BucketState, fetch_newest, is_ahead
 from rstar2_train.storage.manifest import PodStart, PublicationIndex
 from rstar2_train.storage.pod_starts import launch_start, prepare_start, report_start
@@ -151,6 +152,27 @@ def test_bucket_attempt_downloads_the_checkpoints_that_it_needs(tmp_path: Path) 
     assert bucket_of(job, disk(tmp_path, "report"), report_start(job)).open()
     assert BucketState(LocalFolder(tmp_path / "bucket" / job.metadata.name), again).open()
     assert len(list(again.root.glob("stages/*/checkpoints/*/manifest.json"))) == 9
+
+
+def test_bucket_attempt_of_several_pods_leaves_shards_there(tmp_path: Path) -> None:
+    """Pod 0 restores no tensors: each pod reads those that its ranks need. All stay a part of the state."""
+    job = load(
+        manifest("sg", storage={"url": f"file://{tmp_path}/bucket"}, trainer={"replicas": 2, "gpusPerReplica": 0})
+    )
+    folder = "stages/s0/checkpoints/step-000001"
+    manifest_file, index, shard = (f"{folder}/{name}" for name in ("manifest.json", ".metadata", "__0_0.distcp"))
+    for number, pods in ((1, 2), (2, 2), (3, 1)):
+        job.spec.trainer.replicas = pods
+        state = disk(tmp_path, str(number))
+        bucket = bucket_of(job, state, launch_start(job, "s0", number))
+        bucket.open()
+        files = {path.relative_to(state.root).as_posix() for path in state.root.glob("stages/*/checkpoints/*/*")}
+        record = f"{folder}/{HOST_OBJECTS}"
+        assert files == {1: set(), 2: {manifest_file, index, record}, 3: {manifest_file, index, shard}}[number]
+        for name in (manifest_file, index, shard) if number == 1 else ():
+            (state.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (state.root / name).write_text(name)
+        bucket.publish()
 
 
 def test_bucket_late_attempt_stops_without_a_claim(job: AgenticRLJob, tmp_path: Path) -> None:
