@@ -62,7 +62,10 @@ OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 MODIFIED = "the object has been modified"
 """The API server's words about a write that met another one, such as that of the usage of a ResourceQuota."""
-REPLACED = ("UID in precondition", "UID in the precondition", "uid mismatch", "/metadata/uid")
+REPLACED = (
+    *("UID in precondition", "UID in the precondition", "uid mismatch", "/metadata/uid"),
+    "metadata.uid: Invalid value",  # of a server-side apply
+)
 """Parts of the API server's words about a write with the UID of an object that is gone; another may have its name."""
 LASTING_CAUSES = (
     "failed calling webhook",

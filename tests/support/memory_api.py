@@ -153,8 +153,10 @@ class MemoryApi:
         if old is not None and self.denies_updates:
             raise api_error(403, "Forbidden", f"a policy denies the update of {kind} {meta['name']}")
         self._write(kind)
-        if "uid" in meta and meta["uid"] != (old or {"metadata": {}})["metadata"].get("uid"):
-            raise api_error(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b")
+        if "uid" in meta and old is None:
+            raise api_error(409, "Conflict", "uid mismatch: no existing object was found")
+        if old is not None and meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+            raise api_error(422, "Invalid", 'metadata.uid: Invalid value: "a": field is immutable')
         if old is not None and not force:
             raise api_error(409, "Conflict", "Apply failed with 1 conflict")
         old = old or {}

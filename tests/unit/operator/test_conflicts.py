@@ -13,6 +13,7 @@ from tests.support.simulated_cluster import manifest
 MODIFIED = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'
 DENIED = 'admission webhook "v" denied the request: it is locked'
 UIDS = "Precondition failed: UID in precondition: a, UID in object meta: b"
+IMMUTABLE = 'ConfigMap "x" is invalid: metadata.uid: Invalid value: "a": field is immutable'
 RECREATED = "the UID in the precondition (a) does not match the UID in record (b)"
 
 
@@ -60,10 +61,11 @@ async def test_conflict_of_a_deletion_keeps_the_object(message: str) -> None:
     assert operator.names("Job") == ["demo-prepare"] and operator.names("Deployment") == []
 
 
-@pytest.mark.parametrize("message", [UIDS, RECREATED])
+@pytest.mark.parametrize("message", [UIDS, RECREATED, IMMUTABLE])
 def test_conflict_with_another_uid_is_a_deletion(message: str) -> None:
     """The object of the write is gone, and another one has its name."""
-    assert is_gone(api_error(409, "Conflict", message)) and is_gone(api_error(404, "NotFound", ""))
+    assert is_gone(api_error(422 if message == IMMUTABLE else 409, "Conflict", message))
+    assert is_gone(api_error(404, "NotFound", ""))
     assert not is_gone(api_error(403, "Forbidden", message))
 
 
