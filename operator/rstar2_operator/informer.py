@@ -116,7 +116,7 @@ class Informer:
             log.log(logging.WARNING if new else logging.DEBUG, "watch of %s: %s; repeated", which, cause)
         if failures == 1 and isinstance(error, PositionLost):
             return 0.0
-        return max(retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random()))
+        return max(retry_after(error), min(LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10)) * (0.5 + random.random()))
 
     def _drop_lost(self, error: Exception) -> None:
         """Drop the position if it is lost, and objects that the operator cannot watch any more."""
