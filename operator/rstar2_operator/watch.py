@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.references import Insights
 
 from rstar2_operator import names
 from rstar2_operator.cache import JOB, Key, WatchCache
@@ -39,6 +40,10 @@ END_SECONDS = 10.0
 """Time in which kopf's tasks end after they are cancelled; they are then cancelled again."""
 STABLE_SECONDS = 300.0
 """Time after which a watch that ends is repeated as if it were the first failure."""
+
+
+class NotDefined(Exception):
+    """The cluster has no definition of AgenticRLJob; kopf would watch nothing, because it does not scan again."""
 
 
 class WithoutDiffs(kopf.StatusDiffBaseStorage):
@@ -132,7 +137,7 @@ class JobWatch:
             await asyncio.sleep(wait)
 
     async def _run_kopf(self, started: Callable[[], None]) -> None:
-        ready = asyncio.Event()
+        ready, insights = asyncio.Event(), Insights()
         tasks = await kopf.spawn_tasks(
             registry=registry(cache=self._cache, queue=self._queue),
             settings=settings(self._site),
@@ -140,12 +145,15 @@ class JobWatch:
             clusterwide=not self._namespace,
             namespaces=[self._namespace] if self._namespace else [],
             ready_flag=ready,
+            insights=insights,
         )
         works = asyncio.get_running_loop().call_later(GIVE_UP_SECONDS, self._health.works, self._namespace, JOB)
-        starting = asyncio.create_task(ready.wait())
+        starting = asyncio.create_task(_scanned(ready, insights))
         try:
             await asyncio.wait({starting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             started()
+            if starting.done() and not insights.watched_resources:
+                raise NotDefined("the cluster does not define AgenticRLJob")
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # raises the error of the watch
@@ -153,6 +161,12 @@ class JobWatch:
             works.cancel()
             starting.cancel()
             await _end(tasks)
+
+
+async def _scanned(ready: asyncio.Event, insights: Insights) -> None:
+    """Return when kopf has started, and knows which kinds the cluster defines."""
+    await ready.wait()
+    await insights.ready_resources.wait()
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -87,6 +87,8 @@ class Api:
         path, in_b = request.path, "/namespaces/team-b/" in request.path
         if GROUP in path and self.definition_deleted.is_set():
             return web.json_response({"kind": "Status", "reason": "NotFound", "code": 404, "message": ""}, status=404)
+        if path == "/apis" and self.definition_deleted.is_set():
+            return web.json_response({"kind": "APIGroupList", "groups": []})
         if path in DISCOVERY:
             return web.json_response(DISCOVERY[path])
         if in_b and self.fault in ANSWERS:
@@ -185,7 +187,7 @@ async def test_definition_that_is_deleted_and_applied_again(tmp_path: Path, monk
                 assert await queue.take() == ("team-a", "demo")
                 queue.done(("team-a", "demo"))
                 api.definition_deleted.set()
-                await asyncio.sleep(1)
+                await asyncio.sleep(3)
                 api.job = {**JOB, "metadata": {**JOB["metadata"], "uid": "2", "resourceVersion": "19"}}
                 api.definition_deleted.clear()
                 while (job := cache.job(("team-a", "demo"))) is None or job["metadata"]["uid"] != "2":
