@@ -16,7 +16,7 @@ from rstar2_train.capacity.fit import is_packed, longest_sequence, sequence_toke
 from rstar2_train.capacity.model_support import UnsupportedModel, expert_count, find_notes, find_obstacles
 from rstar2_train.capacity.rope_fields import position_limit
 from rstar2_train.capacity.weight_check import find_weight_faults
-from rstar2_train.capacity.weight_files import INDEX, SINGLE
+from rstar2_train.capacity.weight_files import INDEX, SINGLE, ambiguous_weights
 from rstar2_train.capacity.weight_headers import read_tensors
 
 
@@ -42,6 +42,8 @@ def weight_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
 
     `folder`: with a config.json that `model_obstacles` accepts.
     """
+    if ambiguous := ambiguous_weights(folder):
+        return [ambiguous]
     if not any((folder / name).is_file() for name in (INDEX, SINGLE)):
         return []
     try:

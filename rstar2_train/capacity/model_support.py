@@ -185,7 +185,7 @@ def find_obstacles(
     if reason := REFUSED.get(str(kind)):
         yield f"model_type {kind!r}: {reason}"
     for name in _QUANTISED:
-        if config.get(name):
+        if config.get(name) is not None:
             remedy = _DEQUANTISED.get(str(config[name].get("quant_method")), "")
             yield f"{name}: quantised weights cannot be trained; use the folder of the unquantised model{remedy}"
     if fault := find_faulty_dtype(config):
@@ -208,6 +208,8 @@ def find_obstacles(
         yield f"model_type {kind!r} is not supported with LoRA, only {', '.join(ADAPTED)}: remove lora"
     if config.get("is_encoder_decoder"):
         yield "is_encoder_decoder: only decoders are trained"
+    if config.get("return_dict") is False:
+        yield "return_dict: false: the class would return its results without their names: remove the field"
     for name, value in _CAUSAL.items():
         if config.get(name, value) not in (value, None):
             yield f"{name}: {config[name]}: each token would attend to later ones; only causal models are trained"

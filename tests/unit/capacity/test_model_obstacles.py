@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.capacity.job_model import model_notes, model_obstacles
+from rstar2_train.capacity.job_model import model_notes, model_obstacles, weight_obstacles
 
 LONGROPE = {
     "model_type": "phi3",
@@ -116,3 +118,15 @@ def test_reason_of_trainer_and_engines_is_given_once(tmp_path: Path) -> None:
 def test_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """`rstar2 plan` and `validate` give the reason, not a traceback."""
     assert obstacles(tmp_path, {"layer_types": 3}, [GRPO]) == "layer_types: 3 is not a list of texts: correct it"
+
+
+@pytest.mark.parametrize("stage", [GRPO, evaluate(60)])
+@pytest.mark.parametrize("other", ["adapter_model.safetensors", "model-00001-of-00002.safetensors"])
+def test_weights_of_another_model_in_the_folder_are_refused(other: str, stage: dict[str, Any], tmp_path: Path) -> None:
+    """`rstar2 plan` refuses the folder as `validate` and `run` do."""
+    save_file({"x": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert weight_obstacles(make_job(tmp_path, [stage]), tmp_path) == []
+    (tmp_path / other).write_bytes(b"")
+    (refusal,) = weight_obstacles(make_job(tmp_path, [stage]), tmp_path)
+    assert f"{other}: weights other than those of model.safetensors" in refusal
