@@ -58,7 +58,8 @@ def with_spans(node: Node, other: Node) -> Node:
 
     `C_1(1,2)` for `\text{span}\{(1,2)\}`, `C_1\cos x+C_2\sin x` for `R\cos(x-\varphi)`; else the node.
     """
-    node = mapped(node, lambda part: _span(part) or _waves(part, names(other)))
+    used = names(other)
+    node = mapped(node, lambda part: _span(part) or _waves(part, used))
     parts = vector_components(node)
     return node if parts is None else Node("tuple", tuple(parts))
 
