@@ -24,6 +24,10 @@ def run_guarded(name: str, action: Callable[[], int]) -> int:
             sys.stdout.flush()  # also after --help, which ends by SystemExit
     except KeyboardInterrupt:
         return _end(name, "interrupted", code=INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("rstar2_"):
+            raise
+        return _end(name, f"{error.name} is not installed: install rstar2[run], in a clone by `make setup`")
     except OSError as error:
         if message := _message(error):
             return _end(name, message)

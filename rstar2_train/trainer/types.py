@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from rstar2_train.capacity.layout import Layout
 from rstar2_train.capacity.number_format import computed_formats, has_float32_versions, requested_format
-from rstar2_train.weights.adapter_folder import AdapterIdentity
 from rstar2_train.weights.probe import TOLERANCE
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
     from rstar2_train.api.lora import LoRASpec
     from rstar2_train.api.roles import NumberFormat, Sharding, Vendor
+    from rstar2_train.weights.adapter_folder import AdapterIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
