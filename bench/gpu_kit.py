@@ -11,8 +11,10 @@ on all GPUs, by torchrun. Writes bench/results/gpu_kit.json, and prints a table 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,8 @@ RESULTS = ROOT / "bench" / "results" / "gpu_kit.json"
 BUDGET_SECONDS = 470.0
 """Time of all checks; those that it does not suffice for are named."""
 LEAST_SECONDS = 20.0
+GRACE_SECONDS = 15.0
+"""Time that the processes of a check have to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ def main() -> int:
     """Run all checks; return 0 if none failed."""
     parser = argparse.ArgumentParser(prog="gpu-kit", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--dry", action="store_true", help="on the CPU, with small shapes")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these checks")
+    names = sorted({check.name for check in CHECKS})
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"run these: {', '.join(names)}")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS}")
     options = parser.parse_args()
     started = time.monotonic()
@@ -101,24 +106,34 @@ def run(check: Check, *, dry: bool, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gpu-kit-") as folder:
         output = Path(folder) / "result.json"
         environment = os.environ | {"GPU_KIT_OUTPUT": str(output), "PYTHONPATH": str(ROOT)}
-        try:
-            done = subprocess.run(
-                [sys.executable, *ranks, *program],
-                cwd=ROOT,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                check=False,
-            )
-            status, errors = f"exit code {done.returncode}", done.stderr
-        except subprocess.TimeoutExpired as error:
-            status = f"no result after {seconds:.0f} s"
-            errors = (error.stderr or b"").decode(errors="replace") if isinstance(error.stderr, bytes) else ""
+        errors_file = Path(folder) / "stderr"
+        status = finish([sys.executable, *ranks, *program], environment, errors_file, seconds=seconds)
+        errors = errors_file.read_text(errors="replace")
         figures = json.loads(output.read_text()) if output.exists() else {"verdict": "fail", "error": status}
     if figures["verdict"] == "fail":
         figures["stderr"] = errors[-3000:]
     return figures | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def finish(command: list[str], environment: dict[str, str], errors: Path, *, seconds: float) -> str:
+    """Run a command and return how it ended. `errors`: the file of its stderr; `seconds`: its longest time.
+
+    Its own processes end with it: the ranks of a torchrun that is killed, or compilers, would keep memory of the GPUs.
+    """
+    with errors.open("w") as stream:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=stream, start_new_session=True
+        )
+        try:
+            return f"exit code {process.wait(seconds)}"
+        except subprocess.TimeoutExpired:
+            return f"no result after {seconds:.0f} s"
+        finally:
+            # torchrun ends its ranks, which are in groups of their own, at SIGTERM only.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(process.pid, number)
+                    process.wait(GRACE_SECONDS)
 
 
 def visible_gpus() -> int:

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from bench import gpu_kit
+
 
 def test_trainer_group_imports_no_torch() -> None:
     """The orchestrator imports TrainerGroup without torch, transformers and Ray, which need seconds to load."""
@@ -25,9 +29,26 @@ def test_gpu_kit_needs_only_torch_and_transformers(tmp_path: Path) -> None:
         "    sys.modules[name] = None\n"
         "sys.argv = ['gpu_kit_checks', 'logits', '--dry']\n"
         "from bench import gpu_kit, gpu_kit_checks\n"
-        "gpu_kit_checks.main()\n"
+        "assert gpu_kit_checks.main() == 0\n"
     )
     output = tmp_path / "result.json"
     environment = os.environ | {"GPU_KIT_OUTPUT": str(output), "GLOO_SOCKET_IFNAME": "lo"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=Path(__file__).parents[3])
     assert json.loads(output.read_text())["verdict"] == "pass"
+
+
+def test_gpu_kit_ends_the_processes_of_a_check(tmp_path: Path) -> None:
+    """A check that takes too long leaves none of its processes: they would hold memory of the GPUs."""
+    errors = tmp_path / "stderr"
+    command = ["sh", "-c", "sleep 60 & echo $! >&2; wait"]
+    assert gpu_kit.finish(command, dict(os.environ), errors, seconds=2) == "no result after 2 s"
+    status = Path(f"/proc/{errors.read_text().strip()}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+@pytest.mark.parametrize("names", [["speeds"], ["speed", "x"]])
+def test_gpu_kit_refuses_an_unknown_check(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without checks would report that none failed."""
+    monkeypatch.setattr(sys, "argv", ["gpu-kit", "--dry", "--only", *names])
+    with pytest.raises(SystemExit, match="2"):
+        gpu_kit.main()
