@@ -7,6 +7,7 @@ ones. Imports neither torch nor transformers until a tokenizer is loaded.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,10 +118,11 @@ def listed_stop_ids(folder: Path, tokenizer: PreTrainedTokenizerBase, *, vocabul
     Raises ChatFormatError for one that is outside the vocabulary or a part of texts, and for a generation config that
     restricts the tokens.
     """
-    _check_generation(folder)
+    configs = {file: _read_object(file) for file in (folder / CONFIG, folder / GENERATION_CONFIG)}
+    _check_generation(configs)
     listed: set[int] = set()
-    for file in (folder / CONFIG, folder / GENERATION_CONFIG):
-        ids = _read_object(file).get("eos_token_id")
+    for file, config in configs.items():
+        ids = config.get("eos_token_id")
         for token in ids if isinstance(ids, list) else [] if ids is None else [ids]:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
                 raise ChatFormatError(f"{file}: eos_token_id {token!r} is no token of the tokenizer; correct it")
@@ -144,13 +146,11 @@ def _read_object(file: Path) -> dict[str, Any]:
         raise ChatFormatError(f"{error}; download it again") from error
 
 
-def _check_generation(folder: Path) -> None:
+def _check_generation(configs: Mapping[Path, Mapping[str, Any]]) -> None:
     """Raise ChatFormatError for a field that forbids or forces tokens, ends a turn at a text, or is unknown."""
-    model, generation = folder / CONFIG, folder / GENERATION_CONFIG
-    given = [(model, name, value) for name, value in _read_object(model).items() if name in RESTRICTIONS]
-    given += [(generation, name, value) for name, value in _read_object(generation).items() if name not in DEFAULTS]
-    for file, name, value in given:
-        if not name.startswith("_") and value not in (None, [], {}, False):
+    for file, name, value in ((file, *field) for file, config in configs.items() for field in config.items()):
+        is_refused = name in RESTRICTIONS if file.name == CONFIG else name not in DEFAULTS
+        if is_refused and not name.startswith("_") and value not in (None, [], {}, False):
             raise ChatFormatError(
                 f"{file}: {name} is not applied: the engines sample from all tokens, and a turn ends at eos_token_id; "
                 "remove the field"
