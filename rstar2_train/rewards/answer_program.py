@@ -117,7 +117,7 @@ def _diff_program(lines: list[str], *, is_labelled: bool = False) -> str | None:
     """Return the program that a diff writes; None if the lines are no diff, or not a whole one."""
     text = "\n".join(lines)
     written = new_lines(lines) if is_labelled or is_diff(text) or _only_adds(text) else None
-    return _dedented(written, 0) if written and any(map(str.strip, written)) else None
+    return _whole_program(written or [])
 
 
 def _only_adds(text: str) -> bool:
@@ -131,8 +131,12 @@ def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
     code = without_numbers(text.split("\n"), is_block=is_block)
     if code is None and is_block and not is_python(text):
         code = without_marked_numbers(text.split("\n"))
-    code = code or []
-    return _dedented(code, 0) if any(line.strip() for line in code) else None
+    return _whole_program(code or [])
+
+
+def _whole_program(lines: list[str]) -> str | None:
+    """Return lines without their common indentation; None if all are empty."""
+    return _dedented(lines, 0) if any(map(str.strip, lines)) else None
 
 
 def _plain_program(lines: list[str]) -> str | None:
