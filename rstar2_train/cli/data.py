@@ -142,9 +142,7 @@ def main(args: argparse.Namespace) -> int:
     name = f"{NAME} {args.verb}"
     try:
         verb(args)
-    except DataError as error:
-        return fail(name, str(error))
-    except DiskRefused as error:
+    except (DataError, DiskRefused) as error:
         return fail(name, str(error))
     except OSError as error:
         advice = "Pass files that you may read, and with --out a folder that you may write."

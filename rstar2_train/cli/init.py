@@ -32,9 +32,7 @@ def main(args: argparse.Namespace) -> int:
     """Write the folder; return the exit code."""
     try:
         files = write_template(args.template, args.folder)
-    except FolderInUse as error:
-        return fail(NAME, str(error))
-    except DiskRefused as error:
+    except (FolderInUse, DiskRefused) as error:
         return fail(NAME, str(error))
     except OSError as error:
         return fail(NAME, f"{error.filename or args.folder}: {error.strerror}. Name a new or empty folder.")

@@ -263,7 +263,7 @@ def print_timelines(
 
 def _cell(text: str) -> Text:
     """Return the words of a cluster as a cell: brackets in them are no markup."""
-    return Text(printable(text), overflow="fold")
+    return Text(printable(text))
 
 
 def _coloured(phase: str) -> str:
