@@ -118,7 +118,7 @@ class PodBucket:
             advice=_ADVICE,
             start=self._start,
             wanted=self._wanted(),
-            on_demand=lambda name: self._has_hosts() and is_shard(name),
+            on_demand=lambda name: is_shard(name) and self._has_hosts(),
             times=self._times,
         )
 
