@@ -5,8 +5,8 @@
 
 sg: without a gradient. The source has no lower bound, which is clipLow 1, and does not publish clipHigh; ScaleRL
 (arXiv 2510.13786) uses at most 4 to 8 for the ratio: 5 is clipHigh 4. Eq. 4 divides by the tokens of a prompt's group;
-here it is the update, as in TRL and verl. Others: TRL's `cispo` has epsilon_high as the
-largest ratio itself (5.0 there is 4.0 here), and no lower bound; verl's has both bounds, 0.2 by default.
+here it is by those of the update, as in TRL and verl. Others: TRL's `cispo` has epsilon_high as the largest ratio
+itself (5.0 there is 4.0 here), and no lower bound; verl's has both bounds, 0.2 by default.
 """
 
 from __future__ import annotations
