@@ -114,8 +114,10 @@ class JobRun:
         return JobState(jobs.state_folder(self.cluster, self.namespace, "smoke"))
 
     def pods(self, role: str) -> list[dict[str, Any]]:
+        """Return the running pods of a role that nobody has deleted."""
         items = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
-        return [pod for pod in items if pod["status"]["phase"] == "Running"]
+        running = [pod for pod in items if pod["status"]["phase"] == "Running"]
+        return [pod for pod in running if "deletionTimestamp" not in pod["metadata"]]
 
     def delete(self, role: str, index: int = 0) -> None:
         """Delete a pod of a role without a grace period."""
@@ -225,7 +227,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         run.kill_rank(-1)
         run.kill_operator()
         run.at("eval")
-        assert not run.pods("teacher")
+        run.until("the deletion of the teacher", lambda _: not run.pods("teacher"))
         run.kill_operator()
         run.until("the report", lambda status: status.get("phase") == "Finalizing")
         run.kill_operator()
