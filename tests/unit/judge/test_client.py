@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from rstar2_train.judge.client.client import MAX_INTERNAL, JudgeClient, LineRead
 from rstar2_train.judge.types import MAX_BATCH, CallResult, JudgeUnavailable
 from rstar2_train.utils.event_loop import loop_factory
 from rstar2_train.utils.loop_watch import VARIABLE, watch_loop
+from tests.support.loop_watch import loop_watch_file, reports_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RESULT: dict[str, Any] = CallResult("ok").to_dict()
@@ -281,25 +282,25 @@ def judge_in_a_thread(*bodies: bytes) -> Iterator[str]:
         accepting.result()
 
 
-def test_client_large_calls_and_results_hold_no_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_client_large_calls_and_results_hold_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of 8 MiB, as a line and of a cell, and a stdin of 4 MiB, whose characters have six in JSON."""
     output, source = "\1" * (8 << 20), "\1" * (1 << 20)
     lines = line(0, stdout=output, stderr=output) + line(1)
     cell = json.dumps(RESULT | {"stdout": output, "session_lives": False}).encode()
 
-    async def talk(url: str) -> list[CallResult]:
+    async def talk(url: str) -> None:
         async with JudgeClient(url) as client:
             with watch_loop():
                 calls = await asyncio.gather(client.run("1", "\1" * (4 << 20)), client.run(source))
                 async with client.session() as session:
-                    return [*calls, await session.run(source)]
+                    results = [*calls, await session.run(source)]
+        assert [len(result.stdout) for result in results] == [len(output), 0, len(output)]
+        assert results[0].stderr == output == results[2].stdout
 
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "reports"))
+    monkeypatch.setenv(VARIABLE, str(loop_watch_file()))
     with (
-        judge_in_a_thread(lines, json.dumps({"session": "s"}).encode(), cell) as url,
+        judge_in_a_thread(*[lines, json.dumps({"session": "s"}).encode(), cell] * 2) as url,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
-        results = runner.run(talk(url))
-    assert not (tmp_path / "reports").exists(), (tmp_path / "reports").read_text().replace("\\n", "\n")
-    assert [len(result.stdout) for result in results] == [len(output), 0, len(output)]
-    assert results[0].stderr == output == results[2].stdout
+        reports = runner.run(reports_of(partial(talk, url)))
+    assert not reports, reports

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import MutableMapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from rstar2_train.judge.api.app import ApiSettings, create_app, stream_results
 from rstar2_train.judge.api.json_messages import respond
 from rstar2_train.judge.types import CallResult
 from rstar2_train.utils.loop_watch import VARIABLE
+from tests.support.loop_watch import loop_watch_file, reports_of
 
 LINE = "print('a\t\"\\\\\", 'é', '\N{GRINNING FACE}')\n"
 
@@ -38,7 +38,7 @@ async def request(app: FastAPI, method: str, path: str, body: bytes) -> list[byt
     return sent
 
 
-async def test_large_request_and_response_hold_no_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_large_request_and_response_hold_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of 35 MiB, whose calls are too long to be run, and results of 8 MiB of escapes, alone and as a line."""
     app = create_app(ApiSettings(redis="redis://127.0.0.1:1/0"), token=None)
     large = CallResult("ok", "\1" * (8 << 20), "\x7f" * (8 << 20))
@@ -49,17 +49,23 @@ async def test_large_request_and_response_hold_no_loop(monkeypatch: pytest.Monke
 
     body = json.dumps({"calls": [{"code": LINE * 40_000} for _ in range(20)]}).encode()
     assert len(body) > 35 << 20
-    file = tmp_path / "reports"
-    monkeypatch.setenv(VARIABLE, str(file))
-    async with app.router.lifespan_context(app):
-        answer = await request(app, "POST", "/v1/batch", body)
+
+    async def run() -> CallResult:
+        return large
+
+    answers: list[list[bytes]] = []
+
+    async def exchange() -> None:
+        batch = await request(app, "POST", "/v1/batch", body)
         content = await request(app, "GET", "/large", b"")
+        lines = [chunk async for chunk in stream_results([asyncio.ensure_future(run())])]
+        answers[:] = batch, content, lines
 
-        async def run() -> CallResult:
-            return large
-
-        chunks = [chunk async for chunk in stream_results([asyncio.ensure_future(run())])]
-    assert not file.exists(), file.read_text().replace("\\n", "\n")
-    assert {result["status"] for result in json.loads(b"".join(answer))["results"]} == {"invalid"}
-    assert json.loads(b"".join(content))["results"] == [large.to_dict()]
-    assert json.loads(b"".join(chunks)) == {"index": 0, **large.to_dict()}
+    monkeypatch.setenv(VARIABLE, str(loop_watch_file()))
+    async with app.router.lifespan_context(app):
+        reports = await reports_of(exchange)
+    assert not reports, reports
+    batch, content, result = (json.loads(b"".join(chunks)) for chunks in answers)
+    assert {result["status"] for result in batch["results"]} == {"invalid"}
+    assert content["results"] == [large.to_dict()]
+    assert result == {"index": 0, **large.to_dict()}

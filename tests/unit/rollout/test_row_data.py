@@ -12,6 +12,7 @@ from rstar2_train.data.problems import INLINE_DATA, read_problems
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.row_data import read_data
 from rstar2_train.utils.loop_watch import VARIABLE, watch_loop
+from tests.support.loop_watch import loop_watch_file, reports_of
 
 
 def _file(folder: Path, data: Any) -> Path:
@@ -25,11 +26,13 @@ async def test_read_data_never_holds_the_event_loop(tmp_path: Path, monkeypatch:
     data = {"tests": [{"input": "1 2 3\n" * 20_000, "output": "4\n" * 50_000}] * 100}
     (problem,) = read_problems(_file(tmp_path, data))
     assert len(problem.data) > 20 * INLINE_DATA
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "reports"))
-    with watch_loop():
-        read = await read_data(problem)
-    assert read == data
-    assert not (tmp_path / "reports").exists()
+    monkeypatch.setenv(VARIABLE, str(loop_watch_file()))
+
+    async def read() -> None:
+        with watch_loop():
+            assert await read_data(problem) == data
+
+    assert await reports_of(read) == ""
 
 
 @pytest.mark.parametrize("data", [None, {"a": list(range(20_000))}], ids=["none", "long list"])

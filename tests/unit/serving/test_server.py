@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rstar2_train.serving.model import find
 from rstar2_train.serving.server import EndpointSettings, ServiceUrls, listener, make_server, server_context
 from rstar2_train.utils.loop_watch import VARIABLE
 from tests.support.chat_bodies import BODIES, CONTROL, USER, post
-from tests.support.loop_watch import loop_watch_file, take_reports
+from tests.support.loop_watch import loop_watch_file, reports_of
 
 CLOSED = "http://127.0.0.1:1"
 ENDPOINT = EndpointSettings(host="127.0.0.1", port=0, token="t", insecure=False, max_turns=4, judge_patience=1, grace=1)
@@ -25,11 +26,10 @@ OWN = {
 }
 
 
-async def held_by(url: str, body: dict[str, Any]) -> str:
-    """Return what the loop watch reports of a request, which is refused."""
+async def refused(url: str, body: dict[str, Any]) -> None:
+    """Send a request, which is refused."""
     status, answer = await post(f"{url}/v1/chat/completions", {"model": "m"} | body, key="t")
     assert status in (400, 404, 413, 503) and b"message" in answer, answer[:500]
-    return take_reports()
 
 
 async def test_large_bodies_hold_no_loop(
@@ -45,8 +45,7 @@ async def test_large_bodies_hold_no_loop(
             running = asyncio.ensure_future(server.serve([bound]))
             url = await ready
             for name, body in {**BODIES, **OWN}.items():
-                # Twice: on a busy machine, a cold cache can add to one of the two.
-                reports = await held_by(url, body) and await held_by(url, body)
+                reports = await reports_of(partial(refused, url, body))
                 assert not reports, f"{name}: the event loop was held:\n{reports}"
             server.should_exit = True
             await running
