@@ -5,6 +5,7 @@
   reason if there is none.
 - With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
 - The names of failed tests are appended to the file of RSTAR2_FAILURES, which tests/parts.py prints last.
+- Of all tests, only those that such a file names run, if it is that of RSTAR2_ONLY.
 - The time of each folder of tests is printed at the end.
 - The garbage collector does not scan the objects of the test runner during a test: that takes a quarter of a second,
   and would hold the event loop of a service that runs in the test. Services do the same (utils/event_loop.py).
@@ -18,7 +19,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from pathlib import Path
 
 import hypothesis
@@ -45,7 +46,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         with Path(path).open("a") as file:
             for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
                 error = next((line for line in report.longreprtext.splitlines() if line.startswith("E ")), "")
-                file.write(f"{report.nodeid} {error[1:].strip()}\n")
+                file.write(f"{report.nodeid}\t{error[1:].strip()}\n")
 
 
 def print_times(reporter: pytest.TerminalReporter) -> None:
@@ -72,12 +73,26 @@ def missing_gpu() -> str:
     return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU: check the driver"
 
 
+def select(config: pytest.Config, items: list[pytest.Item], names: Container[str]) -> None:
+    """Leave out all tests but those with these names."""
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+    items[:] = [item for item in items if item.nodeid in names]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Pass if no test of a part has to run again."""
+    if "RSTAR2_ONLY" in os.environ and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the marker `cluster`; leave out GPU tests, or skip them, on a machine without a GPU."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
+    if path := os.environ.get("RSTAR2_ONLY"):
+        select(config, items, {line.partition("\t")[0] for line in Path(path).read_text().splitlines()})
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     reason = missing_gpu() if gpu else ""
     if not reason:

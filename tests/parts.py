@@ -5,6 +5,9 @@ all of them run even if one fails. Parts of --background run next to them, one b
 compute, and take the processor time that waiting parts leave. The outputs are printed in the order of the parts, so
 that two outputs never mix: that of the first running part as it comes. The last lines have the elapsed and the
 processor time of each part, the longest first, how busy the processors were, and name the failed parts and tests.
+
+A few failed tests run once more, with no other part next to them. If they pass, so does the run, which names them: they
+do not bear a busy machine, because they have a race.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ import psutil
 POLL_SECONDS = 0.2
 BACKGROUND_NICE = 5
 """Of a part of --background: it gets about a quarter of a processor that other parts keep busy."""
+MOST_AGAIN = 3
+"""Failed tests that run once more: more are no accident."""
+LATEST_AGAIN_SECONDS = 4200
+"""Seconds after the start from which no test runs again: CI ends a run after 90 minutes."""
 stopped = threading.Event()
 """Set by SIGTERM. A handler that raises could strike between the start of a part and its entry in `parts`."""
 
@@ -43,17 +50,20 @@ class Part:
         self.cpu_seconds = 0.0
         self.returncode: int | None = None
         self.output = tempfile.TemporaryFile()  # noqa: SIM115 (read until the end)
+        self.failures = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 (tests/conftest.py writes a line per failed test)
         self._process: subprocess.Popen[bytes] | None = None
         self._start = 0.0
         self._done = threading.Event()  # a join() that a signal interrupts may take the thread for finished
 
-    def start(self) -> None:
-        """Start the target."""
+    def start(self, **environment: str) -> None:
+        """Start the target with these variables, too."""
         self._start = time.monotonic()
+        # A part of a part reports to the outer one.
+        environment = {"RSTAR2_FAILURES": self.failures.name} | dict(os.environ) | environment
         priority = ["nice", f"-n{BACKGROUND_NICE}"] if self.background else []
         command = [*priority, "make", "--no-print-directory", self.name]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT
+            command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT, env=environment
         )
         threading.Thread(target=self._measure, args=(self._process,), daemon=True).start()
 
@@ -80,6 +90,10 @@ class Part:
     @property
     def passed(self) -> bool:
         return self.returncode == 0
+
+    def failed_tests(self) -> list[str]:
+        """Return a line per failed test: its name, and the error."""
+        return list(dict.fromkeys(Path(self.failures.name).read_text().replace("\t", " ").splitlines()))
 
     def row(self) -> str:
         """Return the part's row of the summary."""
@@ -143,15 +157,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     start = time.monotonic()
     psutil.cpu_percent()  # the next call counts from here
-    failures = None
-    if "RSTAR2_FAILURES" not in os.environ:  # else this is a part of `make test`, which prints them
-        failures = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 (read at the end)
-        os.environ["RSTAR2_FAILURES"] = failures.name
+    outermost = "RSTAR2_FAILURES" not in os.environ  # else this is a part of `make test`, which names the failed tests
     parts = [*map(Part, options.parts), *(Part(text, background=True) for text in options.background)]
+    again: list[Part] = []
     schedule = Schedule(parts, jobs=options.jobs, gigabytes=psutil.virtual_memory().available / 1e9)
     try:
         for part in parts:
             schedule.follow(part)
+        # That of all processes: a part does not count the containers of its nodes, which other processes started.
+        busy, seconds = psutil.cpu_percent(), time.monotonic() - start
+        failed = [part for part in parts if not part.passed]
+        if outermost and are_worth_another_try(failed, seconds):
+            again.extend(map(run_alone, failed))
     except KeyboardInterrupt:  # the terminal sent it to the parts too: wait until they have cleaned up
         for part in parts:
             part.wait()
@@ -159,17 +176,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         for part in parts:
             part.terminate()
-    # That of all processes: a part does not count the containers of its nodes, which other processes started.
-    busy = psutil.cpu_percent()
-    seconds, cpu = time.monotonic() - start, sum(part.cpu_seconds for part in parts)
+    print_times(parts, seconds, busy)
+    return print_failures(failed, again)
+
+
+def print_times(parts: Sequence[Part], seconds: float, busy: float) -> None:
+    """Print a row per part, and one of all."""
+    cpu = sum(part.cpu_seconds for part in parts)
     longest_first = sorted(parts, key=lambda part: -part.seconds)
     print("\n=== time per part", *(part.row() for part in longest_first), sep="\n")
     print(f"  {'all':20}         {seconds:5.0f} s, {cpu:5.0f} s of processor; the processors were {busy:.0f} % busy")
-    failed = [part.name for part in parts if not part.passed]
+
+
+def print_failures(failed: Sequence[Part], again: Sequence[Part]) -> int:
+    """Print the failed parts and tests; return 1 if there are any that did not pass alone."""
+    passed_alone = bool(again) and all(part.passed for part in again)
     if failed:
-        print("failed:", *failed)
-        print(failures.read() if failures else "", end="")
-    return 1 if failed else 0
+        heading = "failed next to other parts, passed alone:" if passed_alone else "failed:"
+        print(heading, *(part.name for part in failed))
+    for line in tests_of(failed):
+        print(line)
+    return 1 if failed and not passed_alone else 0
+
+
+def tests_of(parts: Sequence[Part]) -> list[str]:
+    """Return the lines of all failed tests."""
+    return [line for part in parts for line in part.failed_tests()]
+
+
+def are_worth_another_try(failed: Sequence[Part], seconds: float) -> bool:
+    """Return whether the failed tests shall run alone: few of them, each part failed by one, and time is left."""
+    few = len(tests_of(failed)) <= MOST_AGAIN and all(part.failed_tests() for part in failed)
+    return bool(failed) and few and seconds < LATEST_AGAIN_SECONDS
+
+
+def run_alone(failed: Part) -> Part:
+    """Run the failed tests of a part again, and print the output."""
+    part = Part(failed.name)
+    part.start(RSTAR2_ONLY=failed.failures.name)
+    try:
+        Schedule([part], jobs=1, gigabytes=0).follow(part)
+    finally:
+        part.terminate()
+    return part
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""tests/conftest.py: GPU tests on a machine without a GPU, the marker `cluster`, skips in CI, names of failed tests."""
+"""tests/conftest.py: GPU tests on a machine without a GPU, the marker `cluster`, skips in CI, failed tests."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> str:
-    """Run pytest in the folder; return its output."""
+    """Run pytest in the folder; return its output, and a line with its exit code."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "RSTAR2_"))}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *arguments, str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder, env={**environment, **variables}, check=False
     )
-    return done.stdout
+    return f"{done.stdout}\nexit code {done.returncode}"
 
 
 def test_markers_gpu_tests_are_not_collected(folder: Path) -> None:
@@ -81,4 +81,12 @@ def test_markers_failed_tests_are_written_to_the_file(folder: Path) -> None:
     )
     run(folder, RSTAR2_FAILURES=str(folder / "failures"))
     lines = (folder / "failures").read_text().splitlines()
-    assert lines == ["test_some.py::test_fails AssertionError: why", "test_some.py::test_errs OSError: no disk"]
+    assert lines == ["test_some.py::test_fails\tAssertionError: why", "test_some.py::test_errs\tOSError: no disk"]
+    assert "1 failed, 1 deselected, 1 error" in run(folder, RSTAR2_ONLY=str(folder / "failures"))
+
+
+def test_markers_without_a_selected_test_pass(folder: Path) -> None:
+    """A part of which no test has to run again passes."""
+    (folder / "failures").write_text("test_other.py::test_fails\tAssertionError\n")
+    output = run(folder, RSTAR2_ONLY=str(folder / "failures"))
+    assert "4 deselected" in output and "exit code 0" in output

@@ -14,10 +14,13 @@ from tests.support import waiting
 from tests.support.processes import has_ended
 
 PARTS = Path(__file__).parents[2] / "parts.py"
-MAKEFILE = """
+MAKEFILE = r"""
 good: ; @echo good output
 bad: ; @echo bad output; exit 3
 tests: ; @echo "test_some.py::test_one assert False" >> $$RSTAR2_FAILURES; exit 1
+FAIL = { printf 'test_some.py::test_%s\tTimeoutError\n' $(1) >> $$RSTAR2_FAILURES; exit 1; }
+race: ; @test -n "$$RSTAR2_ONLY" && cat $$RSTAR2_ONLY || $(call FAIL,two)
+many: ; @test -n "$$RSTAR2_ONLY" || $(call FAIL,1 2 3 4)
 nested: ; @$(PYTHON) $(PARTS) tests
 WAIT = for i in $$(seq 600); do test -e $(1) && break; sleep 0.1; done; test -e $(1)
 writer: ; @touch started; $(call WAIT,done) && echo writer output
@@ -56,6 +59,22 @@ def test_parts_failed_tests_are_named_last(command: list[str]) -> None:
     done = run(command, "nested", "good")
     assert done.stdout.splitlines()[-2:] == ["failed: nested", "test_some.py::test_one assert False"]
     assert done.stdout.count("test_one") == 1
+
+
+def test_parts_failed_test_that_passes_alone_is_named(command: list[str]) -> None:
+    """The test runs once more, and the run passes."""
+    done = run(command, "race", "good")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-2:] == [
+        "failed next to other parts, passed alone: race",
+        "test_some.py::test_two TimeoutError",
+    ]
+
+
+@pytest.mark.parametrize("parts", [["race", "bad"], ["race", "tests"], ["many"]])
+def test_parts_failures_that_are_no_accident_fail(command: list[str], parts: list[str]) -> None:
+    """A part fails for another reason than a test, a test fails again, or too many fail."""
+    assert run(command, *parts).returncode == 1
 
 
 def test_parts_that_pass_exit_with_zero(command: list[str]) -> None:
