@@ -114,7 +114,7 @@ class JobRun:
         return JobState(jobs.state_folder(self.cluster, self.namespace, "smoke"))
 
     def pods(self, role: str) -> list[dict[str, Any]]:
-        """Return the running pods of a role that nobody has deleted."""
+        """Return the running pods of a role, without deleted ones that still end."""
         items = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
         running = [pod for pod in items if pod["status"]["phase"] == "Running"]
         return [pod for pod in running if "deletionTimestamp" not in pod["metadata"]]
