@@ -16,6 +16,7 @@ import yaml
 
 from rstar2_train.api.base import KIND
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.utils.text import reason
 
 MANIFESTS = (".yaml", ".yml", ".json")
 """Ends of the names of manifests; no name of a job or a stage has a dot."""
@@ -156,7 +157,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path}: not a text file ({error})") from error
     except OSError as error:
-        raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ManifestError(f"{path}: cannot be read: {reason(error)}") from error
     if len(text) > MAX_CHARACTERS:
         raise ManifestError(f"{path}: has more than {MAX_CHARACTERS:,} characters; pass the path of an {KIND} manifest")
     data = parse_yaml(text, source=str(path))

@@ -15,6 +15,7 @@ from typing import Any
 from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, merge_advice, weight_map
 from rstar2_train.utils.json_objects import unique_object
+from rstar2_train.utils.text import reason
 
 DOWNLOAD = "download the folder again"
 _LENGTH = 8
@@ -116,7 +117,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
             if name != "__metadata__"
         }
     except OSError as error:
-        raise InvalidWeights(f"{file} cannot be read: {error.strerror}: {DOWNLOAD}") from error
+        raise InvalidWeights(f"{file} cannot be read: {reason(error)}: {DOWNLOAD}") from error
     except InvalidWeights:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -16,6 +16,7 @@ from rstar2_train.cli.common import (
     unknown_job,
 )
 from rstar2_train.utils.options import count, user_path
+from rstar2_train.utils.text import reason
 
 NAME = "analyse"
 DESCRIPTION = """Write pages on a job's trajectories: plots over its stages, the rollouts that Resample-on-Correct kept
@@ -98,7 +99,7 @@ def main(args: argparse.Namespace) -> int:
     except (AnalysisError, TrajectoryStoreError) as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or request.out}: {error.strerror}")
+        return fail(NAME, f"{error.filename or request.out}: {reason(error)}")
     except KeyboardInterrupt:
         fail(NAME, "stopped. The pages are unchanged; finished scores are saved.")
         return INTERRUPTED

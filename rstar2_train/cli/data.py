@@ -23,6 +23,7 @@ from rstar2_train.data.prepare.records import DatasetLayout
 from rstar2_train.data.readers import DataError
 from rstar2_train.utils.disk import DiskRefused, named_disk
 from rstar2_train.utils.options import count, user_path
+from rstar2_train.utils.text import reason
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare.pipeline import PreparedDataset, ProgressCallback
@@ -146,7 +147,7 @@ def main(args: argparse.Namespace) -> int:
         return fail(name, str(error))
     except OSError as error:
         advice = "Pass files that you may read, and with --out a folder that you may write."
-        return fail(name, f"{error.filename}: {error.strerror}. {advice}" if error.filename else str(error))
+        return fail(name, f"{error.filename}: {reason(error)}. {advice}" if error.filename else str(error))
     except KeyboardInterrupt:
         fail(name, "interrupted. Files that were read are cached; run the same command to resume.")
         return INTERRUPTED

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail
 from rstar2_train.utils.options import user_path
+from rstar2_train.utils.text import reason
 
 if TYPE_CHECKING:
     from rstar2_train.api.job import AgenticRLJob
@@ -51,5 +52,5 @@ def with_state(args: argparse.Namespace, name: str, action: Callable[[AgenticRLJ
     except PreflightError as error:
         return fail(name, str(error))
     except OSError as error:
-        return fail(name, f"{error.filename or args.state}: {error.strerror}")
+        return fail(name, f"{error.filename or args.state}: {reason(error)}")
     return 0

@@ -9,6 +9,7 @@ from rstar2_train.cli.common import Subparsers, add_command, fail
 from rstar2_train.data.task_templates import TEMPLATES, FolderInUse, write_template
 from rstar2_train.utils.disk import DiskRefused
 from rstar2_train.utils.options import user_path
+from rstar2_train.utils.text import reason
 
 NAME = "init"
 DESCRIPTION = """Make a working folder for a task of your own: manifest, rows, tool, checker, a script for a check, and
@@ -35,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     except (FolderInUse, DiskRefused) as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.folder}: {error.strerror}. Name a new or empty folder.")
+        return fail(NAME, f"{error.filename or args.folder}: {reason(error)}. Name a new or empty folder.")
     print(f"{args.folder}: {', '.join(files)}")
     start = "python server.py & " if "server.py" in files else ""
     print(f"Next: cd {args.folder}; {start}rstar2 env check job.yaml --script script.txt")

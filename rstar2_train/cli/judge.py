@@ -21,6 +21,7 @@ from rstar2_train.judge.types import DRAIN_SECONDS, MAX_PENDING, SCRIPT_SECONDS,
 from rstar2_train.utils.auth import JUDGE_TOKEN, check_bind, read_secret
 from rstar2_train.utils.listening import bind
 from rstar2_train.utils.options import count, port, seconds, user_path
+from rstar2_train.utils.text import reason
 
 if TYPE_CHECKING:
     from rstar2_train.judge.local import LocalJudge
@@ -196,7 +197,7 @@ def _run(args: argparse.Namespace) -> int:
         code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
         stdin = args.stdin.read_text() if args.stdin else ""
     except OSError as error:
-        raise OSError(f"{error.filename}: {error.strerror}. Pass a file, or - for standard input.") from error
+        raise OSError(f"{error.filename}: {reason(error)}. Pass a file, or - for standard input.") from error
     try:
         limits = JudgeLimits(wall_seconds=args.seconds, memory_mib=args.memory_mib)
     except ValidationError as error:

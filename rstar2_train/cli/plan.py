@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
 from rstar2_train.utils.options import count, positive, user_path
+from rstar2_train.utils.text import reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,7 +141,7 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     except (ProfileError, UnknownModel, NoFigures, DevicesError) as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.save}: {error.strerror}")
+        return fail(NAME, f"{error.filename or args.save}: {reason(error)}")
     if args.output == "json":
         print(json.dumps(plan.as_json(), indent=1))
     else:

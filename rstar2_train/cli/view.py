@@ -6,6 +6,7 @@ import argparse
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, unknown_job
 from rstar2_train.utils.options import count, port
+from rstar2_train.utils.text import reason
 
 NAME = "view"
 DESCRIPTION = """Serve a page on 127.0.0.1 that follows a job while it runs: curves of reward, tool errors, length,
@@ -52,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         server = ViewServer(LiveJob(state, limit=args.limit), name=args.job, port=args.port)
     except OSError as error:
-        return fail(NAME, f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}. Set another --port")
+        return fail(NAME, f"cannot listen on {ADDRESS}:{args.port}: {reason(error)}. Set another --port")
     print(f"{args.job}: open {server.url} (Ctrl-C stops this server; the job is not affected)", flush=True)
     with server:
         try:

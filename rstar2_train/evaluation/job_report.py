@@ -25,6 +25,7 @@ from rstar2_train.evaluation.records import (
     StageReport,
     write_record,
 )
+from rstar2_train.utils.text import reason
 
 REPORT = "report.json"
 Content = TypeVar("Content")
@@ -144,7 +145,7 @@ def _read(path: Path, parse: Callable[[str], Content]) -> Content | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreadableState(f"{path}: {error.strerror}. Restore the file from a copy of the state") from error
+        raise UnreadableState(f"{path}: {reason(error)}. Restore the file from a copy of the state") from error
     except ValueError as error:
         raise UnreadableState(
             f"{path} is damaged, or of another version of rstar2: {_fault(error)}. Restore the file from a copy of the "

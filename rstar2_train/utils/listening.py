@@ -10,6 +10,7 @@ import socket
 from typing import Final
 
 from rstar2_train.utils.dns import join_address
+from rstar2_train.utils.text import reason
 
 EVERY_ADDRESS: Final = "::"
 """Host of the servers in pods: all addresses, of IPv4 and IPv6; where the node has no IPv6, those of IPv4."""
@@ -27,7 +28,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise OSError(f"cannot listen on {join_address(host, port)}: {error.strerror}") from error
+        raise OSError(f"cannot listen on {join_address(host, port)}: {reason(error)}") from error
     return bound
 
 

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from rstar2_train.capacity.config_file import is_number
 from rstar2_train.capacity.weight_headers import InvalidWeights, StoredTensor, read_header, read_tensors
 from rstar2_train.utils.files import file_sha256, read_object
+from rstar2_train.utils.text import reason
 from rstar2_train.weights.adapter_folder import (
     BASE_FIELD,
     CONFIG,
@@ -208,7 +209,7 @@ def _verify_file(path: Path, *, size: int, digest: str) -> None:
         if file_sha256(path) != digest:
             raise ShardFileInvalid(f"{path} is damaged: its SHA-256 differs from that of the manifest")
     except OSError as error:
-        raise ShardFileInvalid(f"{path} cannot be read: {error.strerror}") from error
+        raise ShardFileInvalid(f"{path} cannot be read: {reason(error)}") from error
 
 
 def _verify_config(path: Path, adapter: AdapterIdentity) -> None:

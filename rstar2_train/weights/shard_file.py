@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rstar2_train.utils.text import reason
 from rstar2_train.weights import gap_codec
 
 MAGIC = b"RSTAR2W1"
@@ -151,7 +152,7 @@ class ShardFile:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise ShardFileInvalid(f"{path} cannot be read: {error.strerror}") from error
+            raise ShardFileInvalid(f"{path} cannot be read: {reason(error)}") from error
         return cls(memoryview(data), name=str(path), digest=digest)
 
     def shards(self) -> Iterator[Shard]:

@@ -45,6 +45,7 @@ from rstar2_train.rollout.script import default_script, read_script
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.utils.supervisor import Supervisor, temporary_state
+from rstar2_train.utils.text import reason
 
 TINY_MODEL = "generated://tiny-smoke/base"
 """Model whose tokenizer is used if that of the job is not on this machine."""
@@ -113,7 +114,7 @@ def prepare_check(request: CheckRequest) -> PreparedCheck:
     except (DataError, SourceError, ValueError) as error:
         raise PreflightError(str(error)) from error
     except OSError as error:
-        raise PreflightError(f"{error.filename}: {error.strerror}") from error
+        raise PreflightError(f"{error.filename}: {reason(error)}") from error
     running = request.running
     if turns is None:
         model = resolve_model(
