@@ -342,11 +342,13 @@ class Consumer:
                 await self._redis.xgroup_delconsumer(self._keys.calls, GROUP, consumer["name"])
 
     async def leave(self) -> None:
-        """Remove this worker, which must have no lease, from the group."""
+        """Remove this worker, which must have no lease, from the group.
+
+        Its stream of cells expires: a stream that a later cell of its sessions created again would not.
+        """
         await self._redis.delete(self._keys.worker(self.name))
         await ensure_group(self._redis, self._keys.calls)
         await self._redis.xgroup_delconsumer(self._keys.calls, GROUP, self.name)
-        await self._redis.delete(self.cells)
 
 
 async def convert(size: int, function: Callable[..., T], *arguments: Any) -> T:

@@ -156,12 +156,14 @@ class CallAdmission:
         return result
 
     async def _find_worker(self, session: str) -> str | None:
-        """Return the worker of a session: empty if it has no cell yet, None if the session does not exist."""
+        """Return the worker of a session: empty if it has no cell yet, None if the session does not exist.
+
+        The worker may be slow or lost: the submitter decides that for all its cells.
+        """
         keys = self._keys
         marker, name = await self._redis.mget(keys.session(session), keys.session_worker(session))
         worker = "" if name is None else cast(bytes, name).decode()
-        is_alive = not worker or await self._redis.exists(keys.worker(worker))
-        return None if marker is None or not is_alive else worker
+        return None if marker is None else worker
 
     async def status(self) -> dict[str, Any]:
         """Return the state of queue and workers. Raises RedisError or OSError if Redis does not answer."""

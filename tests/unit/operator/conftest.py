@@ -1,12 +1,6 @@
-"""Time for the tests of an operator on the API server in memory: waits end immediately, and work takes no time.
-
-So a delay of minutes costs nothing, and a slow machine changes no result.
-"""
+"""Rules for the unit tests of operators: their time is virtual."""
 
 from __future__ import annotations
-
-import selectors
-import time
 
 import pytest
 
@@ -18,23 +12,3 @@ def time_of_operators(request: pytest.FixtureRequest) -> None:
     """Use `virtual_time` in all modules with an Operator."""
     if getattr(request.module, "Operator", None) is Operator:
         request.getfixturevalue("virtual_time")
-
-
-@pytest.fixture
-def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the clocks while an event loop works; when it would wait, set them to its next timer.
-
-    Not for tests with sockets or threads: the loop would not wait for them while a timer runs.
-    """
-    select, monotonic, now = selectors.DefaultSelector.select, time.monotonic(), time.time()
-    passed = 0.0
-
-    def jump(selector: selectors.DefaultSelector, timeout: float | None = None) -> list[object]:
-        nonlocal passed
-        if timeout is not None and timeout > 0:
-            passed, timeout = passed + timeout, 0
-        return select(selector, timeout)
-
-    monkeypatch.setattr(selectors.DefaultSelector, "select", jump)
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic + passed)
-    monkeypatch.setattr(time, "time", lambda: now + passed)
