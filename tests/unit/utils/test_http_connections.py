@@ -103,6 +103,21 @@ class Client:
         self.data += data
 
 
+class Clock:
+    """The clock of the event loop, which only a test moves: no slow machine ends a limit."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Provide the clock."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
 async def close(writer: asyncio.StreamWriter) -> None:
     """Close the connection."""
     writer.close()
@@ -329,12 +344,13 @@ async def test_post_limit_counts_from_the_progress_of_the_server() -> None:
         assert now() > until
 
 
-async def test_post_pause_of_the_process_is_no_silence() -> None:
+async def test_post_pause_of_the_process_is_no_silence(clock: Clock) -> None:
     """The server pauses together with this process, as on a paused machine; its answer comes soon afterwards."""
 
     async def answer_after_pause(writer: asyncio.StreamWriter) -> None:
-        time.sleep(2 * LATE_SECONDS + 0.2)
-        await asyncio.sleep(0.05)
+        clock.now += 2 * LATE_SECONDS + 0.2
+        for _ in range(5):  # turns of the loop, in which the timers of this time fire
+            await asyncio.sleep(0)
         writer.write(WHOLE)
 
     for since_data in (True, False):
@@ -343,16 +359,18 @@ async def test_post_pause_of_the_process_is_no_silence() -> None:
             assert await client.post(seconds=0.2, since_data=since_data) == Reply(200)
 
 
-async def test_post_silence_fails() -> None:
+async def test_post_silence_fails(clock: Clock) -> None:
     """Silence before the reply is a timeout; after the server accepted the request its reply is broken."""
-    async with connected(WHOLE, hang) as client:
-        await client.post()  # else the limit may end before the connection is open
-        with pytest.raises(TimeoutError, match=r"no data for 0\.2 s"):
-            await client.post(seconds=0.2, since_data=True)
-    async with connected(WHOLE, HEAD) as client:
-        await client.post()
-        with pytest.raises(ReplyBroken, match=r"no data for 0\.2 s"):
-            await client.post(seconds=0.2, since_data=True)
+    for step, error in ((hang, TimeoutError), (HEAD, ReplyBroken)):
+        async with connected(WHOLE, step) as client:
+            await client.post()
+            ((connection,),) = client.connections._idle.values()
+            request = asyncio.create_task(client.post(seconds=0.2, since_data=True))
+            while len(client.server.requests) < 2 or connection.has_reply != (step is HEAD):
+                await asyncio.sleep(0)
+            clock.now += 0.3
+            with pytest.raises(error, match=r"no data for 0\.2 s"):
+                await request
 
 
 async def test_post_retry_after_belongs_to_its_reply() -> None:
