@@ -24,7 +24,7 @@ from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator
 
 TIMES = PoolTimes(
-    patience=0.5,
+    patience=60,
     discovery_patience=60,
     load=5,
     straggler=0.1,
@@ -102,13 +102,15 @@ async def test_pool_discovered_engine_has_longer_patience() -> None:
             EnginePool([engine.url], token="", times=TIMES, connect=connect),
         ):
             async with pool:
+                pool.times = TIMES
                 engine.unavailable = False
                 await pool.push(FolderUpdate.make(Path(), MODEL))
+                pool.times = replace(TIMES, patience=0.5)
                 engine.unavailable = True
                 while pool.serving:
                     await asyncio.sleep(0.05)
                 waiting = asyncio.create_task(pool.admission.request_slot(tokens=1).wait_for_engine())
-                done, _ = await asyncio.wait([waiting], timeout=3 * TIMES.patience)
+                done, _ = await asyncio.wait([waiting], timeout=3 * pool.times.patience)
                 if pool._find is None:
                     with pytest.raises(EngineUnavailable, match="no engine has served"):
                         await waiting
