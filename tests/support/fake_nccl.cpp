@@ -42,6 +42,14 @@ void fake_reset(int expected, int hang, int fail) {
 }
 int fake_aborts() { return aborts; }
 int fake_destroys() { return destroys; }
+// How many members wait for what never comes: the hanging broadcast, or a member that does not join.
+int fake_hung() {
+    std::lock_guard lock(mutex);
+    int hung = 0;
+    for (const auto& [rank, comm] : members)
+        hung += joined < members_expected || (comm->in_flight && comm->broadcasts - 1 == hang_at);
+    return hung;
+}
 // Whether the stream of a member has no operation; its handle is 1 + the member's rank.
 int fake_idle(int stream) {
     std::lock_guard lock(mutex);
