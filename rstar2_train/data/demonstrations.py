@@ -195,8 +195,6 @@ def read_message(message: Any, field: str) -> Message:
             raise DataError(f"{field}.{key} is not trained on: {_REMEDIES.get(key, _OTHER)}")
     read: Message = {"role": role, "content": _content(message, field, needed=role != "assistant")}
     if reasoning := _text(given.get("reasoning_content", ""), f"{field}.reasoning_content"):
-        if not reasoning.strip():
-            raise DataError(f"{field}.reasoning_content is only white space: write the reasoning, or remove the field")
         for name, text in (("reasoning_content", reasoning), ("content", read["content"])):
             if tag := next((tag for tag in _REASONING_TAGS if tag in text), ""):
                 raise DataError(
@@ -226,12 +224,21 @@ def _role_advice(message: Mapping[str, Any]) -> str:
 
 
 def empty_fields(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with an empty text, list or object. Clients send them; only a chat template may read them."""
+    """Return the fields with an empty text, list or object. Clients send them; only a chat template may read them.
+
+    A reasoning of white space, which servers return for a turn without reasoning, is empty too.
+    """
     return {
         key: value
         for key, value in message.items()
-        if key not in ("role", "content", "weight") and value in _EMPTY and value == _EMPTY_OF.get(key, value)
+        if key not in ("role", "content", "weight") and _is_empty(key, value)
     }
+
+
+def _is_empty(key: str, value: Any) -> bool:
+    if key == "reasoning_content" and isinstance(value, str):
+        return not value.strip()
+    return value in _EMPTY and value == _EMPTY_OF.get(key, value)
 
 
 def calls_as_text(message: Message) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

@@ -200,7 +200,7 @@ def _read(row: dict[str, Any], where: str, name: str, tools: Sequence[dict[str, 
     """
     messages = []
     for index, message in enumerate(read_messages(row, where, name=name)):
-        if message.get("reasoning_content"):
+        if message.get("reasoning_content", "").strip():
             raise DataError(
                 f"{where}: {name}[{index}].reasoning_content has no form that every model reads: write it in the "
                 "content as the model does, or name the file in sft.data as it is"

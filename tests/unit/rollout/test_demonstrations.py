@@ -53,14 +53,15 @@ STRICT = CHATML.replace("{{", "{{ raise_exception('name') if 'name' in m }}{{", 
 EMPTY: dict[str, Any] = {"tool_calls": [], "reasoning_content": "", "annotations": [], "audio": {}}
 
 
+@pytest.mark.parametrize("reasoning", ["", "\n\n"])
 @pytest.mark.parametrize("template", [CHATML, QWEN3, GEMMA2, LLAMA32], ids=["ChatML", "Qwen3", "Gemma", "Llama"])
-def test_empty_fields_that_a_template_ignores(chat_format: ChatFormat, template: str) -> None:
+def test_empty_fields_that_a_template_ignores(chat_format: ChatFormat, template: str, reasoning: str) -> None:
     """Fields with an empty value are accepted where the template writes the same text without them."""
     own = _format(chat_format, template)
     expected = own.encode_demonstration(
         [{"role": "system", "content": "s"}, USER, _assistant("a"), USER, _assistant("b")]
     )
-    empty = {**EMPTY, "name": ""}
+    empty = {**EMPTY, "reasoning_content": reasoning, "name": ""}
     given = [{"role": "system", "content": "s", **empty}, USER, _assistant("a", **empty), USER | empty, _assistant("b")]
     assert own.encode_demonstration(given) == expected
 

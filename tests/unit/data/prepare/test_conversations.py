@@ -215,6 +215,13 @@ def test_conversation_keeps_its_system_messages(texts: list[str]) -> None:
     assert _messages("conversations", {"messages": messages}) == messages
 
 
+def test_conversation_keeps_a_reasoning_of_white_space() -> None:
+    """It is an empty field, which the stage compares with the chat template."""
+    user, answer = TULU["messages"]
+    messages = [user, answer | {"reasoning_content": "\n"}]
+    assert _messages("conversations", {"messages": messages}) == messages
+
+
 def _toolace_call(text: str) -> dict[str, Any]:
     turns = [TOOLACE["conversations"][0], {"from": "assistant", "value": text}]
     return TOOLACE | {"conversations": turns}
