@@ -5,7 +5,7 @@ those that start after other text (a sentence, list markers, quotation marks), t
 the fence, and those whose end is on the line of the code, before other text, or of other marks or indentation. Without
 a fence, blocks of other markup count (`markup_blocks`, `document_blocks`). An answer that is one code span, of Markdown
 or LaTeX, or one text in triple quotation marks after which the word Python follows, is the program of the span or text.
-Line numbers before each line of a block or answer, and the signs of a diff that has the whole program, are no code.
+Line numbers before each line, the signs of a diff that has the whole program, and tokens at the end are no code.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ import itertools
 import re
 from typing import NamedTuple
 
-from rstar2_train.rewards.clean_code import SESSION, clean_code, is_python
+from rstar2_train.rewards.clean_code import SESSION, clean_code, is_python, without_end_tokens
 from rstar2_train.rewards.document_blocks import before_prose, document_blocks
-from rstar2_train.rewards.line_prefixes import is_diff, new_lines, without_marked_numbers, without_numbers
-from rstar2_train.rewards.markup_blocks import markup_blocks, tagged_blocks
+from rstar2_train.rewards.line_prefixes import (
+    diff_part,
+    is_diff,
+    new_lines,
+    numbered_parts,
+    without_marked_numbers,
+    without_numbers,
+)
+from rstar2_train.rewards.markup_blocks import markup_blocks, table_program, tagged_blocks
 from rstar2_train.rewards.program_files import written_programs
 from rstar2_train.rewards.program_parts import joined_program, read_part
 
@@ -31,7 +38,7 @@ _NEW_BLOCK = re.compile(r"[ \t]*\{?\.?[A-Za-z][\w+#-]*\}?")
 """The label after the marks of a fence that starts a block, inside a block without an end."""
 _PROSE = ("markdown", "md", "text", "txt")
 _DIFF = ("diff", "patch", "udiff")
-_MARKUP = ("html", "xml", "latex", "tex", "rst", "rest", "org", "asciidoc", "adoc")
+_MARKUP = ("html", "xml", "latex", "tex", "rst", "rest", "org", "asciidoc", "adoc", "yaml", "yml")
 _PYTHON = re.compile(r"(i|c)?py(thon|py)?[\d.]*")
 _LIKE_CODE = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|for|while|if|with|try|[\w, ]+=)|\b(?:print|input)[ \t]*\("
@@ -54,7 +61,11 @@ _THOUGHTS = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 """The thoughts before an answer, with drafts of the program."""
-_NO_PYTHON = ("{", "cat ", "tee ")
+_THOUGHTS_END = re.compile(
+    r"(?mi)(?:</(?:think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)>|\[/THINK\]|\u25c1/think\u25b7)[ \t]*$"
+)
+_FENCE_LINE = re.compile(r"(?m)^[ \t]*(?:```|~~~)")
+_NO_PYTHON = ("{", "[", '"', "cat ", "tee ")
 """Starts of JSON and of a shell's script that may be expressions of Python, which no program starts with."""
 _QUOTED_START = re.compile(r"(?mi)^(?P<marks>\"{3}|'{3})(?:python|py)[\d.]*[ \t]*\n")
 _SPAN = re.compile(r"(`+)(?!`)(?P<code>(?:(?!\1).)++)\1", re.DOTALL)
@@ -85,7 +96,8 @@ def answer_program(answer: str) -> str | None:
     """
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     text = "\n".join(lines)
-    if (thoughts := _THOUGHTS.match(text)) and (rest := text[thoughts.end() :].strip("\n")):
+    rest = _after_thoughts(without_end_tokens(text))
+    if rest.strip() and rest != text:
         return answer_program(rest) or f"{rest.rstrip()}\n"
     blocks = _blocks(lines) or _markup_blocks(text) or _quoted_blocks(text) or _written_blocks(text)
     if not blocks:
@@ -96,6 +108,19 @@ def answer_program(answer: str) -> str | None:
     unlabelled = [block for block in blocks if not block.language and _LIKE_CODE.search(block.code)]
     chosen = python or unlabelled or blocks
     return joined_program([read_part(_without_prefixes(block)) for block in chosen], _by_likelihood(chosen))
+
+
+def _after_thoughts(text: str) -> str:
+    """Return the text after the thoughts before an answer; empty: nothing follows.
+
+    A template may have opened them, so that the text has only their end.
+    """
+    if thoughts := _THOUGHTS.match(text):
+        return text[thoughts.end() :].strip("\n")
+    end = next(reversed(list(_THOUGHTS_END.finditer(text))), None)
+    if end is None or len(_FENCE_LINE.findall(text, 0, end.start())) % 2 or is_python(text):
+        return text
+    return text[end.end() :].strip("\n") or text
 
 
 def _by_likelihood(blocks: list[_Block]) -> list[int]:
@@ -110,7 +135,17 @@ def _without_prefixes(block: _Block) -> str:
     lines = block.code.split("\n")
     if written := _diff_program(lines, is_labelled=block.language in _DIFF):
         return written
-    return clean_code(_listed_program(lines, is_block=True) or block.code)
+    code = clean_code(_listed_program(lines, is_block=True) or block.code)
+    return code if is_python(code) else _prefixed_part(lines) or code
+
+
+def _prefixed_part(lines: list[str]) -> str | None:
+    """Return the program of the numbered lines, or of the diff, in a text that is no Python; None if it has none."""
+    parts = [*numbered_parts(lines), new_lines(diff_part(lines)) or []]
+    programs = [_whole_program(part) for part in parts]
+    return next(
+        (program for program in programs if program and _LIKE_CODE.search(program) and is_python(program)), None
+    )
 
 
 def _diff_program(lines: list[str], *, is_labelled: bool = False) -> str | None:
@@ -128,10 +163,14 @@ def _only_adds(text: str) -> bool:
 def _listed_program(lines: list[str], *, is_block: bool = False) -> str | None:
     """Return the program of numbered lines; None if they are not numbered, or all empty."""
     text = "\n".join(lines).rstrip()
-    code = without_numbers(text.split("\n"), is_block=is_block)
-    if code is None and is_block and not is_python(text):
-        code = without_marked_numbers(text.split("\n"))
-    return _whole_program(code or [])
+    numbered = text.split("\n")
+    listed = _whole_program(without_numbers(numbered, is_block=is_block) or [])
+    if is_python(listed or text):
+        return listed
+    marked = _whole_program(without_marked_numbers(numbered) or [])
+    if marked and (is_python(marked) or (is_block and listed is None)):
+        return marked
+    return listed
 
 
 def _whole_program(lines: list[str]) -> str | None:
@@ -145,7 +184,9 @@ def _plain_program(lines: list[str]) -> str | None:
     if program := _diff_program(lines) or _listed_program(lines):
         return program
     program = clean_code(text)
-    return f"{program.rstrip()}\n" if program != text and _LIKE_CODE.search(program) and is_python(program) else None
+    if is_python(program) and (program == text or _LIKE_CODE.search(program)):
+        return None if program == text else f"{program.rstrip()}\n"
+    return _prefixed_part(lines)
 
 
 def _span_program(answer: str) -> str | None:
@@ -241,6 +282,8 @@ def _language_and_code(label: str) -> tuple[str, list[str]]:
 
 def _markup_blocks(text: str) -> list[_Block]:
     """Return the blocks of other markup that look like code: a program may write markup."""
+    if (table := table_program(text)) and is_python(table):
+        return [_Block("", table)]
     blocks = [_Block(language, code.strip("\n")) for language, code in markup_blocks(text) or document_blocks(text)]
     return [
         block._replace(code=_dedented(block.code.rstrip().split("\n"), 0))
@@ -263,10 +306,12 @@ def _quoted_blocks(text: str) -> list[_Block]:
 
 def _written_blocks(text: str) -> list[_Block]:
     """Return the programs that an answer writes to files, or in JSON; other Python programs write none."""
-    programs = written_programs(text) or tagged_blocks(text)
-    if text.lstrip().startswith(_NO_PYTHON) or not programs or not is_python(text):
-        return [_Block("", program.strip("\n") + "\n") for program in programs if _LIKE_CODE.search(program)]
-    return []
+    programs = written_programs(text)
+    if not (programs and text.lstrip().startswith(_NO_PYTHON)):
+        programs = programs or tagged_blocks(text)
+        if programs and is_python(text):
+            return []
+    return [_Block("", program.strip("\n") + "\n") for program in programs if _LIKE_CODE.search(program)]
 
 
 def _after_marks(line: str, fence: str, columns: int) -> str | None:

@@ -26,6 +26,10 @@ SESSION = re.compile(r"\s*(?:>>>|In \[\d*+\]:)")
 _END = re.compile(r"\n[ \t]*+(?:`{3,}|~{3,})\s*+$")
 _REPLACED = re.compile(r"\s*+<{5,9} SEARCH\s*+={5,9}\n(?P<code>.*?)>{5,9} REPLACE\s*+", re.DOTALL)
 """An edit that replaces nothing, so that its code is the whole file."""
+_END_TOKEN = re.compile(
+    r"<\|[^\s|<>]{1,40}\|>|<\uff5c[^\s\uff5c<>]{1,40}\uff5c>|</s>|<eos>|<(?:end|start)_of_turn>|\[/?INST\]"
+)
+"""The text of a token that ends a turn or a text."""
 _MAGIC = re.compile(r"[%!]{1,2}[A-Za-z].*")
 
 
@@ -78,6 +82,16 @@ def _without_end(code: str) -> str:
     return _END.sub("\n", code)
 
 
+def without_end_tokens(text: str) -> str:
+    """Return a text without the tokens at its end, which are in no program."""
+    end = len(text)
+    for token in reversed(list(_END_TOKEN.finditer(text))):
+        if text[token.end() : end].strip():
+            break
+        end = token.start()
+    return text[:end]
+
+
 def _without_edit(code: str) -> str:
     """Return the code of an edit that replaces nothing."""
     edit = _REPLACED.fullmatch(code)
@@ -99,6 +113,7 @@ def _without_prose(code: str) -> str:
 _STEPS: tuple[Callable[[str], str], ...] = (
     _without_prompts,
     _without_edit,
+    without_end_tokens,
     _without_end,
     _without_magics,
     unescaped,

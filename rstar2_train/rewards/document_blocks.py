@@ -1,4 +1,4 @@
-"""Finds code blocks in the markup of documents: reStructuredText, Org, AsciiDoc and Jira, and indented ones. Pure.
+"""Finds code blocks in the markup of documents: reStructuredText, Org, AsciiDoc, Jira, YAML and indented text. Pure.
 
 `answer_program` reads them if an answer has neither a code fence nor tags. Docstrings have such blocks too: inside
 triple quotation marks there is none. One pass over the lines, linear in the text.
@@ -22,17 +22,26 @@ _ASCIIDOC = re.compile(r"\[source(?:%\w+)*+(?:,[ \t]*+(?P<language>[\w+#-]*+)[^\
 _ASCIIDOC_FRAME = re.compile(r"(?:-{4,}|\.{4,}|={4,})[ \t]*+")
 _DIRECTIVE = re.compile(r"[ \t]*+\.\.[ \t]++(?:code-block|sourcecode|code)::[ \t]*+(?P<language>[\w+#-]*+).*")
 _OPTION = re.compile(r"[ \t]++:[\w-]+:.*")
+_YAML = re.compile(
+    r"[ \t]*+(?:-[ \t]++)?+(?:(?:\w+_)?code|program|solution|script|python|source|content|answer|[\w./-]+\.py)"
+    r"(?P<language>)[ \t]*+:[ \t]*+\|[-+\d]*+[ \t]*+",
+    re.IGNORECASE,
+)
+"""A literal text of YAML."""
 _SENTENCE = re.compile(r"(?:(?:[-*+]|\d++[.)])[ \t]++)?+(?P<word>[^\W\d]\w*+)[ ,].*[:.]")
 _KEYWORDS = frozenset((*keyword.kwlist, *keyword.softkwlist))
 """First words of a line of Python that ends with a colon."""
 _INDENTED = re.compile(r"(?: {4}|\t)")
 _QUOTES = ('"' * 3, "'" * 3)
-_TITLE = re.compile(r"\*\*[A-Z].*|[A-Z]\w*+(?: \w++)*+:")
-"""`**Complexity:** O(n)`, or `Explanation:` on a line of its own."""
+_TITLE = re.compile(r"\*\*[A-Z].*|[A-Z]\w*+(?: \w++)*+:(?: O\(.*)?")
+"""`**Complexity:** O(n)`, `Time: O(n)`, or `Explanation:` on a line of its own."""
+_ENDS_SENTENCE = (".", ":", "!", "\u3002", "\uff1a", "\uff01")
 _BEFORE_TEXT = re.compile(r"[^\"'#(\[{]*+")
 _TWO_WORDS = re.compile(r"(?<![\w.])([^\W\d]\w*+) (?=([^\W\d]\w*+))")
 _MARKER = re.compile(r"[ \t]*+(?:[-*+]|\d++[.)])[ \t]++")
 _RULE = re.compile(r"[ \t]*+(?:-{3,}|\*{3,})[ \t]*+")
+_SIGN = re.compile(r"[^\w\s\x00-\x7f]")
+"""A sign such as a check mark, with which no line of Python starts."""
 _WIDE_MARK = re.compile(r"[\u3001\u3002\uff0c\uff1a\uff01]")
 """A punctuation mark of Chinese or Japanese, which Python has only in texts."""
 
@@ -53,7 +62,9 @@ def document_blocks(text: str) -> list[tuple[str, str]]:
             code, at = _until(lines, at, _JIRA_END.fullmatch)
         elif (start := _ASCIIDOC.fullmatch(line)) and at < len(lines) and _ASCIIDOC_FRAME.fullmatch(lines[at]):
             code, at = _until(lines, at + 1, re.compile(rf"{re.escape(lines[at].strip())}[ \t]*+").fullmatch)
-        elif (start := _DIRECTIVE.fullmatch(line)) or (line.endswith("::") and not "".join(lines[at : at + 1]).strip()):
+        elif (start := _DIRECTIVE.fullmatch(line) or _YAML.fullmatch(line)) or (
+            line.endswith("::") and not "".join(lines[at : at + 1]).strip()
+        ):
             code, at = _indented(lines, at, _indent(line))
         elif _introduces_code(lines, at - 1):
             code, at = _indented(lines, at, 0)
@@ -70,7 +81,7 @@ def before_prose(lines: list[str]) -> list[str]:
     """
     is_quoted = False
     for at, line in enumerate(lines):
-        is_paragraph = at and (not lines[at - 1].strip() or line.rstrip().endswith((".", ":", "!")))
+        is_paragraph = at and (not lines[at - 1].strip() or line.rstrip().endswith(_ENDS_SENTENCE))
         if is_paragraph and not is_quoted and is_prose(line):
             return lines[:at]
         is_quoted ^= sum(map(line.count, _QUOTES)) % 2 == 1
@@ -82,7 +93,7 @@ def is_prose(line: str) -> bool:
 
     A sentence has two words in succession of which neither is a keyword; three words, if it starts with a small letter.
     """
-    if _TITLE.fullmatch(line) or _RULE.fullmatch(line):
+    if _TITLE.fullmatch(line) or _RULE.fullmatch(line) or _SIGN.match(line):
         return True
     marker = _MARKER.match(line)
     start = _BEFORE_TEXT.match(line, marker.end() if marker else 0)

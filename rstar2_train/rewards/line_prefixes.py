@@ -13,10 +13,11 @@ _LISTED = re.compile(
 )
 """Also the numbers of a list and those before a space, which an answer without a block has in its text."""
 _MARKED = re.compile(
-    r"[ \t]*+(?:L|Line )?+(?P<open>[\[<(])?+(?P<number>\d{1,9}+)"
-    r"(?(open)[\]>)]|(?:[ \t]*+[|:\u2502\u2192]|[.)]|[ \t]-(?=\s|$)|(?=\s|$)))(?P<code>.*)"
+    r"[ \t]*+(?:(?i:Line |Ln |L)?+(?P<open><!--|/\*|\*\*|[\[<({])?+)(?(open)[ \t]*+)(?P<number>\d{1,9}+)"
+    r"(?(open)[ \t]*+(?:[\]>)}]|\*/|-->|\*\*)"
+    r"|(?:[ \t]*+(?:\|\||-->|=>|>{1,2}|[|:\u2502\u2192\u2503\u250a\xa6])|[.),]|[ \t]?-(?=\s|$)|(?=\s|$)))(?P<code>.*)"
 )
-"""Also numbers in brackets and after `L`, which a program may have at the start of its lines."""
+"""Also numbers in brackets and comments, after `L`, and before other marks, which may start lines of a program."""
 _DIFF_HEADER = re.compile(r"(?:diff |index |new file mode |--- |\+\+\+ |@@ |\\ No newline|\*\*\* ).*")
 _DIFF_START = re.compile(r"\s*(?:diff --git |--- (?:a/|/dev/null)|\*\*\* (?:\w+ Patch\n|Add File: ))")
 _WHOLE_FILE = re.compile(r"@@ -[01](?:,\d++)? \+1(?:,\d++)? @@.*")
@@ -34,12 +35,29 @@ def without_numbers(lines: list[str], *, is_block: bool = False) -> list[str] | 
 
 
 def without_marked_numbers(lines: list[str]) -> list[str] | None:
-    """Return the lines of a block that is no Python without their numbers, which count from any number.
+    """Return the lines of a text that is no Python without their numbers, which count from any number.
 
-    `[1] x`, `<1> x` and `L1 x` are numbers too.
+    `[1] x`, `<1> x`, `/* 1 */ x` and `L1 x` are numbers too.
     """
     code, _ = _counted(lines, _MARKED)
     return code if len(code) > 1 else None
+
+
+def numbered_parts(lines: list[str]) -> list[list[str]]:
+    """Return each run of at least two numbered lines, without their numbers; other text may be around it."""
+    runs: list[list[str]] = []
+    next_number = -1
+    for line in lines:
+        match = _MARKED.fullmatch(line)
+        number = int(match["number"]) if match else -1
+        if match and number == next_number:
+            runs[-1].append(match["code"])
+        elif match:
+            runs.append([match["code"]])
+        elif line.strip():
+            next_number = -1
+        next_number = number + 1 if match else next_number
+    return [run for run in runs if len(run) > 1]
 
 
 def _counted(lines: list[str], pattern: re.Pattern[str]) -> tuple[list[str], int]:
@@ -55,6 +73,19 @@ def _counted(lines: list[str], pattern: re.Pattern[str]) -> tuple[list[str], int
 def is_diff(text: str) -> bool:
     """Return whether a text starts like a diff."""
     return _DIFF_START.match(text) is not None
+
+
+def diff_part(lines: list[str]) -> list[str]:
+    """Return the lines of a diff without the text around it; empty: there is no diff."""
+    changed = [at for at, line in enumerate(lines) if line.startswith("+") or _DIFF_HEADER.fullmatch(line)]
+    if not changed:
+        return []
+    first, last = changed[0], changed[-1]
+    while first and lines[first - 1].startswith((" ", "-")):
+        first -= 1
+    while last + 1 < len(lines) and lines[last + 1].startswith((" ", "-")):
+        last += 1
+    return lines[first : last + 1]
 
 
 def new_lines(lines: list[str]) -> list[str] | None:

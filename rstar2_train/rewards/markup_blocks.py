@@ -1,4 +1,4 @@
-"""Finds code blocks in the markup of HTML, MediaWiki, LaTeX and BBCode. Pure.
+"""Finds code blocks in the markup of HTML, MediaWiki, LaTeX and BBCode, and in calls written as XML. Pure.
 
 `answer_program` reads them if an answer has no code fence; tags of other names if it has no block at all. Programs have
 markup in their texts, and `[code]` as an index: a start neither follows a quotation mark or a name, nor lacks its end
@@ -11,7 +11,8 @@ import html
 import re
 
 _TAG = re.compile(
-    r"<(?P<html_end>/?)(?P<html>pre|code|program|solution|python(?:_?code)?|syntaxhighlight|source)(?P<html_options>\s[^<>]*+)?>"
+    r"<(?P<html_end>/?)(?P<html>pre|code|program|solution|python(?:_?code)?|syntaxhighlight|source|parameter)"
+    r"(?P<html_options>[\s=][^<>]*+)?>"
     r"|\[(?P<bbcode_end>/?)(?P<bbcode>python|code)(?P<bbcode_options>[=\s][^\[\]]*+)?\]"
     r"|\\(?:(?P<latex_end>end)|[a-z]{5})\{(?P<latex>lstlisting|verbatim|minted|python|pycode|code)\*?\}"
     r"(?P<latex_options>(?:[\[{](?:[^\[\]{}\\\n]|\\.|\{(?:[^{}\\\n]|\\.)*+\})*+[\]}])*+)",
@@ -23,13 +24,19 @@ _LANGUAGE = re.compile(r"\blang(?:uage)?-(\w+)|\blanguage=\{?(\w+)|[{=\"'](\w+)[
 _REFERENCE = re.compile(r"&(?:lt|gt|quot|apos|amp|nbsp|#\d{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 """Only with a semicolon: `a&lt` is Python."""
 _HIGHLIGHT = re.compile(r"</?span(?:\s[^<>]*+)?>", re.IGNORECASE)
+_LINE_NUMBER = re.compile(
+    r"<span\s(?=[^<>]*\b(?:hljs-ln|line-?no|linenos?|line-?num))[^<>]*+>\s*+\d{1,9}+\s*+</span>", re.IGNORECASE
+)
+_ROW = re.compile(r"(?<![\"'])<tr(?:\s[^<>]*+)?>(?P<cells>(?:(?!<tr[\s>]).)*?)</tr\s*>", re.DOTALL | re.IGNORECASE)
+_CELL = re.compile(r"<td(?:\s[^<>]*+)?>(?P<text>(?:(?!<td[\s>]).)*?)</td\s*>", re.DOTALL | re.IGNORECASE)
+_CODE = re.compile(r"</?(?:code|pre)(?:\s[^<>]*+)?>", re.IGNORECASE)
 _MOST_BETWEEN = 32
 """Characters between a tag and the next one of its block."""
 _LITERAL = re.compile(r"\s*<!\[CDATA\[(?P<text>.*?)\]\]>\s*", re.DOTALL)
 """A text of XML without references."""
 _WRITTEN_SPAN = re.compile(r"[\"']<span", re.IGNORECASE)
 """A tag that a program has in a text, so that the tags are those of the program."""
-_LINE_TAG = re.compile(r"(?m)^[ \t]*+<(?P<end>/?)(?P<name>[A-Za-z][\w-]*+)(?:\s[^<>\n]*+)?>[ \t]*+$")
+_LINE_TAG = re.compile(r"(?m)^[ \t]*+<(?P<end>/?)(?P<name>[A-Za-z][\w-]*+)(?:[\s=][^<>\n]*+)?>[ \t]*+$")
 """A tag of any name on a line of its own."""
 _BREAK = re.compile(r"(?<![\"'])<br\s*/?>", re.IGNORECASE)
 _BREAK_AT_END = re.compile(r"(?<![\"'])<br\s*/?>(?=[ \t]*\n)", re.IGNORECASE)
@@ -52,6 +59,16 @@ def markup_blocks(text: str) -> list[tuple[str, str]]:
     if opened and not text[text.rfind("\n", 0, start) + 1 : start].strip():
         blocks.append((language, _content(text[opened.end() :], opened)))
     return blocks
+
+
+def table_program(text: str) -> str:
+    """Return the lines of a table with a line of code in the last cell of each row; empty: there is no such table."""
+    rows = [_CELL.findall(row["cells"]) for row in _ROW.finditer(text)]
+    return (
+        "\n".join([*(_html_text(_CODE.sub("", row[-1])).strip("\n") for row in rows), ""])
+        if len(rows) > 1 and all(rows)
+        else ""
+    )
 
 
 def tagged_blocks(text: str) -> list[str]:
@@ -85,13 +102,14 @@ def _language(tag: re.Match[str]) -> str:
 
 
 def _content(text: str, opened: re.Match[str]) -> str:
-    return _html_text(text) if opened["html"] else text
+    return _html_text(text) if opened["html"] and _name(opened) != "parameter" else text
 
 
 def _html_text(text: str) -> str:
     """Return a text of HTML without tags for line breaks and highlighting, and without references."""
     if literal := _LITERAL.fullmatch(text):
         return literal["text"]
+    text = _LINE_NUMBER.sub("", text)
     text = _BREAK_AT_END.sub("", text) if "\n" in text.strip() else _BREAK.sub("\n", text)
     if not _WRITTEN_SPAN.search(text):
         text = _HIGHLIGHT.sub("", text)

@@ -1,6 +1,7 @@
 """The program in an answer."""
 
 import json
+import textwrap
 
 import pytest
 
@@ -13,6 +14,21 @@ MAIN = "def main():\n    print(sum(map(int, sys.stdin.read().split())))\n"
 SHELL = f"cat > a.py << 'EOF'\n{PROGRAM}EOF\npython3 a.py << END\n3 4\nEND\n"
 CELL = {"cell_type": "code", "source": [READ, PRINT], "execution_count": None}
 NOTEBOOK = json.dumps({"cells": [{"cell_type": "markdown", "source": "# x = 1"}, CELL], "nbformat": 4})
+
+
+LINES = list(enumerate(PROGRAM.splitlines(), 1))
+INDENTED = textwrap.indent(PROGRAM, "   ")
+END_TOKENS = ("<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>")
+LISTINGS = (
+    *("{:3} | ", "/* {} */ ", "<!-- {} --> ", "{{{}}} ", "**{}** ", "line {}: ", "LINE {} - ", "Ln {}: "),
+    *("{}> ", "{} >> ", "{}, ", "{}- ", "{} || ", "{} --> ", "{} => ", "{}\u2503", "{}\u250a ", "{}\xa6 "),
+)
+"""Numbers before the lines of a program."""
+PROSE = ("# Notes\n\nIt adds.\n", "Explanation:\n- It reads\n- It adds\n", "Time: O(1)\n", "\u2705 It works.\n")
+
+
+def _listing(prefix: str) -> str:
+    return "".join(f"{prefix.format(number)}{line}\n" for number, line in LINES)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +169,30 @@ NOTEBOOK = json.dumps({"cells": [{"cell_type": "markdown", "source": "# x = 1"},
         f"<reasoning>\n```python\nx = input()\n```\n</reasoning>\nFinal:\n```\n{PROGRAM}```",
         f"<think>\n```python\nx = int(input())\n</think>\n<analysis>Hm.</analysis>\n```python\n{PROGRAM}```",
         json.dumps({"python": PROGRAM}),
+        f"I add.\n</think>\n\n{PROGRAM}",
+        f"```python\nx = input()\n```\n</think>\n```\n{PROGRAM}```",
+        f"[THINK]I add.[/THINK]\n{PROGRAM}",
+        f"<tool_call>\n<function=run>\n<parameter=code>\n{PROGRAM}</parameter>\n</function>\n</tool_call>",
+        f'<invoke name="run"><parameter name="code">{PROGRAM}</parameter></invoke>',
+        f"<tool_call>\n{json.dumps({'name': 'run', 'arguments': {'code': PROGRAM, 'stdin': ''}})}\n</tool_call>",
+        json.dumps([{"type": "function", "function": {"name": "run", "arguments": json.dumps({"code": PROGRAM})}}]),
+        json.dumps({"code": PROGRAM.splitlines()}),
+        json.dumps(PROGRAM),
+        f"code: |\n{INDENTED}",
+        f"```yaml\nlanguage: python\nsource_code: |-\n{INDENTED}```",
+        f"---\nfiles:\n  - a.py: |\n{textwrap.indent(PROGRAM, '      ')}",
+        *(f"{PROGRAM}{token}" for token in END_TOKENS),
+        *(f"```python\n{PROGRAM.rstrip()}{token}\n```\n{token}" for token in END_TOKENS),
+        f"```python\n{PROGRAM}```<|im_end|>\n<|endoftext|>\n",
+        "<table>" + "".join(f"<tr><td>{n}</td><td>{line}</td></tr>" for n, line in LINES) + "</table>",
+        "<table>\n" + "".join(f'<tr id="L{n}">\n<td></td>\n<td>{line}</td>\n</tr>' for n, line in LINES),
+        "<pre>" + "\n".join(f'<span class="lineno">{n}</span>{line}' for n, line in LINES) + "</pre>",
+        *(f"```\n{_listing(prefix)}```" for prefix in LISTINGS),
+        *(f"{_listing(prefix)}\n{prose}" for prefix in LISTINGS[:2] for prose in PROSE),
+        *(f"```\n{_listing(prefix)}{prose}" for prefix in LISTINGS[:2] for prose in PROSE),
+        *(f"```diff\n+{READ}+{PRINT}{prose}" for prose in PROSE),
+        *(f"It is:\n--- /dev/null\n+++ b/a.py\n@@ -0,0 +1,2 @@\n+{READ}+{PRINT}\n{prose}" for prose in PROSE),
+        *(f"```python\n{PROGRAM}\n{prose}" for prose in PROSE[1:]),
     ],
 )
 def test_answer_program_reads_every_fence(answer: str) -> None:
@@ -162,7 +202,6 @@ def test_answer_program_reads_every_fence(answer: str) -> None:
 
 
 HTML = PROGRAM.replace("print(a + b)", "print(a + b if a &lt; b else &quot;&amp;lt;&quot;)")
-INDENTED = "".join(f"   {line}\n" for line in PROGRAM.splitlines())
 PLAIN = PROGRAM.replace("print(a + b)", 'print(a + b if a < b else "&lt;")')
 
 
@@ -250,6 +289,12 @@ def test_answer_program_reads_other_markup(answer: str, program: str) -> None:
         's = """\n\xb4\xb4\xb4\nx = 1\n\xb4\xb4\xb4\n"""\n',
         's = """\n!pip install x\n>>> x = 1\nThis text is one.\n"""\n',
         '{"a": 1}\n',
+        '"""<a>\nx = 1\n</a>"""\nprint(1)\n',
+        "s = '''\n</think>\n'''\nprint(s)\n",
+        "s = '''\ncode: |\n  x = 1\n'''\nprint(s)\n",
+        "s = '''<tr><td>x = 1</td></tr>\n<tr><td>x = 2</td></tr>'''\nprint(s)\n",
+        "print('<|im_end|>')\n",
+        "x = '''\n1 | y = 1\n2 | y = 2\n'''\nprint(x)\n",
     ],
 )
 def test_answer_program_keeps_markup_of_a_program(program: str) -> None:
@@ -346,34 +391,3 @@ def test_answer_program_keeps_fences_in_texts_of_the_code() -> None:
         code = f"s = '''\n{fence}\nx = 1\n```\n'''\nprint(s)\n"
         assert answer_program(f"It is:\n```python\n{code}```\nIt prints.\n```\n{fence}\n```") == code
     assert answer_program(f"```python\ns = '''x\n```\n```python\n{PROGRAM}```") == PROGRAM
-
-
-def test_answer_program_reads_hostile_text_in_linear_time() -> None:
-    """No text takes more than linear time."""
-    for text in ("`" * 100_000, "```\n" * 30_000, "~~~ " * 30_000, " " * 100_000 + "```", "```x " + "=" * 100_000):
-        answer_program(text)
-    for text in (
-        "<code>" * 50_000,
-        "<pre " * 50_000,
-        "[code=" * 50_000,
-        r"\begin{minted}{a}" * 20_000,
-        "<pre><code>" * 30_000,
-    ):
-        answer_program(text)
-    for text in ("::\n\n a\n" * 30_000, ".. code::\n" * 30_000, "#+begin_src\n" * 30_000, "[source]\n----\n" * 20_000):
-        answer_program(text)
-    for text in (r"\verb|" * 20_000, r"\mintinline{a}{" * 20_000, "{code:\n" * 30_000, "::\n" + " :a:\n" * 30_000):
-        answer_program(text)
-    for text in ("A b:\n\n    c\n" * 20_000, "A b:\n" * 30_000, "A" + " b" * 50_000, "A b:\n\n" + "    c\n" * 20_000):
-        answer_program(text)
-    for text in ("<think>" * 30_000, "<think>x</think>\n" * 9_000, "<pre><span></span>" * 20_000, "```a(b)\n" * 20_000):
-        answer_program(text)
-    for text in ("```python\n'''\n```\n" * 9_000, "```python\n'''\n" + "```\n" * 30_000):
-        answer_program(text)
-    for text in ("'''python\n" * 30_000, "'''py\n" + "''' " * 50_000 + "x", "```python " + "(" * 100_000):
-        answer_program(text)
-    for text in ("cat > a.py <<E\n" * 9_000, "<a>\n</a>\n" * 9_000, '{"a":' * 50_000, "```\nx = y\n```\n" * 5_000):
-        answer_program(text)
-    spaces = " " * 100_000
-    for text in (f"-{spaces}x", f"```{spaces}`", "- " * 50_000, ">" * 100_000, "`x" * 50_000, "```a\n" * 30_000):
-        answer_program(text)
