@@ -71,6 +71,9 @@ _FALSE_FIELDS = (
     *("correct", "is_correct", "resolved", "is_resolved", "success", "passed", "valid", "is_valid", "accepted", "keep"),
 )
 """Fields whose false marks a row that is not trained on, or that shows what to avoid; other values have no effect."""
+_FALSE_TEXTS = ("false", "no", "0")
+_SWITCHES = ("on", "off")
+"""Values of a column `reasoning`, as Nemotron has it, that are no text."""
 ROW_FIELDS: Mapping[str, str] = {
     "functions": "rename it to tools",
     "system": "write it as the first message, with role system",
@@ -106,7 +109,9 @@ ROW_FIELDS: Mapping[str, str] = {
         ),
         "preferences are not trained on: write the conversation as messages",
     ),
-    **dict.fromkeys(("conversation", "conversations"), "write the conversation once, in messages"),
+    **dict.fromkeys(
+        ("conversation", "conversations", "dialog", "dialogue"), "write the conversation once, in messages"
+    ),
     **dict.fromkeys((*_FALSE_FIELDS, "reward"), "remove the row, because each row is trained on"),
     **dict.fromkeys(MEDIA_FIELDS, "models are trained on text only"),
 }
@@ -115,6 +120,7 @@ _ROW_NAMES = tuple(ROW_FIELDS)
 REPEATED_FIELDS = (
     *("prompt", "completion", "response", "instruction", "input", "output"),
     *("question", "query", "context", "history"),
+    *("reasoning", "thought", "thoughts", "rationale", "cot", "chain_of_thought"),
 )
 """Fields of a row with a text that is also in a message."""
 _REASONING_TAGS = ("<think>", "</think>")
@@ -310,12 +316,19 @@ def has_effect(field: str, value: Any) -> bool:
     if isinstance(value, float) and math.isnan(value):
         return False
     if field in _FALSE_FIELDS:
-        return value is False
+        return value is False or (field != "label" and _is_false(value))  # 0 may be a class
+    if field == "reasoning" and value in _SWITCHES:
+        return False
     if field == "enable_thinking":
         return value is not None
     if field == "reward":
         return isinstance(value, (int, float)) and value <= 0
     return value not in (None, 1) if field == "weight" else bool(value)
+
+
+def _is_false(value: Any) -> bool:
+    is_number = isinstance(value, (int, float, Decimal))
+    return value == 0 if is_number else isinstance(value, str) and value.strip().lower() in _FALSE_TEXTS
 
 
 def _check_texts_and_names(messages: Sequence[Message], tools: set[str], where: str) -> None:

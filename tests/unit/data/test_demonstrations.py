@@ -268,6 +268,9 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         "history": [],
         "keep": True,
         "response": "",
+        "reasoning": "off",
+        "resolved": "Yes",
+        "is_valid": 1.0,
     }
     assert list(_read(tmp_path, DEMO | row).messages) == DEMO["messages"]
 
@@ -306,6 +309,9 @@ def test_read_demonstrations_accepts_fields_without_effect(tmp_path: Path) -> No
         ({"keep": False}, "keep is not trained on: remove the row, because"),
         ({"is_valid": False}, "is_valid is not trained on: remove the row, because"),
         ({"label": False}, "label is not trained on: remove the row, because"),
+        *(({"resolved": no}, "resolved is not trained on: remove the row") for no in (0, 0.0, "False", " no", "0")),
+        *(({name: "Because."}, f"{name} is not trained on, and is in no message") for name in ("reasoning", "cot")),
+        ({"Dialogue": [USER]}, "Dialogue is not trained on: write the conversation once"),
         ({"Messages": [USER]}, "'Messages' is not read: remove one of them"),
         ({"weight": 0}, "weight is not trained on: write weight: 0 for each message"),
         ({"weight": 0.5}, "weight is not trained on"),
