@@ -114,11 +114,23 @@ def _local_source(source: SourceField, folder: Path) -> Path | None:
 
 
 def _model_notes(job: AgenticRLJob, folder: Path) -> list[str]:
-    """Return what the job leaves out of its model, if the model is on this machine. `folder`: that of the manifest."""
+    """Return what the job leaves out of its model, and where other programs differ, if the model is on this machine.
+
+    `folder`: that of the manifest.
+    """
     from rstar2_train.capacity.job_model import model_notes
 
     model = folder / local_path(job.spec.model.source)
-    return [] if "://" in job.spec.model.source or not model.is_dir() else model_notes(job, model)
+    if "://" in job.spec.model.source or not model.is_dir():
+        return []
+    notes = model_notes(job, model)
+    try:
+        from rstar2_train.rollout.template_check import find_template_notes
+    except ImportError:  # the base install: a note has named it
+        return notes
+    template = job.spec.model.chat_template
+    own = job.spec.model.model_copy(update={"chat_template": template and str(folder / local_path(template))})
+    return notes + find_template_notes(model, own)
 
 
 def _try_teachers(job: AgenticRLJob, folder: Path) -> dict[str, str]:

@@ -33,12 +33,13 @@ from rstar2_train.orchestrator.engine_length import wait_for_lengths
 from rstar2_train.orchestrator.engine_weights import EngineWeights
 from rstar2_train.orchestrator.judge_watch import JudgeWatch
 from rstar2_train.orchestrator.long_prompts import truncate_long
+from rstar2_train.orchestrator.problem_files import stage_prompts
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.pods import AgentPods
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import PromptTooLong, collect_groups, tokenise_prompts
+from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
@@ -232,7 +233,7 @@ class RolloutSession:
         request, StageFailed when too many samples are lost, and OSError when the disk is full; finished samples stay
         saved.
         """
-        prompts = await tokenise_prompts(problems, self._chat_format)
+        prompts = await stage_prompts(problems, self._chat_format)
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         context = self._rollout_context(sampling, seed)
         saved = await asyncio.to_thread(cache.load, request)

@@ -229,7 +229,7 @@ class ChatFormat:
 
     def prompt_ids(self, problem: str, *, raw_prompt: bool = False, tools: Iterable[str] | None = None) -> list[int]:
         """Return the token ids up to the start of the model's first turn. Arguments as of `prompt_messages`."""
-        return self.encode(self.template.render(self.prompt_messages(problem, raw_prompt=raw_prompt, tools=tools)))
+        return self._opening_ids(self.prompt_messages(problem, raw_prompt=raw_prompt, tools=tools))
 
     def problem_ids(self, problem: Problem) -> array[int]:
         """Return the token ids of a row's prompt, up to the start of the model's first turn."""
@@ -238,7 +238,7 @@ class ChatFormat:
         tools, own = self.tools.select(None, problem.functions), self._own_system_prompt or ""
         system = self._system_prompt(tools) if TOOLS_MARK in own else tools.section()  # the built-in one asks for a box
         opening = [{"role": "system", "content": system}] if system else []
-        return array("i", self.encode(self.template.render([*opening, {"role": "user", "content": problem.problem}])))
+        return array("i", self._opening_ids([*opening, {"role": "user", "content": problem.problem}]))
 
     def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of an unfinished conversation, up to the start of the model's next turn.
@@ -247,6 +247,9 @@ class ChatFormat:
         """
         if any(message["role"] == "assistant" for message in messages):
             return self.encode_conversation(messages).token_ids
+        return self._opening_ids(messages)
+
+    def _opening_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         return self.encode(self.template.write(self.template.render, messages))
 
     def tool_turn_text(self, responses: Sequence[str]) -> str:
@@ -289,7 +292,7 @@ class ChatFormat:
             system = str(opening[0]["content"]).strip() if has_system else ""
             content = f"{system}\n\n{section}" if system else section
             opening = [{"role": "system", "content": content}, *opening[has_system:]]
-        ids = self.encode(self.template.write(self.template.render, opening))
+        ids = self._opening_ids(opening)
         mask = [0] * len(ids)
         places = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
         for at, (message, reply) in zip(places, turns, strict=True):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rstar2_train.api.roles import ToolParser
 from rstar2_train.data.demonstrations import empty_fields
 from rstar2_train.rollout.template_file import ChatFormatError, default_template
+from rstar2_train.rollout.template_repeat import check_addresses, check_random
 from rstar2_train.tools.call_form import FORMS, parser_of_template
 from rstar2_train.tools.parser import INVALID_CALL, first_fault, write_calls, written_calls
 from rstar2_train.tools.schema import CALL_OPEN
@@ -31,12 +32,15 @@ _SYSTEM_MARK = "QZSYSTEMZQ"
 _PLACE_MARK = "QZPLACE{}ZQ"
 _OPENED = re.compile(r"<([a-z_]+)>(\s*)\Z")
 _THINK, _THINK_END = "<think>", "</think>"
+_SPACES = re.compile(r"</?think>|\s")
 _MARKS: Mapping[ToolParser, re.Pattern[str]] = {
     "hermes": re.compile(re.escape(CALL_OPEN)),
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
     "gemma": re.compile(r"(?:`{3,}|~{3,})[ \t]*tool_code\b"),
 }
 """Form of calls -> text that no other form has, also where it is no call that rollouts read."""
+_LATER_TURNS = (2, 3, 6)
+"""Numbers of turns after which a template must write the same as after the first one."""
 _DATE = "strftime_now"
 """Function of chat templates that returns the current date."""
 
@@ -62,6 +66,7 @@ class ChatTemplate:
         Raises ChatFormatError for a template that cannot be used.
         """
         self._tokenizer, self._template, self._date = tokenizer, template, date
+        check_random(self.text)
         self.parser: ToolParser = parser or parser_of_template(self.text)
         self._has_system, self._start = True, ""
         after_model = self.after_model_turn([{"role": "user", "content": USER_MARK}])
@@ -69,11 +74,12 @@ class ChatTemplate:
         head, mark, tail = after_model[len(self.end_of_turn) :].partition(USER_MARK)
         if not mark:
             raise ChatFormatError("the chat template drops a user turn that follows an assistant turn")
-        if (later := self._after_later_turn()) != after_model:
-            raise ChatFormatError(
-                f"the chat template writes {after_model!r} after the first assistant turn and {later!r} after the "
-                "second, but a rollout has the same text between all its turns"
-            )
+        for number in _LATER_TURNS:
+            if (later := self._after_later_turn(number)) != after_model:
+                raise ChatFormatError(
+                    f"the chat template writes {after_model!r} after assistant turn 1 and {later!r} after turn "
+                    f"{number}, but a rollout has the same text between all its turns"
+                )
         self._start = self._missing_start()
         self.turn_head, self.turn_tail = head, tail + self._start
         """Text around a user turn that follows an assistant turn, up to the model's next turn."""
@@ -144,6 +150,13 @@ class ChatTemplate:
         if not mark:
             raise ChatFormatError("the chat template does not write an assistant's content verbatim")
         return after
+
+    def is_rewriting(self) -> bool:
+        """Return whether the template writes a message otherwise if others follow, apart from reasoning and spaces."""
+        opening = [{"role": "system", "content": _SYSTEM_MARK}, {"role": "user", "content": USER_MARK}]
+        later = [{"role": "assistant", "content": MODEL_MARK}, {"role": "user", "content": USER_MARK}]
+        appended = self.render(opening) + 2 * (MODEL_MARK + self.after_model_turn(later[1:]))
+        return _SPACES.sub("", appended) != _SPACES.sub("", self.render([*opening, *later, *later]))
 
     def write(self, render: Callable[[Sequence[Mapping[str, Any]]], str], messages: Sequence[Mapping[str, Any]]) -> str:
         """Return `render(messages)`. Raises ChatFormatError unless it has each message's content, in their order.
@@ -292,7 +305,8 @@ class ChatTemplate:
         given = [dict(message) for message in messages]
         if not self._has_system:
             given = _without_system(given)
-        options: dict[str, Any] = {} if self._date is None else {_DATE: self._date.strftime}
+        # A date, not a time: prompts of the same day are equal.
+        options: dict[str, Any] = {_DATE: (self._date or datetime.date.today()).strftime}
         try:
             rendered = self._tokenizer.apply_chat_template(
                 given, tokenize=False, add_generation_prompt=start, chat_template=self._template, **options
@@ -302,11 +316,12 @@ class ChatTemplate:
             raise ChatFormatError(
                 f"the chat template cannot render a conversation of roles {roles}: {error}"
             ) from error
+        check_addresses(str(rendered), messages)
         return str(rendered)
 
-    def _after_later_turn(self) -> str:
-        """Return the text after an assistant turn that is not the first one: some templates count the turns."""
-        before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    def _after_later_turn(self, number: int) -> str:
+        """Return the text after the assistant turn of a number, from 2 on: some templates count the turns."""
+        before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}] * (number - 1)
         return self.after_model_turn([{"role": "user", "content": USER_MARK}], before=before)
 
     def _missing_start(self) -> str:

@@ -18,14 +18,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from rstar2_train.data.problems import Problem
+from rstar2_train.data.problems import DataError, Problem
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.episode import AgentEpisode
 from rstar2_train.rollout.agent_program.programs import AgentPrograms
-from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.rollout.context import RolloutContext, RunRollout
 from rstar2_train.rollout.environment_episode import EnvironmentEpisode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
@@ -79,13 +79,20 @@ async def collect_groups(
     await collect_trajectories(pairs, prompts=prompts, context=context, on_done=add)
 
 
+def encode_prompts(problems: Sequence[Problem], chat_format: ChatFormat) -> dict[str, array[int]]:
+    """Return the tokens of each prompt by problem id. Raises DataError for one that the template does not write."""
+    prompts = {}
+    for problem in problems:
+        try:
+            prompts[problem.id] = chat_format.problem_ids(problem)
+        except ChatFormatError as error:
+            raise DataError(f"problem {problem.id}: {error}") from error
+    return prompts
+
+
 async def tokenise_prompts(problems: Sequence[Problem], chat_format: ChatFormat) -> dict[str, array[int]]:
-    """Return the tokens of each prompt by problem id. In a thread: 42,000 prompts take half a minute."""
-
-    def encode() -> dict[str, array[int]]:
-        return {problem.id: chat_format.problem_ids(problem) for problem in problems}
-
-    return await asyncio.to_thread(encode)
+    """Return `encode_prompts` from a thread: 42,000 prompts take half a minute."""
+    return await asyncio.to_thread(encode_prompts, problems, chat_format)
 
 
 async def collect_trajectories(

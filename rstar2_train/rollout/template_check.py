@@ -11,16 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.roles import ModelSource
 from rstar2_train.api.sources import sources
+from rstar2_train.capacity.config_file import TOKENIZER
+from rstar2_train.capacity.reference_model import is_served, reference_models
 from rstar2_train.data.demonstrations import empty_fields, read_demonstrations
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.rollout.engine_tokenizer import find_difference
+from rstar2_train.rollout.tokenizer_files import PROBE
 from rstar2_train.tools.parser import INVALID_CALL, first_fault
 from rstar2_train.tools.toolset import offline_toolset
 
 MOST_FORMS = 256
 """Forms of demonstrations that are rendered per file: about a second."""
 _TAGS = ("<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "```tool_code", "<|python_tag|>", '{"name"')
+_PROBLEM = f"{PROBE}\n\n```python\nif a < b and b > c & d:\n    e = 'f'\n```\n{'word ' * 2000}"
+"""A problem with the signs that filters of a template change, and with more characters than they keep."""
+
+_CLASS = "PreTrainedTokenizerFast"
+"""The class of transformers that reads tokenizer.json as it is."""
 
 
 def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -35,10 +45,12 @@ def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
         return {}
     try:
         chat_format = ChatFormat.load(model.value, job.spec.model, tools=offline_toolset(job.spec))
-        chat_format.prompt_ids("x")
+        chat_format.prompt_ids(_PROBLEM)
+        if any(stage.needs_engines for stage in job.spec.stages):
+            find_difference(Path(model.value))  # raises for a folder with which none starts
     except ChatFormatError as error:
         return {model.field: str(error)}
-    errors = {}
+    errors = _teacher_errors(job)
     for source in files:
         try:
             check_demonstrations(Path(source.value), chat_format)
@@ -47,6 +59,42 @@ def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
         except DataError:
             continue
     return errors
+
+
+def _teacher_errors(job: AgenticRLJob) -> dict[str, str]:
+    """Return why engines of spec.teacher read texts otherwise than the model: field -> error."""
+    errors = {}
+    for field, folder in reference_models(job).items():
+        if not is_served(job, field) or not (folder / TOKENIZER).is_file():
+            continue
+        try:
+            if difference := find_difference(folder):
+                errors[field] = (
+                    f"{folder}: engines cannot serve it as the teacher: {difference}: "
+                    f"set tokenizer_class in its tokenizer_config.json to {_CLASS}, or remove spec.teacher"
+                )
+        except ChatFormatError as error:
+            errors[field] = str(error)
+    return errors
+
+
+def find_template_notes(folder: Path, source: ModelSource) -> list[str]:
+    """Return how other programs write or read a conversation otherwise than a job of a model; a faulty one has none."""
+    try:
+        notes, chat_format = [], ChatFormat.load(folder, source)
+        if chat_format.template.is_rewriting():
+            notes.append(
+                "the chat template changes earlier messages when later ones follow: a rollout, as a demonstration, "
+                "keeps the text that its first turns had; other programs render the whole conversation again"
+            )
+        if difference := find_difference(folder):
+            notes.append(
+                f"{difference}: the job has the tokens of {TOKENIZER}, and engines get token ids; programs that give a "
+                f"text to AutoTokenizer, such as the chat endpoint of vLLM, have others: read the folder with {_CLASS}"
+            )
+    except ChatFormatError:
+        return []
+    return notes
 
 
 def check_demonstrations(path: Path, chat_format: ChatFormat) -> None:

@@ -7,7 +7,7 @@ ones. Imports neither torch nor transformers until a tokenizer is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,12 @@ DEFAULTS = frozenset(
 """Fields of a generation config that the settings of the job replace, or that do not change the tokens."""
 
 
+_WITHOUT_TOKENS = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [], "post_processor": None}
+"""Fields of a tokenizer.json whose other parts are read alone."""
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+"""Fields of an added token that decide which text becomes it."""
+
+
 RESTRICTIONS = frozenset(
     {
         *("bad_words_ids", "constraints", "force_words_ids", "forced_bos_token_id", "forced_eos_token_id"),
@@ -80,7 +86,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             f"{folder}: the tokenizer cannot be used: split_special_tokens writes special tokens as characters, so no "
             "turn has an end; remove it from tokenizer_config.json"
         )
-    _check_end(folder, tokenizer)
+    _check_file(folder, tokenizer)
     return tokenizer
 
 
@@ -157,14 +163,45 @@ def _check_generation(configs: Mapping[Path, Mapping[str, Any]]) -> None:
             )
 
 
-def _check_end(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ChatFormatError if the end of sequence is a token that transformers added to those of the file."""
-    end = tokenizer.eos_token
-    if end is None:
-        return
-    text = (folder / TOKENIZER).read_text(encoding="utf-8")
-    if json.dumps(end) not in text and json.dumps(end, ensure_ascii=False) not in text:
+def _check_file(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ChatFormatError if transformers changed the tokenizer of the file by the fields of its config."""
+    stored = json.loads((folder / TOKENIZER).read_text(encoding="utf-8"))
+    if fault := next(_changes(stored, tokenizer), ""):
         raise ChatFormatError(
-            f"{folder}: the tokenizer cannot be used: eos_token {end!r} is no token of {TOKENIZER}; correct it in "
-            "tokenizer_config.json"
+            f"{folder}: the tokenizer cannot be used: {fault}; correct it in tokenizer_config.json, or save the "
+            f"tokenizer again, so that {TOKENIZER} has it"
         )
+
+
+def _changes(stored: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """Yield what a tokenizer of transformers has otherwise than its file. `stored`: the content of the file."""
+    fast: Tokenizer = tokenizer.backend_tokenizer
+    written = type(fast).from_str(json.dumps({**stored, **_WITHOUT_TOKENS}))
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        if _state(getattr(fast, part)) != _state(getattr(written, part)):
+            yield f"a field of tokenizer_config.json changes the {part} of {TOKENIZER}"
+    added = {entry["content"]: entry for entry in stored.get("added_tokens") or ()}
+    for number, token in fast.get_added_tokens_decoder().items():
+        entry, name = added.get(token.content), _name(token.content, tokenizer)
+        if entry is None and _vocabulary_id(stored, token.content) != number:
+            yield f"{name} is no token of {TOKENIZER}"
+        elif entry is not None and any(getattr(token, flag) != entry.get(flag, False) for flag in _FLAGS):
+            yield f"{name} takes other text than in {TOKENIZER} ({', '.join(_FLAGS)})"
+
+
+def _state(part: Any) -> Any:
+    return None if part is None else part.__getstate__()
+
+
+def _name(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a token with the name of its field in the config, if it has one."""
+    names = [name for name, token in tokenizer.special_tokens_map.items() if token == text]
+    return f"{names[0] if names else 'the token'} {text!r}"
+
+
+def _vocabulary_id(stored: Mapping[str, Any], text: str) -> int | None:
+    """Return the number of a text in the vocabulary of a tokenizer.json; None: it is not there."""
+    vocabulary = stored["model"].get("vocab") or {}
+    if isinstance(vocabulary, dict):
+        return vocabulary.get(text)
+    return next((number for number, entry in enumerate(vocabulary) if entry[0] == text), None)

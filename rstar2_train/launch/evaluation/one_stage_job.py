@@ -31,6 +31,7 @@ from rstar2_train.launch.local.preflight import PreflightError, check_programs
 from rstar2_train.launch.local.services import RunningServices, Services
 from rstar2_train.orchestrator.sessions import chat_date
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import encode_prompts
 from rstar2_train.utils.supervisor import ChildFailed, Supervisor, temporary_state
 
 
@@ -115,7 +116,7 @@ def make_one_stage_job(request: EvalRequest, base: AgenticRLJob, task: EvalTask)
     _check_rows(base, task.problems)
     check_programs(base)
     chat_format = read_chat_format(model.tokenizer, base)
-    prompts = {problem.id: chat_format.problem_ids(problem) for problem in task.problems}
+    prompts = _encode_prompts(task.problems, chat_format)
     longest = max(prompts, key=lambda name: len(prompts[name]))
     prompt = len(prompts[longest])
     sampling, note = fit(task.sampling, prompt=prompt, problem=longest, context=model.context)
@@ -127,7 +128,7 @@ def make_one_stage_job(request: EvalRequest, base: AgenticRLJob, task: EvalTask)
     if chat_format.template.uses_date and state.chat_date_file.exists():  # the first run was on another day
         date = chat_date(state)
         chat_format = ChatFormat.load(model.tokenizer, job.spec.model, tools=chat_format.tools, date=date)
-        prompts = {problem.id: chat_format.problem_ids(problem) for problem in task.problems}
+        prompts = _encode_prompts(task.problems, chat_format)
     return OneStageJob(
         job=job,
         running=replace(request.running, model="" if model.folder else model.name),
@@ -148,6 +149,13 @@ def _check_rows(job: AgenticRLJob, problems: list[Problem]) -> None:
     try:
         for problem in problems:
             check(problem)
+    except DataError as error:
+        raise PreflightError(str(error)) from error
+
+
+def _encode_prompts(problems: list[Problem], chat_format: ChatFormat) -> dict[str, array[int]]:
+    try:
+        return encode_prompts(problems, chat_format)
     except DataError as error:
         raise PreflightError(str(error)) from error
 

@@ -31,12 +31,11 @@ from rstar2_train.orchestrator.pipeline.generator import Batch, BatchQueue, Gene
 from rstar2_train.orchestrator.pipeline.publisher import Publisher
 from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
 from rstar2_train.orchestrator.pipeline.step_trainer import StepTrainer
-from rstar2_train.orchestrator.problem_files import load_problems
+from rstar2_train.orchestrator.problem_files import load_problems, stage_prompts
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
 from rstar2_train.orchestrator.validation import needs_validation, run_validation
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import tokenise_prompts
 from rstar2_train.rollout.teacher_check import TeacherServers
 from rstar2_train.trainer.types import OptimizerConfig
 from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
@@ -185,7 +184,7 @@ async def usable_problems(
     """
     file = ctx.state.stage(settings.data_from).kept_file if settings.data_from else Path(settings.data or "")
     problems = await asyncio.to_thread(load_problems, str(file))
-    prompts = await tokenise_prompts(problems, chat_format)
+    prompts = await stage_prompts(problems, chat_format)
     usable = [problem for problem in problems if len(prompts[problem.id]) <= settings.max_prompt_tokens]
     if len(usable) < len(problems):
         log.warning("skipped %d of %d prompts: longer than maxPromptTokens", len(problems) - len(usable), len(problems))

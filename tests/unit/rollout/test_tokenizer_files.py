@@ -12,10 +12,12 @@ from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import ModelSource
+from rstar2_train.data.problems import DataError, Problem
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
-from rstar2_train.rollout.template_check import find_template_errors
+from rstar2_train.rollout.collector import encode_prompts
+from rstar2_train.rollout.template_check import find_template_errors, find_template_notes
 from rstar2_train.rollout.template_file import tool_parser
-from tests.support.chat_templates import CHATML
+from tests.support.chat_templates import CHATML, QWEN35
 from tests.support.model_turns import tool_turn_ids
 from tests.support.tokenizer_folder import TOKENS, write_tokenizer
 
@@ -31,6 +33,12 @@ COUNTS = (
     "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
 )
 """Numbers the turns, as that of ChatGLM2 does."""
+LATE = CHATML.replace("{{ '<|im", "{{ ('LATE' if loop.index0 > 5 and m.role == 'user' else '') + '<|im", 1)
+"""Writes a text before the fourth question."""
+LAST = CHATML.replace("+ m.content +", "+ ('be brief\\n' if loop.last and m.role == 'user' else '') + m.content +")
+"""Writes a text into the last question only."""
+METHOD = "{{ messages[0].items }}"
+"""A method without parentheses, which Jinja writes with its place in memory."""
 LOSSES: tuple[Callable[[Any], object], ...] = (
     lambda own: setattr(own, "normalizer", normalizers.Lowercase()),
     lambda own: setattr(own, "normalizer", normalizers.Replace("\n", " ")),
@@ -68,6 +76,18 @@ def jinja(content: bytes) -> Change:
     return lambda folder: (folder / "chat_template.jinja").write_bytes(content)
 
 
+END = {"content": "<|im_end|>", "lstrip": False, "rstrip": True, "normalized": False, "single_word": False}
+"""An end of turn that takes the white space after it, as that of the file does not."""
+
+
+def older_tokenizer(folder: Path) -> None:
+    """Let the config name another file, which transformers reads in place of tokenizer.json."""
+    digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    write_tokenizer(folder, change=lambda own: setattr(own, "pre_tokenizer", digits))
+    (folder / "tokenizer.json").rename(folder / "tokenizer.4.0.0.json")
+    write_tokenizer(folder, fast_tokenizer_files=["tokenizer.4.0.0.json"])
+
+
 def generation(**fields: Any) -> Change:
     return files(generation_config={"eos_token_id": TOKENS - 1, **fields})
 
@@ -75,6 +95,21 @@ def generation(**fields: Any) -> Change:
 def add_channels(own: Any) -> None:
     """Add the tokens of channels, which the config of GPT-OSS does not list."""
     own.add_special_tokens(["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
+
+
+def sampling_job(folder: Path, objective: dict[str, Any] | None = None, **spec: Any) -> AgenticRLJob:
+    """Return a job with engines whose model is a folder."""
+    grpo = {"data": str(folder / "rows.jsonl"), "steps": 1, "objective": objective}
+    return AgenticRLJob.model_validate(
+        {
+            "metadata": {"name": "j", "uid": "u"},
+            "spec": {
+                "model": {"source": str(folder)},
+                "stages": [{"name": "rl", "type": "GRPO", "grpo": grpo}],
+                **spec,
+            },
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,8 +145,23 @@ def test_lengths_saved_in_a_tokenizer_do_not_apply(
         (tokenizer(change=lambda own: setattr(own.model, "dropout", 0.1)), "has a dropout"),
         (jinja(b"{# \xe9 #}"), "or the chat template cannot be read: 'utf-8' codec can't decode byte 0xe9"),
         *((tokenizer(change=change), "neither a model nor a demonstration can") for change in LOSSES),
-        (tokenizer(template=COUNTS), "after the second, but a rollout has the same text between"),
+        (tokenizer(template=COUNTS), "after turn 2, but"),
+        (tokenizer(template=LATE), "after turn 3, but"),
+        (tokenizer(template=CHATML + "{{ ['a', 'b']|random }}"), "calls random, so a prompt has another text each"),
+        (tokenizer(template=CHATML + "{{ [['a']]|map('random')|join }}"), "calls random, so"),
+        (tokenizer(template=CHATML + "{% if false %}{{ lipsum() }}{% endif %}"), "calls lipsum, so"),
+        (tokenizer(template=METHOD + CHATML), "the object '<built-in method items of dict object>'"),
+        (tokenizer(template="{{ raise_exception }}" + CHATML), "another text in each process"),
+        (tokenizer(template="{{ messages|map(attribute='role') }}" + CHATML), "<generator object"),
         (tokenizer(eos_token="<|nowhere|>"), "eos_token '<|nowhere|>' is no token of tokenizer.json"),
+        (tokenizer(pad_token="[PAD]"), "pad_token '[PAD]' is no token of tokenizer.json"),
+        (tokenizer(extra_special_tokens=["<|a|>"]), "the token '<|a|>' is no token of tokenizer.json; correct"),
+        (
+            tokenizer(added_tokens_decoder={"258": END}),
+            "eos_token '<|im_end|>' takes other text than in tokenizer.json",
+        ),
+        (tokenizer(added_tokens_decoder={"256": END | {"content": "<|b|>"}}), "the token '<|b|>' is no token of"),
+        (older_tokenizer, "a field of tokenizer_config.json changes the pre_tokenizer of tokenizer.json"),
         (files(config={"vocab_size": TOKENS - 1}), "token 258 ('<|im_end|>') is outside the model's embedding"),
         (files(config={"vocab_size": 200}), "token 200 ("),
         (files(config={"vocab_size": TOKENS, "eos_token_id": TOKENS}), "config.json: eos_token_id 259 is no token"),
@@ -145,21 +195,86 @@ def test_lengths_saved_in_a_tokenizer_do_not_apply(
 )
 def test_files_of_another_meaning_are_refused(folder: Path, change: Change, reason: str) -> None:
     """Each has its file, its reason and its remedy, also for a job that has no demonstrations."""
-    job = AgenticRLJob.model_validate(
-        {
-            "metadata": {"name": "j", "uid": "u"},
-            "spec": {
-                "model": {"source": str(folder)},
-                "stages": [{"name": "rl", "type": "GRPO", "grpo": {"data": str(folder / "rows.jsonl"), "steps": 1}}],
-            },
-        }
-    )
+    job = sampling_job(folder)
     assert find_template_errors(job) == {}
     change(folder)
     with pytest.raises(ChatFormatError) as refusal:
         ChatFormat.load(folder)
     assert reason in str(refusal.value) and str(folder) in str(refusal.value)
     assert find_template_errors(job) == {"spec.model.source": str(refusal.value)}
+
+
+@pytest.mark.parametrize(
+    "filtered",
+    ["m.content|striptags", "m.content[:9000]", "m.content|truncate(9000)", "m.content|indent(2)"],
+)
+def test_template_that_changes_a_problem_is_refused(folder: Path, filtered: str) -> None:
+    """The model would get another problem than its reward compares: before the start, and for each row."""
+    write_tokenizer(folder, template=CHATML.replace("m.content", f"({filtered})"))
+    [message] = find_template_errors(sampling_job(folder)).values()
+    assert "does not write the content of a" in message and "move it" in message
+    with pytest.raises(DataError, match="problem row-1: the chat template does not write the content"):
+        encode_prompts([Problem(id="row-1", problem="A <b>, " + "x\n" * 9000, answer="1")], ChatFormat.load(folder))
+
+
+@pytest.mark.parametrize(("template", "has_note"), [(CHATML, False), (QWEN35, False), (LAST, True)])
+def test_template_that_changes_earlier_messages_has_a_note(folder: Path, template: str, has_note: bool) -> None:
+    """A rollout keeps the text of its first turns, which other programs render again."""
+    write_tokenizer(folder, template=template)
+    notes = find_template_notes(folder, ModelSource(source=str(folder)))
+    assert any("changes earlier messages when later ones follow" in note for note in notes) == has_note
+
+
+def test_address_in_a_message_is_no_object_of_the_template(folder: Path) -> None:
+    """A question may have the output of a program."""
+    text = "what is <b> and\n1 < 2 <function f at 0x7f00>?"
+    assert text in ChatFormat.load(folder).decode(ChatFormat.load(folder).prompt_ids(text))
+
+
+def test_time_of_a_template_is_that_of_the_day(folder: Path) -> None:
+    """Prompts of one day are equal."""
+    write_tokenizer(folder, template="{{ strftime_now('%H:%M:%S.%f') }}" + CHATML)
+    own = ChatFormat.load(folder)
+    assert own.decode(own.prompt_ids("x")).startswith("00:00:00.000000")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls", "has_note"),
+    [
+        ("qwen3", "PreTrainedTokenizerFast", False),
+        ("llama", "LlamaTokenizer", True),
+        ("llama", "LlamaTokenizerFast", True),
+        ("llama", "GemmaTokenizer", True),
+        ("qwen2", "PreTrainedTokenizerFast", True),  # transformers takes Qwen2Tokenizer in any case
+    ],
+)
+def test_tokenizer_of_other_programs_has_a_note(folder: Path, kind: str, cls: str, has_note: bool) -> None:
+    """A job has the tokens of tokenizer.json, whichever class its config names. A served teacher is asked for them."""
+    expected = ChatFormat.load(folder).prompt_ids("x = 1 \u00e9 e\u0301")
+    files(config={"model_type": kind, "vocab_size": TOKENS})(write_tokenizer(folder, tokenizer_class=cls))
+    assert ChatFormat.load(folder).prompt_ids("x = 1 \u00e9 e\u0301") == expected
+    notes = find_template_notes(folder, ModelSource(source=str(folder)))
+    assert [("PreTrainedTokenizerFast" in note, "other tokens" in note) for note in notes] == [(True, True)] * has_note
+    job = sampling_job(folder)
+    assert find_template_errors(job) == {}
+    objective = {"type": "Distillation", "teacher": {"source": str(folder)}}
+    job = sampling_job(folder, objective, teacher={})
+    assert any("or remove spec.teacher" in error for error in find_template_errors(job).values()) == has_note
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"auto_map": {"AutoTokenizer": ["x.Y", None]}, "tokenizer_class": "Y"},
+        {"tokenizer_class": "T5Tokenizer"},
+        {"tokenizer_class": 3},
+    ],
+)
+def test_tokenizer_with_which_no_engine_starts_is_refused(folder: Path, fields: dict[str, Any]) -> None:
+    """Custom code, which engines do not run, and classes for other files."""
+    files(config={"model_type": "llama", "vocab_size": TOKENS})(write_tokenizer(folder, **fields))
+    [message] = find_template_errors(sampling_job(folder)).values()
+    assert "no engine starts" in message and "remove auto_map" in message
 
 
 @pytest.mark.parametrize(
