@@ -74,8 +74,8 @@ def policy_loss(
             "tokens": count.sum(),
             "clipped": (clipped * count).sum(),
             "ratio": (ratio * count).sum(),
-            # k3 estimate of KL(old || new): never negative, low variance.
-            "kl": ((ratio - 1 - log_ratio) * count).sum(),
+            # KL(old || new), of tokens that pi_old sampled.
+            "kl": (k3(log_ratio) * count).sum(),
         }
         maxima = {"ratio_max": torch.where(trained, ratio, 0.0).max()}
         correction = torch.ones_like(ratio)
@@ -112,9 +112,24 @@ def kl_estimate(tokens: Tokens, estimator: Literal["K1", "K2", "K3"]) -> Tensor:
     alone lacks the part of the sampling, and K1 alone has the gradient 0 on average. With d = log pi - log
     pi_reference, within +-20: K1 is d, K2 d^2 / 2, K3 exp(-d) - 1 + d.
     """
-    d = tokens.reference_difference
-    values = {"K1": lambda: d, "K2": lambda: d * d / 2, "K3": lambda: torch.expm1(-d) + d}
-    return tokens.ratio * values[estimator]()
+    d, ratio = tokens.reference_difference.detach(), tokens.ratio.detach()
+    value, slope = {
+        "K1": lambda: (d, d + 1),
+        "K2": lambda: (d * d / 2, d * (d / 2 + 1)),
+        "K3": lambda: (k3(-d), d),
+    }[estimator]()
+    # Not by autograd: the parts of ratio and estimate cancel, for K3 to the last digit, and a limit would drop one.
+    moved = (tokens.logprobs - tokens.logprobs.detach()).where(tokens.trained, 0.0)
+    return ratio * (value + slope * moved)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """Return exp(x) - 1 - x, which is never negative: for x = log q - log p of a token of p the estimate of KL(p || q).
+
+    In float64: near 0 it is x^2 / 2, of which the difference in float32 has no digits.
+    """
+    wide = log_ratio.double()
+    return (wide.expm1() - wide).to(log_ratio.dtype)
 
 
 def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, count: int, limit: float) -> Tensor:
@@ -122,8 +137,10 @@ def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, count: i
 
     `sequences`: index of the sequence of each token, from 0 to `count` - 1.
     """
-    totals = torch.zeros(count, device=gap.device).index_add_(0, sequences, torch.where(trained, gap.abs(), 0.0))
-    tokens = torch.zeros(count, device=gap.device).index_add_(0, sequences, trained.to(totals.dtype))
+    # In float64: the sum of a long sequence in float32 depends on its order, and loses digits.
+    totals = torch.zeros(count, dtype=torch.float64, device=gap.device)
+    tokens = totals.clone().index_add_(0, sequences, trained.to(totals.dtype))
+    totals.index_add_(0, sequences, torch.where(trained, gap.abs(), 0.0).to(totals.dtype))
     return (totals > limit * tokens)[sequences]
 
 

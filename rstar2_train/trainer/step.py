@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rstar2_train.grpo_roc.loss import excluded_by_gap, policy_loss
+from rstar2_train.grpo_roc.loss import excluded_by_gap, k3, policy_loss
 from rstar2_train.grpo_roc.tokens import Counts
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
@@ -224,7 +224,7 @@ def _engine_kl(batch: DeviceBatch, logprobs: Tensor) -> Tensor:
     """Return the k3 estimate of KL(engine || trainer), summed over the trained tokens, which the engine sampled."""
     assert batch.engine_logprobs is not None
     gap = torch.where(batch.trained, logprobs.detach() - batch.engine_logprobs, 0.0)
-    return (torch.expm1(gap) - gap).sum()
+    return k3(gap).sum()
 
 
 def _forward(

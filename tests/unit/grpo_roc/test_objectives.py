@@ -100,6 +100,16 @@ MEANS = {
 }
 
 
+def reference_kl(new: Tensor, rollout: DrawnRollout, estimator: str) -> Tensor:
+    """Return ratio x estimate, with the derivative of the equation also at the limits of d and of the ratio."""
+    d = torch.clamp(new - rollout.reference.double(), -20, 20).detach()
+    ratio = ratio_of(new, rollout.old).detach()
+    inside = d.clone().requires_grad_()
+    values = {"K1": inside, "K2": inside**2 / 2, "K3": torch.exp(-inside) - 1 + inside}[estimator]
+    (slope,) = torch.autograd.grad(values.sum(), inside)
+    return ratio * (values.detach() + (values.detach() + slope) * (new - new.detach()))
+
+
 def equation(update: DrawnUpdate) -> tuple[Tensor, Tensor, float]:
     """Return minus the objective of the update and its gradient in float64, and the sum of the sizes of its terms."""
     settings = update.settings
@@ -129,9 +139,7 @@ def equation(update: DrawnUpdate) -> tuple[Tensor, Tensor, float]:
         loss = loss - term.sum() / divisor
         size += float(term.detach().abs().sum()) / divisor
         if settings.reference_kl is not None:
-            d = torch.clamp(values - rollout.reference.double(), -20, 20)
-            estimates = {"K1": d, "K2": d**2 / 2, "K3": torch.exp(-d) - 1 + d}
-            kl = ratio_of(values, rollout.old) * estimates[settings.reference_kl.estimator]
+            kl = reference_kl(values, rollout, settings.reference_kl.estimator)
             loss = loss + settings.reference_kl.weight * kl.sum() / divisor
     loss.backward()
     return loss.detach(), torch.cat([values.grad for values in new if values.grad is not None]), size
@@ -287,6 +295,24 @@ def test_objective_with_a_reference_equals_its_equation(name: str, estimator: Li
     near = parts_of(draw_update(6, update.settings), ranks=4, budget=150, packed=False, order=1)[0]
     kl_sums = [sum(float(part.sums["reference_kl"]) for part in each) for each in (parts, near)]
     assert kl_sums[0] == pytest.approx(kl_sums[1]) != 0
+
+
+@pytest.mark.parametrize("estimator", ["K1", "K2", "K3"])
+@pytest.mark.parametrize("extreme", [False, True], ids=["near", "extreme"])
+@pytest.mark.parametrize("apart", [1e-4, 1.0, 15.0])
+def test_kl_term_alone_equals_its_equation(estimator: Literal["K1", "K2", "K3"], extreme: bool, apart: float) -> None:
+    """At each token, near the reference, far from it, and beyond the limits of both differences."""
+    kl = ReferenceKL(weight=0.1, estimator=estimator)
+    update = draw_update(1, CASES["GRPO"].model_copy(update={"reference_kl": kl}), extreme=extreme)
+    draw = torch.Generator().manual_seed(2)
+    for rollout in update.rollouts:
+        rollout.advantage = 0.0
+        rollout.reference = rollout.new + apart * torch.randn(len(rollout.new), generator=draw)
+    parts, gradient = parts_of(update)
+    loss, expected, _ = equation(update)
+    assert sum(part.loss.item() for part in parts) == pytest.approx(loss.item(), rel=1e-5)
+    # Where the gradient of K1 or K2 is nearly 0, d in float32 has fewer digits of it.
+    torch.testing.assert_close(gradient.double(), expected, rtol=RTOL if estimator == "K3" else 1e-5, atol=0.0)
 
 
 @pytest.mark.parametrize("estimator", ["K1", "K2", "K3"])
