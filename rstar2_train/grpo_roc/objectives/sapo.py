@@ -29,5 +29,7 @@ def loss(tokens: Tokens, settings: GRPOSettings) -> Terms:
     temperature = tokens.advantages.new_full((), settings.objective.negative_temperature).where(
         ~positive, settings.objective.positive_temperature
     )
-    gate = (temperature * (tokens.ratio - 1)).sigmoid() * (4 / temperature)
-    return Terms(gate * tokens.advantages, tokens.weights("SequenceMean"))
+    distance = temperature * (tokens.ratio - 1)
+    # The derivative sigmoid(x) sigmoid(-x) has the digits of the smaller factor if that one is computed.
+    gate = (1 - (-distance).sigmoid()).where(distance > 0, distance.sigmoid())
+    return Terms(4 / temperature * gate * tokens.advantages, tokens.weights("SequenceMean"))
