@@ -1,9 +1,10 @@
-"""A stage that crashed and resumed equals an undisturbed one bit by bit: on the CPU, with one rank."""
+"""A stage that crashed or was suspended and resumed equals an undisturbed one bit by bit: on the CPU, one rank."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from models import RanksHere
 from seeded_rollouts import SeededRollouts
 
 from rstar2_train.data.tiny import SMOKE, write_tiny
+from rstar2_train.orchestrator.context import SuspendRequested
 from rstar2_train.orchestrator.sessions import Sessions, stage_chat_format
 from rstar2_train.orchestrator.stages import grpo, sft
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.weights.adapter_folder import ADAPTER, TENSORS
 from tests.support.stage_attempt import create_attempt
 
-STEPS, CRASH = 4, 4
-"""Steps of the stage, and the update in which the first attempt dies: a GRPO stage resumes from step 2."""
+STEPS, LAST = 4, 4
+"""Steps of the stage, and the last update of the first attempt: after a crash a GRPO stage resumes from step 2."""
 SPEC = {
     "trainer": {"replicas": 1, "gpusPerReplica": 0, "tokensPerMicroBatch": 1024},
     "checkpoint": {"everySteps": 2},
@@ -38,18 +41,18 @@ class Crash(Exception):
     """The end of the first attempt."""
 
 
-class CrashingGroup(TrainerGroup):
-    """A group on one rank in this process that crashes at its n-th update, if n is given."""
+class EndingGroup(TrainerGroup):
+    """A group on one rank in this process that calls `end` in its n-th update, if n is given."""
 
-    def __init__(self, *, crash: int | None = None, **options: Any) -> None:
+    def __init__(self, *, end: Callable[[], None], last: int | None = None, **options: Any) -> None:
         super().__init__(start_ranks=RanksHere, **options)  # type: ignore[arg-type]
-        self._left = crash
+        self._left, self._end = last, end
 
     def _count(self) -> None:
         if self._left is not None:
             self._left -= 1
             if self._left == 0:
-                raise Crash
+                self._end()
 
     def sft_step(self, *args: Any, **options: Any) -> dict[str, float]:
         self._count()
@@ -78,31 +81,43 @@ def losses(folder: Path) -> dict[int, list[float]]:
     return reports
 
 
-@pytest.mark.parametrize("letter", ["s", "g"])
-async def test_resumed_stage_equals_the_undisturbed_one(letter: str, tiny: Path, tmp_path: Path) -> None:
+def crash() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize(
+    ("letter", "lora", "ended"),
+    [("s", None, Crash), ("g", None, Crash), ("g", {"rank": 8}, Crash), ("g", {"rank": 8}, SuspendRequested)],
+)
+async def test_resumed_stage_equals_the_undisturbed_one(
+    letter: str, lora: dict[str, Any] | None, ended: type[Exception], tiny: Path, tmp_path: Path
+) -> None:
     """The losses of all steps and the final model are the same bits; the repeated step too."""
     run = {"s": sft.run, "g": grpo.run}[letter]
+    spec = {**SPEC, "trainer": {**SPEC["trainer"], "lora": lora}}
 
-    async def attempt(name: str, number: int, crash: int | None = None) -> Path:
+    async def attempt(name: str, number: int, last: int | None = None) -> Path:
         folder = tmp_path / name
         shutil.copytree(tiny, folder, dirs_exist_ok=True)
-        ctx = create_attempt(folder, letter, attempt=number, **SPEC, stages=[{"name": "only", **STAGES[letter]}])
+        ctx = create_attempt(folder, letter, attempt=number, **spec, stages=[{"name": "only", **STAGES[letter]}])
+        end = crash if ended is Crash else ctx.stopping.set
         sessions = Sessions(
-            trainer=partial(TrainerSession, start_group=partial(CrashingGroup, crash=crash)),
+            trainer=partial(TrainerSession, start_group=partial(EndingGroup, last=last, end=end)),
             rollouts=lambda *_: SeededRollouts(),  # type: ignore[arg-type, return-value]
             chat_format=stage_chat_format,
         )
         outcome = await run(ctx, sessions)
         assert outcome.checkpoint is not None and outcome.checkpoint.step == STEPS
-        return ctx.folder.model / "model.safetensors"
+        return ctx.folder.model
 
     whole = await attempt("whole", 1)
-    with pytest.raises(Crash):
-        await attempt("resumed", 1, crash=CRASH)
+    with pytest.raises(ended):
+        await attempt("resumed", 1, last=LAST - (ended is SuspendRequested))
     resumed = await attempt("resumed", 2)
-    assert whole.read_bytes() == resumed.read_bytes()
+    for file in ["model.safetensors", *([f"{ADAPTER}/{TENSORS}"] if lora else [])]:
+        assert (whole / file).read_bytes() == (resumed / file).read_bytes()
     undisturbed, again = losses(tmp_path / "whole"), losses(tmp_path / "resumed")
     assert undisturbed.keys() == again.keys() == set(range(1, STEPS + 1))
     assert all({*again[step]} == {*undisturbed[step]} for step in again)
     if letter == "g":
-        assert len(again[3]) == 2, "the step after the checkpoint ran twice"
+        assert len(again[3]) == (2 if ended is Crash else 1), "the step after the checkpoint ran twice"
