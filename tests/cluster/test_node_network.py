@@ -98,5 +98,9 @@ def test_node_policy_can_allow_only_dns(cluster: Cluster, served: str) -> None:
     selector = {"podSelector": {"matchLabels": {"role": "client"}}}
     cluster.apply([policy(served, "dns", **selector, policyTypes=["Egress"], egress=[rule])])
     wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 180)
-    lookup = cluster.exec(served, "client", "getent", "hosts", "web")
-    assert lookup.stdout.split()[0] == cluster.get("service", "-n", served, "web")["spec"]["clusterIP"]
+    address = cluster.get("service", "-n", served, "web")["spec"]["clusterIP"]
+
+    def resolves() -> bool:
+        return cluster.exec(served, "client", "getent", "hosts", "web", check=False).stdout.split()[:1] == [address]
+
+    wait_for("the answer of DNS", resolves, 180)

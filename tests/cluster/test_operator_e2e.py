@@ -34,6 +34,7 @@ from tests.kube_node.cluster import Cluster
 from tests.support.state_assertions import assert_complete, steps_done_twice
 
 SECONDS = 2400
+STAGES = ("sft", "rl-1", "rl-2", "hard", "rl-3", "eval")
 STEPS = {"rl-1": 12, "rl-2": 4, "rl-3": 5}
 """Stage -> number of steps, enough for all disturbances of the stage."""
 ENGINES = 2
@@ -92,13 +93,20 @@ class JobRun:
         return status
 
     def at(self, stage: str, step: int = 0) -> None:
-        """Wait until a stage has done a step, according to its progress file: the status is some seconds older."""
-        self.until(f"stage {stage}", lambda status: status.get("stage") == stage and status["phase"] == "Running")
+        """Wait until a stage has done a step, according to its progress file: the status is some seconds older.
+
+        A later stage will do: a busy machine may show a short one too late.
+        """
+        later = STAGES[STAGES.index(stage) :]
+        running = ("Running", "Finalizing")
+        self.until(f"stage {stage}", lambda status: status.get("stage") in later and status["phase"] in running)
         state = self.state()
 
         def reached(_: dict[str, Any]) -> bool:
             progress = state.progress()
-            return (progress is not None and progress.stage == stage and progress.step >= step > 0) or not step
+            if not step or progress is None:
+                return not step
+            return progress.stage in later[1:] or (progress.stage == stage and progress.step >= step)
 
         self.until(f"step {step} of {stage}", reached)
 
@@ -114,21 +122,31 @@ class JobRun:
         return JobState(jobs.state_folder(self.cluster, self.namespace, "smoke"))
 
     def pods(self, role: str) -> list[dict[str, Any]]:
-        """Return the running pods of a role, without deleted ones that still end."""
+        """Return the running pods of a role whose deletion was not requested."""
         items = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
         running = [pod for pod in items if pod["status"]["phase"] == "Running"]
         return [pod for pod in running if "deletionTimestamp" not in pod["metadata"]]
 
-    def delete(self, role: str, index: int = 0) -> None:
+    def pod(self, role: str, index: int = 0) -> dict[str, Any]:
+        """Return a running pod of a role, as soon as there is one."""
+        pods: list[dict[str, Any]] = []
+
+        def runs(_: dict[str, Any]) -> bool:
+            pods[:] = self.pods(role)
+            return bool(pods)
+
+        self.until(f"a pod of {role}", runs)
+        return pods[index]
+
+    def delete(self, role: str) -> None:
         """Delete a pod of a role without a grace period."""
-        self.until(f"a pod of {role}", lambda _: bool(self.pods(role)))
-        name = self.pods(role)[index]["metadata"]["name"]
+        name = self.pod(role)["metadata"]["name"]
         self.cluster.kubectl("delete", "pod", name, "-n", self.namespace, "--grace-period=0", "--force")
         self.removed[role] += 1
 
     def kill_rank(self, index: int) -> None:
         """Kill the process of the trainer rank in a trainer pod, as the kernel does when its memory is exhausted."""
-        name = self.pods("trainer")[index]["metadata"]["name"]
+        name = self.pod("trainer", index)["metadata"]["name"]
         # Not Cluster.exec, which may run a command again: the next rank would be killed too.
         self.cluster.kubectl("exec", name, "-n", self.namespace, "--", "python3", "-c", KILL_RANK)
 
@@ -143,7 +161,7 @@ class JobRun:
 
     def evict(self, role: str, index: int = 0) -> None:
         """Evict a pod of a role, as `kubectl drain` does."""
-        name = self.pods(role)[index]["metadata"]["name"]
+        name = self.pod(role, index)["metadata"]["name"]
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": self.namespace}}
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
         self.cluster.run("kubectl", "create", "--raw", path, "-f", "-", stdin=json.dumps(body))
@@ -155,8 +173,8 @@ class JobRun:
 
 def assert_flows(run: JobRun) -> None:
     """Check that the network allows the flow that the job needs and denies the others."""
-    trainer, executor = (run.pods(role)[0]["metadata"]["name"] for role in ("trainer", "executor"))
-    addresses = {role: run.pods(role)[0]["status"]["podIP"] for role in ("judge", "redis", "rollout")}
+    trainer, executor = (run.pod(role)["metadata"]["name"] for role in ("trainer", "executor"))
+    addresses = {role: run.pod(role)["status"]["podIP"] for role in ("judge", "redis", "rollout")}
     flows = {
         (trainer, "smoke-judge", 8080): True,
         (trainer, "smoke-redis", 6379): False,
@@ -169,7 +187,7 @@ def assert_flows(run: JobRun) -> None:
 
 
 def assert_gvisor(run: JobRun) -> None:
-    executor = run.pods("executor")[0]["metadata"]["name"]
+    executor = run.pod("executor")["metadata"]["name"]
     assert "gVisor" in run.cluster.exec(run.namespace, executor, "dmesg").stdout
 
 
