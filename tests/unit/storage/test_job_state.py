@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.storage import state_files as published_files
 from rstar2_train.storage.folder import LocalFolder
 from rstar2_train.storage.host_objects import HOST_OBJECTS, write_host_objects
 from rstar2_train.storage.job_state import BucketState, fetch_newest, read_origin
@@ -22,6 +24,7 @@ from rstar2_train.storage.store import CorruptObject, ObjectMissing, StorageReje
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.utils.files import write_atomically
 
+T = TypeVar("T")
 PUBLISHED = {
     "job.json": "{}",
     "track/journal.jsonl": "1\n2\n",
@@ -323,31 +326,45 @@ def test_state_reader_gets_the_newest(store: CountingStore, tmp_path: Path) -> N
     assert not fetch_newest(store, state)  # that of the run itself
 
 
-def test_snapshot_is_a_state_of_one_moment(tmp_path: Path) -> None:
-    """While a writer replaces one file by another, a copy always has one of them, and whole lines of the journal."""
-    root, stop = write(tmp_path / "a", PUBLISHED | {"kept-0": "0"}).root, threading.Event()
+KEPT = ("stages/sft/kept-0", "kept-1", "stages/sft/kept-2")
 
-    def work() -> None:
-        number = 0
-        while not stop.wait(0.02):
-            number += 1
-            write_atomically(root / f"kept-{number}", str(number))
-            (root / f"kept-{number - 1}").unlink()
-            write_atomically(root / "progress.json", str(number))
+
+class Writer:
+    """Replaces a file by one in another folder, twice, and appends to the journal: one write after each read."""
+
+    def __init__(self, root: Path, *, first: int) -> None:
+        """`first`: number of the read after which it starts."""
+        self._writes, self._left = self._write(root), first
+
+    def _write(self, root: Path) -> Iterator[None]:
+        for number, (old, new) in enumerate(pairwise(KEPT)):
+            yield write_atomically(root / new, "")
+            yield (root / old).unlink()
+            yield write_atomically(root / "progress.json", str(number))
             with (root / "track/journal.jsonl").open("a") as file:
                 file.write(f"{number}\n")
+            yield
 
-    writer = threading.Thread(target=work)
-    writer.start()
-    try:
-        for at in range(20):
-            copied, _ = snapshot(root, tmp_path / f"copy-{at}")
-            kept = [path.read_text() for name, path in copied.items() if name.startswith("kept-")]
-            assert len(kept) in (1, 2)
-            assert copied["track/journal.jsonl"].read_text().endswith("\n")
-    finally:
-        stop.set()
-        writer.join()
+    def after_read(self, item: T) -> T:
+        """Return the item that was read."""
+        self._left -= 1
+        if self._left <= 0:
+            next(self._writes, None)
+        return item
+
+
+def test_snapshot_is_a_state_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer works between any two reads: a copy always has one of its files, and whole lines of the journal."""
+    names, copy = published_files.state_files, published_files._copy
+    monkeypatch.setattr(published_files, "state_files", lambda root: map(writer.after_read, names(root)))
+    monkeypatch.setattr(published_files, "_copy", lambda *file: writer.after_read(copy(*file)))
+    monkeypatch.setattr(published_files, "_PAUSE_SECONDS", 0)
+    for first in range(30):
+        root = write(tmp_path / f"{first}", PUBLISHED | {KEPT[0]: ""}).root
+        writer = Writer(root, first=first)
+        copied, _ = snapshot(root, tmp_path / f"copy-{first}")
+        assert len({*KEPT} & {*copied}) in (1, 2)
+        assert copied["track/journal.jsonl"].read_text().endswith("\n")
 
 
 def test_file_next_to_the_stages_is_published(store: CountingStore, tmp_path: Path) -> None:
