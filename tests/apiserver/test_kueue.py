@@ -100,8 +100,8 @@ def test_kueue_wait_for_pods_ready_spares_running_jobs(queue: JobController) -> 
     queue.has_nodes = False
     queue.submit("slow", **GPUS)
     queue.wait(lambda: bool(queue.attempts), "the job is not admitted")
+    queue.wait(lambda: conditions(workload(queue)).get("PodsReady") == "False", "the pods count as ready")
     first = workload(queue)
-    assert conditions(first)["PodsReady"] == "False"
     queue.wait(lambda: bool(workload(queue)["status"].get("requeueState")), "Kueue does not evict the job")
     queue.has_nodes = True
     queue.wait(lambda: queue.pods() == ["slow-s0-2-0"], "the job does not run")

@@ -29,14 +29,23 @@ class OperatorProcess:
             "RSTAR2_IDENTITY": identity,
             "RSTAR2_LEASE_SECONDS": "60",  # on a busy machine an API server may not answer for some seconds
         }
-        output = None if log is None else log.open("ab")
-        self.process = subprocess.Popen(
+        self._environment, self._log = {**os.environ, **environment, **settings}, log
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        output = None if self._log is None else self._log.open("ab")
+        return subprocess.Popen(
             [sys.executable, "-m", "rstar2_operator"],
-            env={**os.environ, **environment, **settings},
+            env=self._environment,
             stdout=output,
             stderr=output,
             preexec_fn=die_with_parent,
         )
+
+    def restart_if_ended(self) -> None:
+        """Start it again if it has ended, as a kubelet does."""
+        if self.process.poll() is not None:
+            self.process = self._start()
 
     def __enter__(self) -> Self:
         return self
