@@ -31,9 +31,19 @@ pytestmark = pytest.mark.timeout(3000)
 STAGES = ["sft", "rl-1", "rl-2", "hard", "rl-3", "eval"]
 RUN_SECONDS = 1200
 OBJECTIVE = """
+import time
+from pathlib import Path
+
+from rstar2_train.api.state_dir import JobState
 from rstar2_train.grpo_roc.tokens import Terms
 
+def is_held():
+    progress = JobState(Path({state!r})).progress()
+    return Path({hold!r}).exists() and progress is not None and progress.stage == "rl-2" and progress.step > 0
+
 def advantages(group, settings):
+    while is_held():
+        time.sleep(0.1)
     return [reward - 0.5 for reward in group.rewards]
 
 def loss(tokens, settings):
@@ -41,6 +51,7 @@ def loss(tokens, settings):
     terms = weight * tokens.advantages * tokens.logprobs
     return Terms(terms, tokens.weights("TokenMean"), clipped=tokens.trained)
 """
+"""Objective of rl-2. It waits after the first step while the file `hold` exists, so that the stage can't finish."""
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +195,16 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
     orchestrator = next(process for name, process in children(state).items() if name.startswith("orchestrator-rl-2"))
     wait_for(state, "rl-2", 1, run)
     orchestrator.kill()
+    (state.root.parent / "hold").unlink()
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory, server) -> Path:
     """The smoke manifest with its state in a bucket, a file with an objective in rl-2, a served teacher in rl-3."""
     folder = tmp_path_factory.mktemp("manifest")
-    (folder / "objective.py").write_text(OBJECTIVE)
+    hold = folder / "hold"
+    hold.touch()
+    (folder / "objective.py").write_text(OBJECTIVE.format(state=str(folder / "smoke"), hold=str(hold)))
     job = read_manifest(SMOKE)
     job["spec"]["storage"] = storage_in(server, "smoke")
     stages = {stage["name"]: stage for stage in job["spec"]["stages"]}
@@ -205,9 +219,9 @@ def manifest(tmp_path_factory, server) -> Path:
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory, start, manifest) -> tuple[JobState, str]:
+def smoke(start, manifest) -> tuple[JobState, str]:
     """A complete run in which each part was killed once, and which was suspended once."""
-    folder = tmp_path_factory.mktemp("smoke")
+    folder = manifest.parent
     state = JobState(folder / "smoke")
     run = start(folder, manifest)
     kill_every_part(state, run)
