@@ -85,6 +85,13 @@ time.sleep(600)
 """
 
 
+def is_agent(process: psutil.Process) -> bool:
+    """Return whether a process is one of AGENTS, which have their names some time after their start."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name().startswith(AGENTS)
+    return False
+
+
 def test_ranks_exit_with_a_killed_orchestrator(model_dir: Path) -> None:
     """After a SIGKILL of the orchestrator, the ranks and the private Ray exit."""
     folder = str(Path(__file__).parent)
@@ -97,7 +104,7 @@ def test_ranks_exit_with_a_killed_orchestrator(model_dir: Path) -> None:
         children = named(psutil.Process(process.pid))
         assert any("ray::Rank" in name for _, name in children)
         process.kill()
-    until(lambda: all(has_ended(child) for child, name in children if not name.startswith(AGENTS)), "all exit")
-    for agent in (child for child, name in children if name.startswith(AGENTS)):
+    until(lambda: all(has_ended(child) or is_agent(child) for child, _ in children), "all exit")
+    for agent in (child for child, _ in children if is_agent(child)):
         with contextlib.suppress(psutil.NoSuchProcess):
             agent.kill()
