@@ -1,6 +1,7 @@
-"""Virtual time for unit tests: waits end immediately, and work takes no time.
+"""Time for unit tests: a delay of minutes costs nothing, and a slow machine changes no result.
 
-So a delay of minutes costs nothing, and a slow machine changes no result.
+With `virtual_time`, waits end immediately, and work takes no time. With `clock`, which tests with sockets may use, time
+passes only when the test sets it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import selectors
 import time
 
 import pytest
+
+from tests.support.clock import Clock
 
 
 @pytest.fixture
@@ -29,3 +32,11 @@ def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selectors.DefaultSelector, "select", jump)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic + passed)
     monkeypatch.setattr(time, "time", lambda: now + passed)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the monotonic clock; timers fire after the test has moved it."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock

@@ -35,6 +35,8 @@ DEPTH = 2
 """Calls in flight per sandbox: one runs, the next one waits in the pipe, so that the sandbox is never idle."""
 GRACE_SECONDS = 10.0
 """Time that a call may take beyond its limits before its sandbox counts as stuck."""
+LATE_SECONDS = 0.5
+"""Delay of a timer that shows a pause of this process: an answer of that time may still wait to be read."""
 IDLE_CHECK_SECONDS = 5.0
 PAUSE_SECONDS = 15.0
 """Time without calls and sessions after which a sandbox is paused. Its lanes drop their prepared processes before."""
@@ -207,10 +209,17 @@ class SandboxPool:
         if call.verb == "open":  # after the watch has counted what the sandbox holds without this session
             self.sessions.open(call, sandbox, lane, slot)
         patience = sum(lane.time_limits) + call.limits.wall_seconds + GRACE_SECONDS
-        running.timer = asyncio.get_running_loop().call_later(patience, self._stop_stuck, sandbox)
+        self._set_timer(running, sandbox, patience)
         lane.submit(call, slot=slot).add_done_callback(lambda done: self._done(running, sandbox, done))
 
-    def _stop_stuck(self, sandbox: Sandbox) -> None:
+    def _set_timer(self, running: RunningCall, sandbox: Sandbox, seconds: float) -> None:
+        due = time.monotonic() + seconds
+        running.timer = asyncio.get_running_loop().call_later(seconds, self._stop_stuck, running, sandbox, due)
+
+    def _stop_stuck(self, running: RunningCall, sandbox: Sandbox, due: float) -> None:
+        if time.monotonic() - due > LATE_SECONDS:
+            self._set_timer(running, sandbox, GRACE_SECONDS)
+            return
         log.error("Sandbox %s did not answer within the limits of its calls; replacing it.", sandbox.id)
         sandbox.mark_dead()
 

@@ -12,10 +12,11 @@ from rstar2_train.judge.sandbox.base import MAX_SESSIONS
 from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings
 from rstar2_train.judge.types import QueuedCall, Verb
 from rstar2_train.judge.worker.memory_watch import LANE_BYTES, LEAK_BYTES, PREPARED_BYTES, MemoryWatch
-from rstar2_train.judge.worker.pool import SandboxPool
+from rstar2_train.judge.worker.pool import GRACE_SECONDS, SandboxPool
 from rstar2_train.judge.worker.provider import LocalSandboxProvider
 from rstar2_train.judge.worker.running_call import MAX_SANDBOX_DEATHS, MAX_SETUP_FAILURES, RunningCall
 from rstar2_train.judge.worker.sessions import SessionTable
+from tests.support.clock import Clock
 from tests.support.fake_sandbox import FakeSandbox
 
 MIB = 1 << 20
@@ -192,6 +193,20 @@ async def answer_all(pool: SandboxPool) -> None:
             lane.time_limits.popleft()
             lane.in_flight.popleft().set_result(ProcessExit("exited", 0, 0.0, "", "", session_lives=True))
     await asyncio.sleep(0)
+
+
+async def test_pool_pause_of_the_worker_ends_no_sandbox(pool: SandboxPool, clock: Clock) -> None:
+    """A worker that was stopped for longer than a call may take reads the answer; a later silence ends the sandbox."""
+    answered, silent = pool.submit(queued()), pool.submit(queued())
+    first, second = pool.supervisor.sandboxes
+    for pause, is_stuck in ((600.0, False), (GRACE_SECONDS + 0.1, True)):
+        clock.now += pause
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (first.dead.is_set(), second.dead.is_set()) == (False, is_stuck)
+        while first.lanes["bare"].in_flight:
+            first.lanes["bare"].in_flight.popleft().set_result(ProcessExit("exited", 0, 0.0, "", ""))
+    assert answered.result().status == "ok" and not silent.done()
 
 
 async def test_pool_sessions_are_spread(pool: SandboxPool) -> None:

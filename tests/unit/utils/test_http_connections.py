@@ -16,6 +16,7 @@ from rstar2_train.utils.http_connections import (
     ReplyBroken,
     Route,
 )
+from tests.support.clock import Clock
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WHOLE = HEAD + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
@@ -101,21 +102,6 @@ class Client:
 
     def _add(self, data: bytes) -> None:
         self.data += data
-
-
-class Clock:
-    """The clock of the event loop, which only a test moves: no slow machine ends a limit."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Provide the clock."""
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    return clock
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
