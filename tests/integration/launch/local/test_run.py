@@ -237,15 +237,16 @@ def smoke(start, manifest) -> tuple[JobState, str]:
 
 
 def test_run_with_killed_parts_completes(smoke) -> None:
-    """Only the stage whose orchestrator was killed has a second attempt; no process remains."""
+    """Only the stages whose orchestrator was killed or suspended have a second attempt; no process remains."""
     state, output = smoke
     report = assert_report(state)
     assert_complete(state)
     assert_no_processes(state)
     assert "report " in output and "mlflow ui" in output
     attempts = {stage["name"]: stage["attempts"] for stage in report["stages"]}
-    assert attempts.pop("hard") in (1, 2)  # the stage may have finished before the signal
-    assert attempts == {"sft": 1, "rl-1": 1, "rl-2": 2, "rl-3": 1, "eval": 1}, output
+    later = sorted(attempts.pop(name) for name in ("hard", "rl-3", "eval"))
+    assert later in ([1, 1, 1], [1, 1, 2]), output  # the signal may come between two stages, or in a later one
+    assert attempts == {"sft": 1, "rl-1": 1, "rl-2": 2}, output
 
 
 def test_run_sends_runs_and_metrics_to_mlflow(smoke) -> None:
