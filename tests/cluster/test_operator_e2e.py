@@ -57,11 +57,13 @@ def recorded(cluster: Cluster, namespace: str, file: Path) -> Iterator[Callable[
     """Watch pods; the result returns every pod since then: uid -> role, name, Job, completion index."""
     with file.open("w") as out:
         command = ["kubectl", "get", "pods", "-n", namespace, "--watch", "-o", f"jsonpath={COLUMNS}"]
-        watch = subprocess.Popen(command, stdout=out, env=cluster.environment())
+        # Again and again: the API server ends a watch after 30 to 60 minutes.
+        again = ["sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *command]
+        watch = subprocess.Popen(again, stdout=out, env=cluster.environment(), start_new_session=True)
         try:
             yield lambda: {line.split()[0]: line.split()[1:] for line in file.read_text().splitlines() if line}
         finally:
-            watch.terminate()
+            os.killpg(watch.pid, signal.SIGTERM)
             watch.wait()
 
 
