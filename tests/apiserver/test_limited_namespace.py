@@ -39,6 +39,11 @@ def allow(lab: Kubelets, gpus: int) -> None:
     lab.wait(enforced, "the quota is not enforced")
 
 
+def roles(api: KubeApiserver) -> set[str]:
+    """Return the roles that have a pod."""
+    return {pod["metadata"]["labels"][names.ROLE_LABEL] for pod in api.request("GET", PODS)["items"]}
+
+
 def test_restricted_level_and_quota_admit_a_job_or_are_named(api: KubeApiserver, tmp_path: Path) -> None:
     """The job names the quota that rejects its trainer and the remedy; with a larger one the pods of all roles run."""
     lab, log = Kubelets(api), tmp_path / "operator.log"
@@ -56,6 +61,5 @@ def test_restricted_level_and_quota_admit_a_job_or_are_named(api: KubeApiserver,
         lab.wait(
             lambda: lab.degraded("demo") == "" and lab.status("demo").get("phase") == "Running", "the job does not run"
         )
-        pods = api.request("GET", PODS)["items"]
-        assert {pod["metadata"]["labels"][names.ROLE_LABEL] for pod in pods} == ROLES
+        lab.wait(lambda: roles(api) == ROLES, "a role has no pod")
         assert lab.status("demo")["restarts"] == 0

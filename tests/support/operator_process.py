@@ -66,7 +66,7 @@ class OperatorProcess:
     def page(self, path: str) -> str:
         """Return a page of its HTTP server; empty if it does not serve."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as response:
                 return str(response.read().decode()).strip()
         except OSError:
             return ""
