@@ -21,6 +21,7 @@ from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile
 from rstar2_train.analysis.viewer import ViewerData
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.state_files import UnreadableState
 from rstar2_train.capacity.config_file import TOKENIZER
 from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.tracking.traces import Decode
@@ -59,8 +60,8 @@ def analyse(state: JobState, request: AnalysisRequest, start_progress: StartProg
     check_out(request.out)
     try:
         job = state.job()
-    except ValueError as error:
-        raise AnalysisError(f"{state.job_file} is not a valid job: {error}") from error
+    except UnreadableState as error:
+        raise AnalysisError(f"{error}.") from error
     files = sources.find_files(state, job, request.stages)
     scored = sources.file_to_score(files, request.model) if request.model else None
     rows = [(file, sources.read_rows(file)) for file in files]

@@ -9,7 +9,7 @@
 - `contracts.py`: progress, outcome, attempt record, exit codes; written by orchestrators, read by the operator and the
   CLI; with a version of their own. `judge_limits.py`: limits of a call on the judge's HTTP wire.
 - `failure_policy.py`: the action after an attempt. `sources.py`: paths of models and data in pods. `state_dir.py`:
-  paths in a job's state directory.
+  paths in a job's state directory; `state_files.py`: reads its files.
 
 Pure except for reading and writing the named files. Imports no torch; every other package may import it.
 """

@@ -6,11 +6,14 @@ or writes state gets its paths from here. Pure, except for methods that return t
 
 from __future__ import annotations
 
+import errno
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2_train.api.contracts import AttemptRecord, Outcome, Progress
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_files import read_state
 
 ENGINE_WEIGHTS = "engine_weights"
 """Folder of a job's bucket with the weights for engines that have no common disk with the trainer."""
@@ -88,14 +91,12 @@ class StageState:
         return self.root / "kept.report.json"
 
     def attempt(self) -> AttemptRecord | None:
-        """Return the current attempt, None before the first."""
+        """Return the current attempt, None before the first. Raises UnreadableState."""
         return read_attempt(self.attempt_file)
 
     def outcome(self) -> Outcome | None:
-        """Return the last outcome, None if no attempt has finished."""
-        if not self.outcome_file.exists():
-            return None
-        return Outcome.model_validate_json(self.outcome_file.read_text(encoding="utf-8"))
+        """Return the last outcome, None if no attempt has finished. Raises UnreadableState."""
+        return read_state(self.outcome_file, Outcome.model_validate_json)
 
     @property
     def done(self) -> bool:
@@ -201,24 +202,32 @@ class JobState:
         return self.root / "seconds.json"
 
     def seconds(self) -> float:
-        """Return the seconds that the job has run, 0 before the end of its first run."""
-        return float(self.seconds_file.read_text(encoding="utf-8")) if self.seconds_file.exists() else 0.0
+        """Return the seconds that the job has run, 0 before the end of its first run. Raises UnreadableState."""
+        return read_state(self.seconds_file, _duration) or 0.0
 
     def stage(self, name: str) -> StageState:
         """Return the directory of stage `name`."""
         return StageState(self.root / "stages" / name)
 
     def job(self) -> AgenticRLJob:
-        """Return the job of the job file."""
-        return AgenticRLJob.model_validate_json(self.job_file.read_text(encoding="utf-8"))
+        """Return the job of the job file. Raises UnreadableState."""
+        job = read_state(self.job_file, AgenticRLJob.model_validate_json)
+        if job is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(self.job_file))
+        return job
 
     def progress(self) -> Progress | None:
-        """Return the last progress, None before the first."""
-        if not self.progress_file.exists():
-            return None
-        return Progress.model_validate_json(self.progress_file.read_text(encoding="utf-8"))
+        """Return the last progress, None before the first. Raises UnreadableState."""
+        return read_state(self.progress_file, Progress.model_validate_json)
 
 
 def read_attempt(file: Path) -> AttemptRecord | None:
-    """Return the attempt of a file, None if the file does not exist."""
-    return AttemptRecord.model_validate_json(file.read_text(encoding="utf-8")) if file.exists() else None
+    """Return the attempt of a file, None if the file does not exist. Raises UnreadableState."""
+    return read_state(file, AttemptRecord.model_validate_json)
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{text.strip()} is no duration in seconds")
+    return seconds

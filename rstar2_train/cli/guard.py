@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rstar2_train.api.state_files import UnreadableState
 from rstar2_train.cli.common import INTERRUPTED
 
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP, errno.EROFS)
@@ -28,6 +29,8 @@ def run_guarded(name: str, action: Callable[[], int]) -> int:
         if (error.name or "").startswith("rstar2_"):
             raise
         return _end(name, f"{error.name} is not installed: install rstar2[run], in a clone by `make setup`")
+    except UnreadableState as error:
+        return _end(name, f"{error}.")
     except OSError as error:
         if message := _message(error):
             return _end(name, message)

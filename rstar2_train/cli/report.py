@@ -61,12 +61,9 @@ def _report_of_bucket(manifest: Path, *, as_json: bool) -> int:
 
 def _print_report(state: JobState, *, as_json: bool) -> int:
     from rstar2_train.cli.report_tables import ReportTables
-    from rstar2_train.evaluation.job_report import UnreadableState, read_report
+    from rstar2_train.evaluation.job_report import read_report
 
-    try:
-        report = read_report(state)
-    except UnreadableState as error:
-        return fail(NAME, f"{error}.")
+    report = read_report(state)
     if as_json:
         print(json.dumps(report.model_dump(mode="json"), indent=1))
     else:

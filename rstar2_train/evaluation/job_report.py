@@ -6,17 +6,14 @@ error: a report without it would be another one.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import ValidationError
 
 from rstar2_train.api.contracts import AttemptRecord, Outcome
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState, StageState
+from rstar2_train.api.state_files import UnreadableState, read_state
 from rstar2_train.evaluation.records import (
     Evaluation,
     Figures,
@@ -25,22 +22,16 @@ from rstar2_train.evaluation.records import (
     StageReport,
     write_record,
 )
-from rstar2_train.utils.text import reason
 
 REPORT = "report.json"
-Content = TypeVar("Content")
-
-
-class UnreadableState(Exception):
-    """A file of a job's state is damaged, or of another version."""
 
 
 def read_report(state: JobState) -> JobReport:
     """Return the report of a state directory, which has a job file. Raises UnreadableState."""
-    job = _read(state.job_file, AgenticRLJob.model_validate_json)
+    job = read_state(state.job_file, AgenticRLJob.model_validate_json)
     if job is None:
         raise UnreadableState(f"{state.job_file}: no such file")
-    return build_report(state.root, job, seconds=_read(state.seconds_file, _duration) or 0.0)
+    return build_report(state.root, job, seconds=state.seconds())
 
 
 def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> JobReport:
@@ -52,7 +43,7 @@ def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> JobReport
     evaluations: list[Evaluation] = []
     for stage in job.spec.stages:
         folder = JobState(state).stage(stage.name)
-        evaluation = _read(folder.evaluation_file, Evaluation.model_validate_json)
+        evaluation = read_state(folder.evaluation_file, Evaluation.model_validate_json)
         rows.append(_stage_report(stage, folder, evaluation, evaluations))
         if evaluation is not None:
             evaluations.append(evaluation)
@@ -91,8 +82,8 @@ def format_duration(seconds: float) -> str:
 def _stage_report(
     stage: Stage, folder: StageState, evaluation: Evaluation | None, earlier: list[Evaluation]
 ) -> StageReport:
-    attempt = _read(folder.attempt_file, AttemptRecord.model_validate_json)
-    outcome = _read(folder.outcome_file, Outcome.model_validate_json)
+    attempt = read_state(folder.attempt_file, AttemptRecord.model_validate_json)
+    outcome = read_state(folder.outcome_file, Outcome.model_validate_json)
     steps = None
     if stage.type in ("SFT", "GRPO"):
         steps = evaluation.step if evaluation else None
@@ -136,33 +127,3 @@ def _scores(benchmarks: Mapping[str, Figures]) -> dict[str, SliceMetrics]:
         for name, figures in benchmarks.items()
         if figures.pass_at_1 is not None
     }
-
-
-def _read(path: Path, parse: Callable[[str], Content]) -> Content | None:
-    """Return the content of a file; None if it does not exist. Raises UnreadableState."""
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UnreadableState(f"{path}: {reason(error)}. Restore the file from a copy of the state") from error
-    except ValueError as error:
-        raise UnreadableState(
-            f"{path} is damaged, or of another version of rstar2: {_fault(error)}. Restore the file from a copy of the "
-            "state, or install the version that wrote it"
-        ) from error
-
-
-def _fault(error: ValueError) -> str:
-    """Return the first fault of a text, with its field."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    fault = error.errors()[0]
-    return ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), fault["msg"]])
-
-
-def _duration(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{text.strip()} is no duration in seconds")
-    return seconds

@@ -9,10 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from rstar2_train.api.loader import MANIFESTS
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.state_files import UnreadableState
 from rstar2_train.capacity.weight_files import ambiguous_weights
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.launch.local.upload import fetched_state
@@ -43,7 +42,9 @@ def model_of_job(state: JobState, stage: str) -> Path:
     """
     try:
         stages = [stage.name for stage in state.job().spec.stages]
-    except (ValidationError, OSError) as error:
+    except UnreadableState as error:
+        raise ModelNotFound(f"{error}.") from error
+    except OSError as error:
         raise ModelNotFound(f"{state.job_file} cannot be read: {reason(error)}") from error
     trained = [name for name in stages if (state.stage(name).model / "config.json").is_file()]
     if not trained or (stage and stage not in trained):

@@ -23,6 +23,7 @@ from rstar2_train.analysis.viewer import trajectory_data
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import ToolParser
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.state_files import UnreadableState
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
@@ -115,8 +116,10 @@ class LiveJob:
     def _job(self) -> AgenticRLJob:
         try:
             return self._state.job()
-        except (OSError, ValueError) as error:
-            raise AnalysisError(f"{self._state.job_file} is not a valid job: {error}") from error
+        except UnreadableState as error:
+            raise AnalysisError(f"{error}.") from error
+        except OSError as error:
+            raise AnalysisError(f"{self._state.job_file} cannot be read: {error.strerror}") from error
 
     def _read(self, job: AgenticRLJob) -> None:
         """Bring the table and the curves up to date."""

@@ -233,7 +233,7 @@ def test_analyse_without_job_or_trajectories_fails(state: JobState, capsys: pyte
     assert "missing: no such job" in capsys.readouterr().err
     state.job_file.write_text("{}")
     assert run(state) == 1
-    assert "job.json is not a valid job: " in capsys.readouterr().err
+    assert "job.json is damaged, or of another version of rstar2: " in capsys.readouterr().err
 
 
 def test_analyse_interrupted_exits_with_130(

@@ -163,6 +163,29 @@ def test_job_that_never_ran_is_one_message(
     assert f"{tmp_path}/tiny: no such job. Run it first" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "message"),
+    [
+        (["verify", "--problem", "p", "--job"], "job.json", "job.json is damaged, or of another version"),
+        (["verify", "--problem", "p", "--job"], "job.json/file", "job.json: Is a directory"),
+        (["analyse"], "job.json", "job.json is damaged, or of another version"),
+        (["serve"], "job.json", "job.json is damaged, or of another version"),
+    ],
+)
+def test_damaged_job_file_is_one_message(
+    command: list[str], file: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A power failure may leave half a file, in the state of any command."""
+    path = tmp_path / "tiny" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    (tmp_path / "tiny" / "progress.json").touch()
+    assert main([*command, "tiny", "--state", str(tmp_path)]) == 1
+    printed = capsys.readouterr().err.strip()
+    assert message in printed and "Restore the file from a copy of the state" in printed
+    assert printed.startswith(f"rstar2 {command[0]}: ") and "\n" not in printed
+
+
 def test_track_without_metrics_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The job file is written before the first event."""
     (tmp_path / "tiny").mkdir()
