@@ -32,6 +32,8 @@ def run_guarded(name: str, action: Callable[[], int]) -> int:
     except UnreadableState as error:
         return _end(name, f"{error}.")
     except OSError as error:
+        if error.errno == errno.EPIPE and _is_output_full(error):
+            return INTERRUPTED  # the reader, such as head, needs no more
         if message := _message(error):
             return _end(name, message)
         raise
@@ -52,7 +54,7 @@ def _message(error: OSError) -> str:
 
 
 def _is_output_full(error: OSError) -> bool:
-    """Return whether standard output takes nothing more, and discard its unwritten rest."""
+    """Return whether standard output takes nothing more, and discard its unwritten rest and what follows."""
     if isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: the failed write has left nothing
         return error.filename is None
     try:

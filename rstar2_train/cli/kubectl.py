@@ -9,6 +9,8 @@ from typing import Any
 
 KIND = "agenticrljobs.rstar2.dev"
 JOB_LABEL = "rstar2.dev/job"
+_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+"""Options of a process: kubectl prints UTF-8 in every locale."""
 
 
 class KubectlFailed(Exception):
@@ -24,7 +26,7 @@ class Kubectl:
     def text(self, *arguments: str, stdin: str = "") -> str:
         """Return what kubectl prints. Raises KubectlFailed."""
         try:
-            done = subprocess.run(self._command(arguments), input=stdin, capture_output=True, text=True, check=False)
+            done = subprocess.run(self._command(arguments), input=stdin, capture_output=True, check=False, **_TEXT)
         except FileNotFoundError as error:
             raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
         if done.returncode:
@@ -42,7 +44,7 @@ class Kubectl:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start kubectl; the caller reads its standard output and ends it."""
-        return subprocess.Popen(self._command(arguments), stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(self._command(arguments), stdout=subprocess.PIPE, **_TEXT)
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         return ["kubectl", *arguments, *self._options]

@@ -31,7 +31,7 @@ from rstar2_train.cli.job_timeline import (
 )
 from rstar2_train.cli.kubectl import JOB_LABEL, KIND, Kubectl, KubectlFailed
 from rstar2_train.cli.plan import add_plan_options, print_plan
-from rstar2_train.utils.terminal import replace_closed_streams
+from rstar2_train.utils.terminal import buffer_streams
 from rstar2_train.utils.text import printable
 
 PROGRAM = "kubectl rstar2"
@@ -73,7 +73,8 @@ SHELLS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kubectl-rstar2`. Return the exit code."""
-    replace_closed_streams()
+    if argv is None:
+        buffer_streams()
     return run_guarded(PROGRAM, lambda: _call(argv))
 
 
@@ -89,8 +90,7 @@ def _call(argv: Sequence[str] | None) -> int:
     except KubectlFailed as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 1
-    except (KeyboardInterrupt, BrokenPipeError):
-        sys.stderr.close()
+    except KeyboardInterrupt:
         return INTERRUPTED
 
 

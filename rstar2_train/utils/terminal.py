@@ -40,19 +40,28 @@ def replace_closed_streams() -> None:
 
 
 def ignore_closed_terminal() -> None:
-    """Discard later output if the terminal was closed, and escape characters that its encoding lacks.
+    """Discard later output if the terminal was closed. Otherwise as `buffer_streams`.
 
     Other errors, such as a full disk, are still raised.
+    """
+    buffer_streams(_DiscardingStream)
+
+
+def buffer_streams(raw: type[io.FileIO] = io.FileIO) -> None:
+    """Escape characters that the encoding of a standard stream lacks, and keep the output of a failed write.
+
+    Without a buffer (PYTHONUNBUFFERED) that output would be lost, and argparse ignores the error. `raw`: writes to the
+    descriptor.
     """
     replace_closed_streams()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         stream.flush()
         wrapped = io.TextIOWrapper(
-            io.BufferedWriter(_DiscardingStream(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
+            io.BufferedWriter(raw(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
             encoding=stream.encoding,
             errors="backslashreplace",  # a terminal of ASCII or Latin-1 has no sign for each character
-            line_buffering=stream.line_buffering,
+            line_buffering=stream.line_buffering or stream.write_through,  # the latter with PYTHONUNBUFFERED
         )
         setattr(sys, name, wrapped)
 

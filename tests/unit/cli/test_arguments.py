@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,30 @@ def test_full_output_of_help_is_one_message(
         monkeypatch.setattr(sys, "stdout", full)
         assert program(arguments) == 1
     assert capsys.readouterr().err == f"{name}: standard output: no space left on the device. Pass another file.\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("program", "name"), [("main", "rstar2 --help"), ("kubectl_plugin", "kubectl rstar2")])
+def test_full_output_of_a_process_is_one_message(program: str, name: str, unbuffered: str) -> None:
+    """argparse ignores the error of a write, so the text must still be in a buffer."""
+    code = f"import sys; from rstar2_train.cli import {program}; sys.exit({program}.main())"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, env=environment
+        )
+    assert done.returncode == 1
+    assert done.stderr == f"{name}: standard output: no space left on the device. Pass another file.\n"
+
+
+def test_output_without_a_reader_ends_without_a_message() -> None:
+    """As `kubectl rstar2 completion bash | true` does."""
+    code = "import sys; from rstar2_train.cli import kubectl_plugin; sys.exit(kubectl_plugin.main())"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run([sys.executable, "-c", code, "--help"], stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_deleted_working_folder_is_one_message(

@@ -79,6 +79,15 @@ def test_ignore_closed_terminal_escapes_characters() -> None:
     assert (done.returncode, done.stdout) == (0, b"x\n\\u03c0\n")
 
 
+@pytest.mark.parametrize("function", ["buffer_streams", "ignore_closed_terminal"])
+def test_buffered_streams_are_immediate_with_pythonunbuffered(function: str) -> None:
+    """The log of a container shows each line when it is printed."""
+    program = f"import os\nfrom rstar2_train.utils import terminal\nterminal.{function}()\nprint('x')\nos._exit(0)"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, env=environment)
+    assert done.stdout == b"x\n"
+
+
 @pytest.mark.parametrize(("handler", "included"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
 def test_stop_signals_nohup_excludes_sighup(handler: signal.Handlers, included: bool) -> None:
     """nohup ignores SIGHUP; the program must not handle it."""
