@@ -71,9 +71,9 @@ def write_job(folder: Path, *, name: str, seed: int, size: Size, grpo: dict[str,
     manifest.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     state = JobState(folder / name)
     state.root.mkdir(parents=True, exist_ok=True)
-    job, _ = preflight.read_job(manifest)
+    job, _, text = preflight.read_job_and_text(manifest)
     job = preflight.resolve_sources(job, manifest=manifest, state=state)
-    return preflight.write_job(job, manifest=manifest, state=state)[0], state
+    return preflight.write_job(job, manifest=text, state=state)[0], state
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,8 @@ def dump_yaml(documents: Iterable[Any], *, block: bool = True) -> str:
     )
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a file as plain data. Raises ManifestError with one line: cause and action."""
+def read_text(path: Path) -> str:
+    """Return the text of a manifest. Raises ManifestError with one line: cause and action."""
     if not path.exists():
         raise ManifestError(f"{path}: no such file; pass the path of an {KIND} manifest, such as examples/tiny.yaml")
     if path.is_dir():
@@ -155,11 +155,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: not a text file ({error})") from error
+        raise ManifestError(f"{path}: not a text file ({error}); save it as UTF-8") from error
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {reason(error)}") from error
     if len(text) > MAX_CHARACTERS:
         raise ManifestError(f"{path}: has more than {MAX_CHARACTERS:,} characters; pass the path of an {KIND} manifest")
+    return text
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a file as plain data. Raises ManifestError with one line: cause and action."""
+    return parse_manifest(read_text(path), path)
+
+
+def parse_manifest(text: str, path: Path) -> dict[str, Any]:
+    """Return the manifest of the text of a file as plain data. Raises ManifestError."""
     data = parse_yaml(text, source=str(path))
     if not isinstance(data, dict):
         raise ManifestError(f"{path}: contains a value of type {type(data).__name__}, not an {KIND}")

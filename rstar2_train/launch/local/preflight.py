@@ -18,7 +18,7 @@ from pathlib import Path
 from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.loader import ManifestError, read_manifest
+from rstar2_train.api.loader import ManifestError, parse_manifest, read_text
 from rstar2_train.api.roles import ExecutorSpec, JudgeSpec, Vendor
 from rstar2_train.api.sources import sources
 from rstar2_train.api.stages import Stage
@@ -51,14 +51,20 @@ class PreflightError(Exception):
 
 def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Issue]]:
     """Return the validated job and its warnings. Raises PreflightError with every error."""
+    return read_job_and_text(manifest)[:2]
+
+
+def read_job_and_text(manifest: Path) -> tuple[AgenticRLJob, list[Issue], str]:
+    """As `read_job`, with the text: a pipe can be read only once, and a file may change. Raises PreflightError."""
     try:
-        job, issues = check(read_manifest(manifest))
+        text = read_text(manifest)
+        job, issues = check(parse_manifest(text, manifest))
     except ManifestError as error:
         raise PreflightError(str(error)) from error
     if job is None:
         errors = InvalidJob([issue for issue in issues if not issue.warning])
         raise PreflightError(f"{manifest} is not a valid job:\n{errors}")
-    return job, issues
+    return job, issues, text
 
 
 def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> AgenticRLJob:
@@ -209,8 +215,8 @@ def with_uid(job: AgenticRLJob, state: JobState) -> AgenticRLJob:
     return job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
 
 
-def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[AgenticRLJob, list[str]]:
-    """Write the resolved job into its state folder, with the UID of its first run.
+def write_job(job: AgenticRLJob, *, manifest: str, state: JobState) -> tuple[AgenticRLJob, list[str]]:
+    """Write the resolved job and the text of its manifest into the state folder, with the UID of its first run.
 
     Returns the job with its UID, and notes for the user.
     """
@@ -225,7 +231,7 @@ def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[Ag
             f"To start over, delete {state.root}."
         )
     write_model(state.job_file, job)
-    write_atomically(state.manifest_file, manifest.read_text(encoding="utf-8"))
+    write_atomically(state.manifest_file, manifest)
     return job, notes
 
 

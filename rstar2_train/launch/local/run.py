@@ -57,7 +57,7 @@ def run(manifest: Path, *, state_root: Path, view: RunView) -> int:
 
     `state_root`: folder of the state folders of all jobs.
     """
-    job, warnings = preflight.read_job(manifest)
+    job, warnings, text = preflight.read_job_and_text(manifest)
     warn = partial(view.print_line, tone="warning")
     for warning in warnings:
         warn(str(warning))
@@ -68,7 +68,7 @@ def run(manifest: Path, *, state_root: Path, view: RunView) -> int:
         if _pending(job, state):
             view.print_line("Preparing data and base model ...", "progress")
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
-        resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
+        resolved, notes = preflight.write_job(resolved, manifest=text, state=state)
         local = LocalRun(
             resolved, state, view, packages=packages, title=f"rstar2 run: {job.metadata.name}", upload=upload
         )
