@@ -253,6 +253,7 @@ def _with_local_judge(
     from rstar2_train.launch.local.preflight import PreflightError, missing_tools
     from rstar2_train.rewards.equality_program import sandbox_package
     from rstar2_train.utils.disk import disk_shortage, named_disk
+    from rstar2_train.utils.open_files import open_file_shortage
     from rstar2_train.utils.ports import free_ports
     from rstar2_train.utils.supervisor import Supervisor, temporary_state
 
@@ -285,6 +286,8 @@ def _with_local_judge(
             return await supervisor.run_until_stopped(start_and_work())
 
     with temporary_state("rstar2-judge-") as folder, named_disk(folder):
+        if shortage := open_file_shortage():
+            raise PreflightError(shortage)
         if shortage := disk_shortage(folder, needed=MIN_FREE_BYTES):
             raise PreflightError(f"{shortage}, or set TMPDIR to a folder of another disk")
         return asyncio.run(start(folder))

