@@ -43,6 +43,8 @@ KINDS = {
     "RuntimeClass": ("apis/node.k8s.io/v1", "runtimeclasses"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "WorkloadPriorityClass": (f"apis/{names.KUEUE_API}", "workloadpriorityclasses"),
+    "ResourceClaim": ("apis/resource.k8s.io/v1", "resourceclaims"),
+    "ResourceClaimTemplate": ("apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     "Warning": ("api/v1", "events"),
     "Node": ("api/v1", "nodes"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),

@@ -1,8 +1,9 @@
 """Whether the objects of other owners exist that the pods of a job name: for all stages, when the job is new.
 
-A stage may start days after the job. A missing Secret, ServiceAccount, RuntimeClass, claim, ConfigMap or PriorityClass
-of it is a problem of the job from its first round. The job starts nevertheless: the object may be created later. The
-names are those of the built pods, so no field is left out. The operator may not read Secrets, and asks by a dry run.
+A stage may start days after the job. A missing Secret, ServiceAccount, RuntimeClass, claim, ConfigMap, PriorityClass,
+ResourceClaim or ResourceClaimTemplate of it is a problem of the job from its first round. The job starts nevertheless:
+the object may be created later. The names are those of the built pods, so no field is left out. The operator may not
+read Secrets, and asks by a dry run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ RETRY_SECONDS = 30.0
 CLUSTER_WIDE = frozenset({"RuntimeClass", "PriorityClass"})
 _VOLUMES = {"secret": ("Secret", "secretName"), "configMap": ("ConfigMap", "name"),
             "persistentVolumeClaim": ("PersistentVolumeClaim", "claimName")}  # fmt: skip
+_CLAIMS = {"resourceClaimTemplateName": "ResourceClaimTemplate", "resourceClaimName": "ResourceClaim"}
 _SOURCES = {
     "secretKeyRef": "Secret",
     "configMapKeyRef": "ConfigMap",
@@ -82,6 +84,10 @@ def _named(spec: Manifest) -> Iterator[tuple[str, str]]:
             yield kind, spec[field]
     for secret in spec.get("imagePullSecrets", ()):
         yield "Secret", secret["name"]
+    for claim in spec.get("resourceClaims", ()):
+        for field, kind in _CLAIMS.items():
+            if claim.get(field):
+                yield kind, claim[field]
     for volume in spec.get("volumes", ()):
         for field, (kind, member) in _VOLUMES.items():
             if (source := volume.get(field)) is not None and not source.get("optional"):
@@ -115,13 +121,18 @@ class ReferenceReader:
             if kind == "Secret":
                 metadata = {"name": name, "namespace": namespace}
                 return await is_missing(self._client, {"apiVersion": "v1", "kind": kind, "metadata": metadata})
-            if await self._client.find(kind, "" if kind in CLUSTER_WIDE else namespace, name) is None:
-                return True
-        except (ApiException, *UNREACHABLE):
-            return False
+            await self._client.read(kind, "" if kind in CLUSTER_WIDE else namespace, name)
+        except (ApiException, *UNREACHABLE) as error:
+            return _is_no_object(error)
         if kind in CLUSTER_WIDE:
             self._existing.add((kind, name))
         return False
+
+
+def _is_no_object(error: Exception) -> bool:
+    """Return whether an API server has no object of that name; False if it does not define the kind."""
+    # About a kind that it does not define it answers 404 too, but in plain text.
+    return isinstance(error, ApiException) and error.status == 404 and (error.body or "").lstrip().startswith("{")
 
 
 class MissingReferences:

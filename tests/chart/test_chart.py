@@ -185,6 +185,15 @@ def allowed(rules: list[dict]) -> set[tuple[str, str, str]]:
     }
 
 
+READ_ONLY = frozenset(
+    {
+        *("ResourceFlavor", "PriorityClass", "WorkloadPriorityClass", "RuntimeClass"),
+        *("ResourceClaim", "ResourceClaimTemplate"),
+    }
+)
+"""Kinds whose objects the operator only reads."""
+
+
 def needed() -> set[tuple[str, str, str]]:
     """Return the (group, resource, verb) of all requests that the tables of the operator name."""
     requests = set()
@@ -199,7 +208,7 @@ def needed() -> set[tuple[str, str, str]]:
         elif kind == "AgenticRLJob":
             requests |= {(group, plural, verb) for verb in ("list", "watch", "patch", "delete")}
             requests |= {(group, f"{plural}/status", "patch")}
-        elif kind in ("ResourceFlavor", "PriorityClass", "WorkloadPriorityClass", "RuntimeClass"):
+        elif kind in READ_ONLY:
             requests.add((group, plural, "get"))
         elif kind in ("Event", "Secret"):
             requests.add((group, plural, "create"))

@@ -103,12 +103,16 @@ REJECTED_ADVICE = {
     ),
 }
 """Kind of an object that the API server rejects -> what to do."""
+CLAIM_FIELDS = "spec.accelerator.claimTemplates, or spec.runtimePatches[].resourceClaims"
+"""Fields that name a ResourceClaimTemplate."""
 REFERENCE_FIELDS = {
     "RuntimeClass": "spec.executor.runtimeClassName",
     "ServiceAccount": "spec.runtimePatches[].serviceAccountName",
     "PriorityClass": "spec.priorityClassName",
     "PersistentVolumeClaim": "spec.storage.claimName, a pvc:// source, or a volume of spec.runtimePatches",
     "ConfigMap": "spec.runtimePatches",
+    "ResourceClaim": "spec.runtimePatches[].resourceClaims",
+    "ResourceClaimTemplate": CLAIM_FIELDS,
     "Secret": "spec.secretRefs, spec.mcpServers, spec.tracking.mlflow.secretRef, spec.runtimePatches, or the pull "
     "secrets of the site",
 }
@@ -173,8 +177,7 @@ def _message_advice(message: str, role: str) -> str:
     if "runAsNonRoot" in message:
         return "The image runs as root: set a numeric USER other than 0 in the image."
     if "resourceclaimtemplate" in message and "not found" in message:
-        fields = "spec.accelerator.claimTemplates, or spec.runtimePatches[].resourceClaims"
-        return f"Create the ResourceClaimTemplate, or name an existing one ({fields})."
+        return f"Create the ResourceClaimTemplate, or name an existing one ({CLAIM_FIELDS})."
     if "error looking up service account" in message:
         return "Create the ServiceAccount, or name an existing one: spec.runtimePatches[].serviceAccountName."
     if "persistentvolumeclaim" in message and "is being deleted" in message:

@@ -27,6 +27,10 @@ EVERYTHING: dict[str, Any] = {
             "envFrom": [{"configMapRef": {"name": "settings"}}],
             "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "x", "key": "y"}}}],
             "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
+            "resourceClaims": [
+                {"name": "nic", "resourceClaimTemplateName": "nics"},
+                {"name": "shared", "resourceClaimName": "fabric"},
+            ],
         },
     ],
 }
@@ -51,6 +55,8 @@ def test_references_have_every_kind_and_its_first_stage() -> None:
         Reference("ConfigMap", "settings", "rollout", "g1"),
         Reference("Secret", "x", "rollout", "g1"),
         Reference("PersistentVolumeClaim", "cache", "rollout", "g1"),
+        Reference("ResourceClaimTemplate", "nics", "rollout", "g1"),
+        Reference("ResourceClaim", "fabric", "rollout", "g1"),
     }
 
 
@@ -102,16 +108,43 @@ def test_existing_objects_are_no_problem() -> None:
 def test_unreadable_objects_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator of some namespaces may not read RuntimeClasses."""
     cluster = SimulatedCluster(manifest("g", executor={"runtimeClassName": "kata"}))
-    find = cluster.find
+    read = cluster.read
 
-    async def without_rights(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+    async def without_rights(kind: str, namespace: str, name: str) -> dict[str, Any]:
         if kind == "RuntimeClass":
             raise api_error(403, "Forbidden", "cannot get runtimeclasses")
-        return await find(kind, namespace, name)
+        return await read(kind, namespace, name)
 
-    monkeypatch.setattr(cluster, "find", without_rights)
+    monkeypatch.setattr(cluster, "read", without_rights)
     cluster.round(1)
     assert degraded(cluster) == ""
+
+
+@pytest.mark.parametrize(("body", "is_reported"), [('{"kind": "Status"}', True), ("404 page not found", False)])
+def test_missing_claim_templates_are_reported_where_the_cluster_defines_them(
+    body: str, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older API server answers 404 too; then the scheduler's words come when the stage starts."""
+    claims = [{"name": "nic", "resourceClaimTemplateName": "nics"}]
+    patch = {"manager": "team", "roles": ["rollout"], "resourceClaims": claims}
+    cluster = SimulatedCluster(manifest("sg", runtimePatches=[patch]))
+    read = cluster.read
+
+    async def without_claims(kind: str, namespace: str, name: str) -> dict[str, Any]:
+        if kind == "ResourceClaimTemplate":
+            error = api_error(404, "NotFound", name)
+            error.body = body
+            raise error
+        return await read(kind, namespace, name)
+
+    monkeypatch.setattr(cluster, "read", without_claims)
+    cluster.round(1)
+    message = (
+        "ResourceClaimTemplate/nics: ReferenceNotFound: no ResourceClaimTemplate has this name; pods of role rollout "
+        "need it from stage g1 on. Create the object before that stage starts, or name another one: "
+        "spec.accelerator.claimTemplates, or spec.runtimePatches[].resourceClaims."
+    )
+    assert (message in degraded(cluster)) is is_reported and ("nics" in degraded(cluster)) is is_reported
 
 
 def test_problem_of_the_pods_replaces_the_missing_object() -> None:
