@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.data.json_values import json_decoder
-from rstar2_train.data.readers import DataError, spelled
+from rstar2_train.data.readers import DataError
+from rstar2_train.utils.spelling import spelled
 
 if TYPE_CHECKING:
     import pyarrow

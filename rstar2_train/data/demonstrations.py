@@ -25,8 +25,8 @@ from rstar2_train.data.readers import (
     is_whole,
     json_value,
     read_rows,
-    spelled,
 )
+from rstar2_train.utils.spelling import spelled
 from rstar2_train.utils.text import short_repr
 
 ROLES = ("system", "user", "assistant", "tool")

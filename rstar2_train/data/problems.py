@@ -26,13 +26,13 @@ from rstar2_train.data.readers import (
     known_answer,
     read_rows,
     slice_field,
-    spelled,
     text_field,
 )
 from rstar2_train.rewards.answer_forms import form_of, form_of_row
 from rstar2_train.tools.remote_schema import declared_signature
 from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
 from rstar2_train.utils.json_steps import MAX_ITEMS, MAX_STRUCTURE_BYTES, JsonTooLarge, read_json
+from rstar2_train.utils.spelling import spelled
 from rstar2_train.utils.text import short_repr
 
 __all__ = ["DataError", "Problem", "read_problems"]

@@ -12,16 +12,16 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger, json_decoder
 from rstar2_train.utils.json_objects import RepeatedKeyError
 from rstar2_train.utils.local_path import file_fault
+from rstar2_train.utils.spelling import spelled
 from rstar2_train.utils.text import lone_surrogate, reason, short_repr
 
 MEDIA_FIELDS = (
@@ -57,7 +57,6 @@ _LOST_BACKSLASH = re.compile(r"[\x00\x08\x0b\x0c]")
 """Control characters that no text to train on has: JSON reads the starts of `\\boxed`, `\\frac` and `\\vec` as such."""
 _SEPARATOR = re.compile(r"[;\t|]")
 """Other marks than a comma that separate fields in files named `.csv`."""
-_MARKS = re.compile(r"[\W_]")
 _SAVE_AS_TEXT = "save it as uncompressed text in UTF-8"
 
 
@@ -148,24 +147,6 @@ def check_spelling(row: Mapping[str, Any], fields: tuple[str, ...], where: str) 
         if name != field and is_set(row, name) and row[name] != row.get(field):
             remedy = "remove one of them" if field in row else f"rename it to {field!r}, or remove it"
             raise DataError(f"{where}: {name!r} is not read: {remedy}")
-
-
-def spelled(names: Iterable[str], fields: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (name, field) for each name that is one of `fields` in any case, with any spaces and marks."""
-    spellings = _spellings(fields)
-    for name in names:
-        if field := spellings.get(_spelling(name)):
-            yield name, field
-
-
-@lru_cache(maxsize=8)
-def _spellings(fields: tuple[str, ...]) -> dict[str, str]:
-    return {_spelling(field): field for field in fields}
-
-
-@lru_cache(maxsize=4096)
-def _spelling(name: str) -> str:
-    return _MARKS.sub("", name).casefold()
 
 
 def is_set(row: Mapping[str, Any], field: str) -> bool:

@@ -33,6 +33,7 @@ from rstar2_train.rewards.quantity import Quantity, check_unit, equal_quantities
 from rstar2_train.rewards.verdict import Grade, Verdict
 from rstar2_train.rewards.verify import SnippetResult, SnippetRunner
 from rstar2_train.tools.sandbox_program import function_input, function_program, read_sources
+from rstar2_train.utils.spelling import spelled
 
 CHECKER_FUNCTION = "score"
 """Name of the function in a checker's file."""
@@ -43,7 +44,10 @@ LONG_TEXT = 1 << 18
 _WORD = re.compile(r"\S+")
 _OTHER_TESTS: Mapping[str, str] = {
     **dict.fromkeys(
-        ("fn_name", "starter_code"),
+        (
+            *("fn_name", "func_name", "function_name", "method_name", "entry_point", "starter_code"),
+            *("test", "test_code", "unit_tests", "asserts", "setup_code", "test_setup_code"),
+        ),
         "is of tests that call a function, but Tests run a program on standard input: use a reward of type Program, "
         "or other tests",
     ),
@@ -55,17 +59,30 @@ _OTHER_TESTS: Mapping[str, str] = {
         "is not run: write all tests in tests",
     ),
     **dict.fromkeys(
-        ("checker", "checker_code", "special_judge", "interactor", "tolerance"),
+        (
+            *("checker", "checker_code", "generated_checker", "special_judge", "interactor", "interactive"),
+            *("is_interactive", "interaction_format", "tolerance", "float_tolerance", "epsilon", "eps", "precision"),
+            *("any_order", "unordered"),
+        ),
         "is not used, because outputs are compared word by word: use a reward of type Program",
     ),
     **dict.fromkeys(
-        ("time_limit", "memory_limit", "timeout"),
+        ("input_file", "output_file", "input_mode"),
+        "is not used, because a program reads its standard input and writes its standard output: remove the row",
+    ),
+    **dict.fromkeys(
+        (
+            *("time_limit", "time_limit_ms", "time_limit_seconds", "memory_limit", "memory_limit_mb"),
+            *("memory_limit_bytes", "timeout", "timeout_seconds"),
+        ),
         "is not used: set timeoutSeconds of the reward, and remove it",
     ),
 }
 """Fields of public data sets, next to `tests`, that Tests do not read -> fault and remedy."""
 _KIND_FIELDS, _STANDARD_KINDS = ("testtype", "type"), ("stdin", "stdin_stdout")
 """Fields of a test that name its kind, and their values for standard input and output."""
+_STANDARD_FILES = ("stdin", "stdout", "stdio", "standard")
+"""Values of a file or mode that are the standard input and output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +268,9 @@ def _check_tests(rule: RewardSpec, data: str) -> None:
     texts = [test.get(name) for test in tests for name in ("input", "output")] if tests and shape else [None]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"reward {rule.name}: data.tests must be a list of {{input, output}}, both texts")
-    if other := next((name for name in _OTHER_TESTS if fields.get(name)), ""):
-        raise ValueError(f"reward {rule.name}: data.{other} {_OTHER_TESTS[other]}")
+    for name, known in spelled(fields, tuple(_OTHER_TESTS)):
+        if fields[name] and fields[name] not in _STANDARD_FILES:
+            raise ValueError(f"reward {rule.name}: data.{name} {_OTHER_TESTS[known]}")
     if not any(test["output"].strip() for test in tests):
         raise ValueError(f"reward {rule.name}: no test has an output, so that a program without any passes: add a test")
     for number, test in enumerate(tests, start=1):

@@ -19,8 +19,9 @@ from typing import Any, Literal
 from rstar2_train.data.demonstrations import REPEATED_FIELDS, ROW_FIELDS, has_effect
 from rstar2_train.data.json_values import WrittenFloat, WrittenInteger
 from rstar2_train.data.problems import LOST_FIELDS
-from rstar2_train.data.readers import DataError, is_gap, read_rows, spelled, text_field
+from rstar2_train.data.readers import DataError, is_gap, read_rows, text_field
 from rstar2_train.rewards.answer_forms import answer_forms
+from rstar2_train.utils.spelling import spelled
 from rstar2_train.utils.text import short_repr
 
 RULES: Mapping[str, str] = {

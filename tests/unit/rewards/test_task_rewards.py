@@ -177,6 +177,7 @@ def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
     )
     rewards.check_row("", "x", "")
     rewards.check_row("tests", "-", '{"tests": [{"input": "", "output": "1"}], "fn_name": null}')
+    rewards.check_row("tests", "-", '{"tests": [{"input": "", "output": "1"}], "input_mode": "stdio"}')
     for kind in ('"testtype": "stdin"', '"type": "stdin_stdout"', '"timeout": null'):
         rewards.check_row("tests", "-", ONE_TEST % kind)
     for reward, answer, data, message in (
@@ -190,6 +191,10 @@ def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
         ("tests", "x", MORE_TESTS % "checker", "data.checker is not used, because outputs are compared word by word"),
         ("tests", "x", MORE_TESTS % "private_tests", "data.private_tests is not run: write all tests in tests"),
         ("tests", "x", MORE_TESTS % "time_limit", "data.time_limit is not used: set timeoutSeconds of the reward"),
+        ("tests", "x", MORE_TESTS % "timeLimit", "data.timeLimit is not used: set timeoutSeconds of the reward"),
+        ("tests", "x", MORE_TESTS % "entry_point", "data.entry_point is of tests that call a function"),
+        ("tests", "x", MORE_TESTS % "input_file", "data.input_file is not used, because a program reads its standard"),
+        ("tests", "x", MORE_TESTS % "epsilon", "data.epsilon is not used, because outputs are compared word by word"),
         ("tests", "x", FUNCTION_TESTS, "data.fn_name is of tests that call a function"),
         ("tests", "x", ONE_TEST % '"testtype": "functional"', "testtype of test 1 is 'functional'"),
         ("tests", "x", ONE_TEST % '"timeout": 3', "timeout of test 1 is 3: .* the time limit is timeoutSeconds"),
