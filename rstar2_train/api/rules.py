@@ -27,6 +27,7 @@ from rstar2_train.api.objective_rules import (
     unused_token,
 )
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
+from rstar2_train.api.reward_rules import rewards
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import WITH_URL, schemes, sources
 from rstar2_train.api.stage_rules import unused_in_stages
@@ -323,16 +324,6 @@ def _agent(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"spec.{type(job.spec).model_fields[field].alias}", message)
 
 
-def _rewards(job: AgenticRLJob) -> Iterator[Issue]:
-    for index, reward in enumerate(job.spec.rewards):
-        needs_source = reward.type == "Program"
-        if needs_source and reward.source is None:
-            yield Issue(f"spec.rewards[{index}].source", "is required if type is Program: the file of the checker")
-        if not needs_source and reward.source is not None:
-            message = f"is only allowed if type is Program; the type of this reward is {reward.type}"
-            yield Issue(f"spec.rewards[{index}].source", message, reward.source)
-
-
 def _failure_rules(job: AgenticRLJob) -> Iterator[Issue]:
     for index, rule in enumerate(job.spec.failure_policy.rules):
         if not rule.on_exit_codes and not rule.on_reasons and not rule.on_pod_conditions:
@@ -390,7 +381,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _environments,
     _workers,
     _agent,
-    _rewards,
+    rewards,
     _failure_rules,
     patches,
     device_counts,

@@ -169,6 +169,13 @@ def test_validation_rank_is_an_integer(rank: object) -> None:
         ),
         ("spec.grpo.objective", {"overlongBufferRatio": 0.2, "overlongPenalty": 0}, "0 shapes no reward"),
         ("spec.secretRefs", {"teacher": {"name": "t"}}, "no objective has teacher.endpoint"),
+        (
+            "spec.rewards",
+            [{"name": "r", "relativeTolerance": 0.01}],
+            "is 0.01: has no effect if type is Math: it is for Nu",
+        ),
+        ("spec.rewards", [{"name": "r", "type": "Choice", "needsUnit": True}], "has no effect if type is Choice"),
+        ("spec.rewards", [{"name": "r", "type": "Exact", "correctFrom": 0.5}], "it is for Program and Tests"),
         ("spec.stages.1", {"name": "two", "type": "SFT", "sft": {"data": "d"}}, "the model of stage sft: an SFT stage"),
         (
             "spec.stages.0.sft",
