@@ -18,7 +18,7 @@ from rstar2_train.api.engine_args import ALLOWED_ENGINE_ARGS, DTYPE, ENGINE_DTYP
 from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.lora_layers import ATTENTION, LAYER, MLP
 from rstar2_train.api.lora_rules import ONE_REPLICA
-from rstar2_train.api.objective_rules import SHORT_CONTEXT
+from rstar2_train.api.objective_rules import OWN_TEACHER, SHORT_CONTEXT
 from rstar2_train.api.roles import (
     BUILTIN_TOOLS,
     GPU_RESOURCES,
@@ -286,6 +286,12 @@ TASKS = (
         " s.grpo.objective.?teacher.source.hasValue() : object.spec.?grpo.objective.teacher.source.hasValue()) ||"
         f" {_sum_of('s', 'max_prompt_tokens', 'max_response_tokens')} < object.spec.teacher.engineArgs[k]))",
         f"teacher.engineArgs: max-model-len {SHORT_CONTEXT}",
+    ),
+    AdmissionRule(
+        "variables.learning.filter(s, s.name == variables.learners[0] && has(s.grpo)).map(s, has(s.grpo.objective) ?"
+        " s.grpo.?objective : object.spec.?grpo.objective).all(o, o.?teacher.source.orValue('') !="
+        " object.spec.model.source || double(o.?rewardWeight.orValue(0.0)) > 0.0)",
+        f"objective: teacher.source {OWN_TEACHER}",
     ),
     AdmissionRule(
         f"variables.learning.all(s, {_LORA.format('s')}.?start.orValue('New') == 'New' || variables.learning.all(p,"

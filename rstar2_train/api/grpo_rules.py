@@ -21,6 +21,7 @@ from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Stage
 NULL = "null is the same as unset, so the stage has the value of spec.grpo"
 ONLY_UPDATE = "the probability ratio is 1 in the only update of a step: raise updatesPerStep"
 TWO_WINDOWS = "the stage has fewer steps than two windows of windowSteps"
+NO_DROP = "no reward falls below 0: lower drop, or set enabled: false"
 NO_STAGE = "has no effect: the job has no GRPO stage"
 EVERY_STAGE = "has no effect: every GRPO stage sets its own value"
 DATA = ("data", "data_from")
@@ -46,6 +47,11 @@ def _inherits_optimizer(job: AgenticRLJob, stage: Stage) -> bool:
     return job.continued(stage) is not None or (job.lora(source) is None and job.lora(stage) is None)
 
 
+def _limits_sizes(grpo: GRPOSettings) -> bool:
+    """Return whether the collapse trigger has a minimum of the effective sample size."""
+    return grpo.max_staleness > 0 and grpo.collapse.min_effective_sample_size > 0
+
+
 UNUSED = (
     Unused(
         (
@@ -64,6 +70,11 @@ UNUSED = (
         ("resample.mode", "resample.min_per_class"),
         lambda job, stage, grpo: grpo.keep_per_prompt == grpo.rollouts_per_prompt,
         "every rollout is kept: lower keepPerPrompt",
+    ),
+    Unused(
+        ("dynamic_sampling",),
+        lambda job, stage, grpo: grpo.objective.teacher is not None and grpo.objective.truncated == "Train",
+        "every group trains with a teacher, also one with equal rewards: remove it",
     ),
     Unused(
         ("importance_correction.cap",),
@@ -92,8 +103,18 @@ UNUSED = (
     ),
     Unused(
         ("collapse.window_steps",),
-        lambda job, stage, grpo: grpo.max_staleness == 0 and grpo.steps < 2 * grpo.collapse.window_steps,
+        lambda job, stage, grpo: not _limits_sizes(grpo) and grpo.steps < 2 * grpo.collapse.window_steps,
         TWO_WINDOWS,
+    ),
+    Unused(
+        ("collapse.drop",),
+        lambda job, stage, grpo: grpo.collapse.drop == 1,
+        NO_DROP,
+    ),
+    Unused(
+        ("collapse.window_steps",),
+        lambda job, stage, grpo: grpo.collapse.drop == 1 and not _limits_sizes(grpo),
+        NO_DROP,
     ),
     Unused(
         ("advance_when.window_steps", "advance_when.min_steps"),

@@ -39,6 +39,10 @@ ONE_FROZEN_POLICY = (
     "must not be set if the objective's type is Distillation: the ranks hold one frozen policy, the teacher, and its "
     "term already is the K1 estimate of the divergence from it. In a stage, weight: 0 removes the term of spec.grpo"
 )
+OWN_TEACHER = (
+    "must not be spec.model.source if rewardWeight is 0 and no training stage precedes: the policy equals this "
+    "teacher, and nothing trains; name another teacher, or set rewardWeight"
+)
 SHORT_CONTEXT = "must be at least maxPromptTokens + maxResponseTokens + 1"
 NEEDS_REFERENCE = "source is required if model is Source, and only allowed then"
 NO_TERM = "has no effect: weight 0 removes the KL term"
@@ -77,6 +81,17 @@ def reference_kl(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(source_field(stage, f"spec.stages[{index}].grpo", "reference_kl"), ONE_FROZEN_POLICY)
 
 
+def _own_teachers(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the stages that start from their teacher, and have no other term."""
+    for index, stage in enumerate(job.spec.stages):
+        objective = job.grpo_settings(stage).objective if stage.grpo is not None else None
+        if objective is None or objective.teacher is None or objective.reward_weight or job.trained_before(stage):
+            continue
+        if objective.teacher.source == job.spec.model.source:
+            field = source_field(stage, f"spec.stages[{index}].grpo", "objective", ".teacher.source")
+            yield Issue(field, OWN_TEACHER, objective.teacher.source)
+
+
 def _without_term(reference: ReferenceKL, at: str) -> Iterator[Issue]:
     for name in ("estimator", "model", "source"):
         value = getattr(reference, name)
@@ -89,6 +104,7 @@ def objectives(job: AgenticRLJob) -> Iterator[Issue]:
     for at, grpo in job.grpo_fields():
         if grpo.objective is not None:
             yield from _objective(grpo.objective, f"{at}.objective")
+    yield from _own_teachers(job)
 
 
 def unused_token(job: AgenticRLJob) -> Iterator[Issue]:

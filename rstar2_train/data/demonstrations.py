@@ -29,6 +29,7 @@ from rstar2_train.data.readers import (
 from rstar2_train.utils.spelling import spelled
 from rstar2_train.utils.text import short_repr
 
+NO_FIRST_LEVEL = "shortestFirstSteps is set, but no usable row has level 1: add levels to the rows, or remove it"
 ROLES = ("system", "user", "assistant", "tool")
 _OTHER_ROLES: Mapping[str, str] = {
     "developer": "system",

@@ -25,11 +25,12 @@ from rstar2_train.api.sources import (
     split_bucket,
     split_generated,
 )
+from rstar2_train.api.stages import SFTStage
 from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.capacity.weight_files import merge_advice
 from rstar2_train.data import tiny, word_problems
-from rstar2_train.data.demonstrations import read_demonstrations
+from rstar2_train.data.demonstrations import NO_FIRST_LEVEL, read_demonstrations
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.tools.function_schema import check_function
@@ -93,7 +94,7 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
             if source.holds == "problems":
                 collections.deque(map(check_row, read_problems(path)), maxlen=0)
             if source.holds == "conversations":
-                collections.deque(read_demonstrations(path), maxlen=0)
+                _check_demonstrations(path, source.owner)
             if isinstance(source.owner, ToolSpec):
                 load_tool(source.owner)
             if source.holds == "checker":
@@ -104,6 +105,13 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
         except (DataError, SourceError) as error:
             errors[source.field] = str(error)
     return errors
+
+
+def _check_demonstrations(path: Path, owner: object) -> None:
+    """Read every row. Raises DataError also for a stage that needs rows of the first level, and has none."""
+    levels = {row.level for row in read_demonstrations(path)}
+    if isinstance(owner, SFTStage) and owner.shortest_first_steps and 1 not in levels:
+        raise DataError(f"{path}: {NO_FIRST_LEVEL}")
 
 
 def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:

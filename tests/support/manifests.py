@@ -27,6 +27,10 @@ DISTILLED = {
     },
 }
 """A stage that removes the KL term of its job."""
+DISTILLED_FROM_BASE = {
+    "objective": {"type": "Distillation", "teacher": {"source": "pvc://models/base"}, "rewardWeight": 1}
+}
+"""Settings of a stage whose reward moves it away from its teacher."""
 FINE: list[tuple[str, object]] = [
     ("spec.grpo.importanceCorrection", {"maxSequenceGap": 2, "sequenceGapAction": "Drop"}),
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
@@ -129,6 +133,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.grpo.referenceKl", {"weight": 0.001}),
     ("spec", {**GOOD["spec"], "grpo": {"referenceKl": {"weight": 0.1}}, "stages": [DISTILLED]}),
+    ("spec", {**GOOD["spec"], "grpo": DISTILLED_FROM_BASE, "stages": GOOD["spec"]["stages"][1:2]}),
     ("spec", {**GOOD["spec"], "teacher": {"replicas": 2, "resources": {"limits": {"memory": "8Gi"}}}}),
     ("spec.stages.1.grpo.referenceKl", {"weight": 0.1, "estimator": "K1", "model": "Source", "source": "pvc://m/b"}),
     *(
@@ -140,6 +145,7 @@ FINE: list[tuple[str, object]] = [
             {"type": "RLOO", "overlongPenalty": 0.5, "overlongBufferRatio": 0.5},
             {"type": "GSPO"},
             {"type": "Distillation", "teacher": {"source": "pvc://m/t"}},
+            {"type": "Distillation", "teacher": {"source": "pvc://models/base"}},
             {"type": "Distillation", "teacher": {"endpoint": "http://teacher.site:8000"}},
             {"type": "Distillation", "teacher": {"endpoint": "https://teacher", "model": "owner/big"}},
             {

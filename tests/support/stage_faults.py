@@ -185,6 +185,22 @@ STAGE_FAULTS: list[Fault] = [
         None,
     ),
     (
+        "spec.stages",
+        [
+            {
+                "name": "rl",
+                "type": "GRPO",
+                "grpo": {
+                    "data": "/data/p.jsonl",
+                    "steps": 2,
+                    "objective": {"type": "Distillation", "teacher": {"source": "pvc://models/base"}},
+                },
+            }
+        ],
+        "objective.teacher.source is 'pvc://models/base': must not be spec.model.source if rewardWeight is 0",
+        None,
+    ),
+    (
         "spec.grpo.objective",
         {"type": "CISPO", "teacher": {"source": "pvc://m/t"}},
         "spec.grpo.objective.teacher is ",

@@ -14,6 +14,7 @@ import numpy as np
 
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import SFTStage
+from rstar2_train.data.demonstrations import NO_FIRST_LEVEL
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.orchestrator.context import StageContext
@@ -49,6 +50,8 @@ class DemonstrationBatches:
         self._rows = [int(row) for at, row in enumerate(usable) if at not in held_out]
         self._held_out = [int(usable[at]) for at in sorted(held_out)]
         self._shortest = [row for row in self._rows if tokens.levels[row] == 1]
+        if settings.shortest_first_steps and not self._shortest:
+            raise DataError(f"{settings.data}: {NO_FIRST_LEVEL}")
         self._settings = settings
         self._order = PromptSampler(len(self._rows), settings.batch_size, seed, "sft")
         self._shortest_order = PromptSampler(max(1, len(self._shortest)), settings.batch_size, seed, "sft-first")
@@ -66,7 +69,7 @@ class DemonstrationBatches:
     def batch(self, step: int) -> list[TokenSequence]:
         """Return the batch of 0-based `step`."""
         rows, order = self._rows, self._order
-        if step < self._settings.shortest_first_steps and self._shortest:
+        if step < self._settings.shortest_first_steps:
             rows, order = self._shortest, self._shortest_order
         return [self._tokens.example(rows[index]) for index in order.at(step)]
 

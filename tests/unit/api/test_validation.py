@@ -14,6 +14,8 @@ from tests.support.example_manifests import MANIFESTS
 from tests.support.good_manifest import GOOD, changed
 from tests.support.manifests import FAULTS, FINE, LOCAL
 
+DISTILLATION = {"type": "Distillation", "teacher": {"source": "pvc://models/teacher"}}
+
 
 def problems(data: dict) -> list[str]:
     return [str(problem) for problem in check(data)[1]]
@@ -182,6 +184,13 @@ def test_validation_rank_is_an_integer(rank: object) -> None:
             {"data": "d", "schedule": "Constant", "minLearningRateRatio": 0.1},
             "spec.stages[0].sft.minLearningRateRatio is 0.1: has no effect",
         ),
+        (
+            "spec.stages.0.sft",
+            {"data": "d", "warmupRatio": 1, "minLearningRateRatio": 0.1},
+            "minLearningRateRatio is 0.1: has no effect: with warmupRatio 1",
+        ),
+        ("spec.validation.sampling", {"temperature": 0}, "spec.validation.samples is 4: repeats each sample"),
+        ("spec.stages.2.filter.sampling", {"temperature": 0}, "filter.samples is 8: repeats each sample"),
         ("spec.validation.sampling", {"temperature": 0, "topP": 0.9}, "spec.validation.sampling.topP is 0.9: has no"),
         (
             "spec.stages.2.filter.sampling",
@@ -217,6 +226,9 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
         ({"objective": {"type": "DPPO", "maxRatio": 2}}, "objective.maxRatio", "ratio is 1"),
         ({"objective": {"type": "DPPO", "maxRatio": 0.5}}, "", ""),
         ({"objective": {"clipHigh": 0.28}}, "", ""),
+        ({"dynamicSampling": True, "objective": DISTILLATION}, "dynamicSampling", "every group trains with a teacher"),
+        ({"dynamicSampling": True, "objective": DISTILLATION | {"truncated": "Mask"}}, "", ""),
+        ({"dynamicSampling": True}, "", ""),
         ({"keepPerPrompt": 32, "resample": {"mode": "Uniform"}}, "resample.mode", "every rollout is kept"),
         ({"importanceCorrection": {"cap": 5}}, "importanceCorrection.cap", "the correction is off"),
         ({"importanceCorrection": {"cap": 5, "enabled": True}}, "", ""),
@@ -228,6 +240,9 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
         ({"collapse": {"windowSteps": 50}}, "collapse.windowSteps", "larger than the steps"),
         ({"collapse": {"windowSteps": 21, "drop": 0.5}, "maxStaleness": 1}, "collapse.drop", "than two windows"),
         ({"collapse": {"windowSteps": 21}}, "collapse.windowSteps", "than two windows"),
+        ({"collapse": {"drop": 1}}, "collapse.drop", "no reward falls below 0"),
+        ({"collapse": {"drop": 1}, "maxStaleness": 1}, "collapse.drop", "no reward falls below 0"),
+        ({"collapse": {"drop": 0.99}}, "", ""),
         ({"advanceWhen": {"minSteps": 5}}, "advanceWhen.minSteps", "set truncationBelow or allCorrectAbove"),
         ({"advanceWhen": {"truncationBelow": 0.1, "minSteps": 40}}, "advanceWhen.truncationBelow", "the stage ends"),
         ({"advanceWhen": {"allCorrectAbove": 1}}, "advanceWhen.allCorrectAbove", "no share is above 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,22 @@ def test_find_invalid_files_reports_first_error_per_field(tmp_path: Path) -> Non
     )
     assert errors["spec.stages[2].evaluate.benchmarks[0].data"].startswith(f"{bad}:2: answer must be")
     assert errors["spec.stages[3].filter.data"] == f"{tmp_path / 'none.jsonl'}: no such file"
+
+
+@pytest.mark.parametrize(
+    ("level", "steps", "is_fault"), [(None, 2, True), (2, 2, True), (1, 2, False), (None, 0, False)]
+)
+def test_first_steps_need_rows_of_the_first_level(
+    tmp_path: Path, level: int | None, steps: int, is_fault: bool
+) -> None:
+    """The setting is not ignored if no demonstration has a level."""
+    rows = tmp_path / "rows.jsonl"
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    rows.write_text(json.dumps({"messages": messages} | ({} if level is None else {"level": level})) + "\n")
+    stage = {"name": "a", "type": "SFT", "sft": {"data": str(rows), "shortestFirstSteps": steps}}
+    spec = {"model": {"source": "-"}, "stages": [stage]}
+    errors = find_invalid_files(AgenticRLJob.model_validate({"metadata": {"name": "x"}, "spec": spec}))
+    assert ("shortestFirstSteps is set" in errors.get("spec.stages[0].sft.data", "")) is is_fault
 
 
 def test_row_with_functions_in_environment_needs_rewards(tmp_path: Path) -> None:
