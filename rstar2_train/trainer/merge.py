@@ -20,8 +20,13 @@ from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import copy_companions
-from rstar2_train.utils.files import read_object
-from rstar2_train.weights.adapter_check import LayerShapes, check_base, check_layers, inspect_adapter
+from rstar2_train.weights.adapter_check import (
+    LayerShapes,
+    check_base,
+    check_layers,
+    inspect_adapter,
+    read_base_config,
+)
 from rstar2_train.weights.adapter_folder import TENSORS, tensor_name
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
@@ -44,11 +49,7 @@ def merge(adapter: Path, base: Path, target: Path) -> None:
         StageFailed: StorageFull.
     """
     form = inspect_adapter(adapter)
-    try:
-        config = read_object(base / "config.json")
-    except ValueError as error:
-        raise ShardFileInvalid(f"{error}: download the folder again") from error
-    if config.get("quantization_config"):
+    if read_base_config(base).get("quantization_config"):
         raise ShardFileInvalid(
             f"{base} has quantised weights: merge {adapter} with the folder of the unquantised model"
         )

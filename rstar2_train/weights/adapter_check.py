@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import safe_open
 
 from rstar2_train.capacity.config_file import is_number
-from rstar2_train.capacity.weight_headers import InvalidWeights, StoredTensor, read_header, read_tensors
+from rstar2_train.capacity.weight_headers import DOWNLOAD, InvalidWeights, StoredTensor, read_header, read_tensors
 from rstar2_train.utils.files import file_sha256, read_object
 from rstar2_train.utils.text import reason
 from rstar2_train.weights.adapter_folder import (
@@ -64,6 +64,8 @@ _EXPONENTS: dict[str, tuple[Any, int]] = {
     "F16": (np.uint16, 0x7C00),
 }
 """Dtype -> integers of its size, and the bits that are all set in NaN and infinity."""
+_TRANSPOSED = ("gpt2", "openai-gpt")
+"""Types of models whose layers are transformers' Conv1D; the shape of a square one does not show it."""
 _TENSOR = re.compile(re.escape(PREFIX) + r"(.+)\.(lora_[AB])\.weight")
 _WHOLE_COPIES = re.compile(r"\.base_layer\.|\.modules_to_save\.|lora_embedding_")
 
@@ -128,16 +130,29 @@ def check_layers(adapter: Path, form: StoredAdapter, base: Path) -> dict[str, St
     """Compare the layers of an adapter with those of a model folder; return the tensors of the folder.
 
     Raises:
-        ShardFileInvalid: for a folder that cannot be read, or that has other layers.
+        ShardFileInvalid: for a folder that cannot be read, that has other layers, or that stores them transposed.
     """
     try:
         tensors = read_tensors(base)
     except InvalidWeights as error:
         raise ShardFileInvalid(str(error)) from error
+    if (kind := read_base_config(base).get("model_type")) in _TRANSPOSED:
+        raise ShardFileInvalid(
+            f"{base} has model_type {kind!r}, which stores the weights of its layers transposed: merge {adapter} with "
+            "the program that trained it"
+        )
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if difference := find_difference(form.layers, shapes, modules=form.identity.modules):
         raise ShardFileInvalid(f"{adapter} is not an adapter of {base}: {difference}")
     return tensors
+
+
+def read_base_config(base: Path) -> dict[str, Any]:
+    """Return the config of a model folder. Raises ShardFileInvalid if it cannot be read."""
+    try:
+        return read_object(base / "config.json")
+    except ValueError as error:
+        raise ShardFileInvalid(f"{error}: {DOWNLOAD}") from error
 
 
 def check_base(adapter: Path, identity: AdapterIdentity, base: Path) -> None:
@@ -158,7 +173,7 @@ def inspect_adapter(folder: Path) -> StoredAdapter:
     """
     config = _read_config(folder / CONFIG)
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if type(rank) is not int or rank < 1 or alpha is None or not is_number(alpha):
+    if type(rank) is not int or rank < 1 or alpha is None or not is_number(alpha) or alpha == 0:
         raise ShardFileInvalid(f"{folder / CONFIG} has r {rank!r} and lora_alpha {alpha!r}, which are no scale")
     modules = _modules(folder / CONFIG, config)
     if not (folder / TENSORS).exists() and (other := sorted(folder.glob("adapter_model*"))):

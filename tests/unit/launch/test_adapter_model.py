@@ -268,6 +268,16 @@ def omit_from_index(base: Path) -> None:
     index.write_text(json.dumps(content))
 
 
+def store_transposed(base: Path, adapter: Path) -> None:
+    """Make the base a GPT-2, whose layers are Conv1D, with square weights of the adapter's shape."""
+    (base / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    weights = {file: load_file(base / file) for file in SHARDS}
+    for file, tensors in weights.items():
+        square = {name: tensor[:, :4].clone() if tensor.ndim == 2 else tensor for name, tensor in tensors.items()}
+        save_file(square, base / file)
+    change_factors(adapter, lambda part: part[:, :4].clone() if part.shape[0] == 8 else part)
+
+
 def tie_output(base: Path, adapter: Path) -> None:
     """Store the output layer of a base with tied embeddings, and adapt it."""
     config = {"model_type": "llama", "tie_word_embeddings": True}
@@ -299,6 +309,7 @@ def tie_output(base: Path, adapter: Path) -> None:
         (lambda base, _: change_weights(base, lambda weight: weight.to(torch.float8_e4m3fn)), "has dtype torch.float8"),
         (lambda base, _: change_weights(base, lambda weight: weight.half() * 0 + 65504), ""),
         (lambda _, adapter: change_factors(adapter, lambda part: part * float("nan")), "that are not finite"),
+        (store_transposed, "stores the weights of its layers transposed: merge"),
         (tie_output, "which is tied to the embedding"),
     ],
 )

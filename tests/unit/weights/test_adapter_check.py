@@ -132,6 +132,7 @@ def inspected(
         {"target_modules": ["mlp.up_proj"]},
         {"target_modules": [LAYER]},
         {"lora_alpha": 0.5},
+        {"lora_alpha": -16},
     ],
 )
 def test_adapter_of_peft_is_accepted(tmp_path: Path, fields: dict[str, object]) -> None:
@@ -142,7 +143,10 @@ def test_adapter_of_peft_is_accepted(tmp_path: Path, fields: dict[str, object]) 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        *(({"lora_alpha": value}, "are no scale") for value in (float("nan"), float("inf"), 10**400, True, "16", None)),
+        *(
+            ({"lora_alpha": value}, "are no scale")
+            for value in (float("nan"), float("inf"), 10**400, True, "16", None, 0)
+        ),
         *(({"r": value}, "are no scale") for value in (8.0, True, 0, "8")),
         *(
             ({name: value}, f"sets {name}, which is not supported: merge the adapter")
