@@ -23,6 +23,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_protocols import PooledClient, weight_receiver
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.server import SERVED_NAME
 from rstar2_train.inference.turn_wire import ADAPTER, SCORE
 from rstar2_train.inference.weight_update import AdapterUpdate, FolderUpdate
 from rstar2_train.weights.adapter_folder import tensor_name
@@ -48,7 +49,9 @@ def engine(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     job["spec"]["trainer"] = {"lora": {"rank": RANK, "alpha": ALPHA}}
     engine = Engine(models.other, folder=tmp_path_factory.mktemp("engine"), job=AgenticRLJob.model_validate(job))
     try:
-        engine.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")  # vLLM's own route, as `--lora-modules` loads
+            engine.start()
         yield engine
     finally:
         engine.kill()
@@ -245,9 +248,14 @@ async def test_evicted_adapter_is_loaded_again_or_fails(pool: EnginePool, engine
     """An adapter that vLLM lost is read from its files again; the engine never samples the base in its place."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
+    await remove_adapters(client)
+    assert mean_difference(await client.score(ROWS), trainer.scores) < EXACT
+
+
+async def remove_adapters(client: PooledClient) -> None:
+    """Let vLLM lose all adapters."""
     for number in range(1, 60):  # all ids that it can have
         await client._call_workers("remove_lora", number, seconds=30)
-    assert mean_difference(await client.score(ROWS), trainer.scores) < EXACT
 
 
 async def test_engine_without_its_base_gets_base_and_adapter(
@@ -318,7 +326,7 @@ async def test_orders_of_another_rank_are_refused(pool: EnginePool, trainer: Tra
 async def test_exported_adapter_has_the_same_greedy_tokens(
     pool: EnginePool, engine: Engine, trainer: Trainer, models: Models, tmp_path: Path
 ) -> None:
-    """The engine, peft, and the merged model: the same tokens from one exported adapter."""
+    """The engine, peft, the merged model, and vLLM's own adapters: the same tokens from one exported adapter."""
     update = trainer.publish(size=1.0)
     exported, merged = tmp_path / "adapter", tmp_path / "merged"
     assert main(["export", update.order.folder, str(exported)]) == 0
@@ -326,10 +334,27 @@ async def test_exported_adapter_has_the_same_greedy_tokens(
     await pool.push(update)
     client = pool.client(engine.url)
     ours = [list((await client.generate(row, max_tokens=24, temperature=0.0)).token_ids) for row in ROWS[:3]]
-    assert ours != greedy_tokens(AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32))
+    without = greedy_tokens(AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32))
+    assert ours != without
     assert ours == greedy_tokens(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
     base = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
     assert ours == greedy_tokens(PeftModel.from_pretrained(base, exported))
+    assert isinstance(client, EngineClient)
+    await remove_adapters(client)  # vLLM counts its ids from 1 too, and keeps an adapter that has the id
+    body = {"lora_name": "mine", "lora_path": str(exported)}
+    async with client.request("POST", "/v1/load_lora_adapter", json=body, seconds=60) as response:
+        assert response.status == 200
+    assert await completions(client, "mine") == ours
+    assert await completions(client, SERVED_NAME) == without
+
+
+async def completions(client: EngineClient, model: str) -> list[list[int]]:
+    """Return the tokens of vLLM's OpenAI endpoint, at most 24 for each prompt."""
+    fields = {"max_tokens": 24, "temperature": 0, "return_token_ids": True}
+    replies = [
+        await client.post("/v1/completions", {"model": model, "prompt": row, **fields}, seconds=60) for row in ROWS[:3]
+    ]
+    return [reply["choices"][0]["token_ids"] for reply in replies]
 
 
 @torch.no_grad()
