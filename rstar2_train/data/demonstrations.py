@@ -141,6 +141,11 @@ class Demonstration:
     """File and line of the row."""
 
 
+def all_held_out(held_out: int, rows: int) -> str:
+    """Return the error of a stage whose held-out rows leave none to train on."""
+    return f"heldOutRows is {held_out}, of {rows} usable rows: lower it, so that rows are left to train on"
+
+
 def read_demonstrations(path: Path) -> Iterator[Demonstration]:
     """Yield the demonstrations of a file with rows `{messages: [{role, content}], level?, tools?}`, in file order.
 

@@ -30,7 +30,7 @@ from rstar2_train.api.storage import StorageSpec
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.capacity.weight_files import merge_advice
 from rstar2_train.data import tiny, word_problems
-from rstar2_train.data.demonstrations import NO_FIRST_LEVEL, read_demonstrations
+from rstar2_train.data.demonstrations import NO_FIRST_LEVEL, all_held_out, read_demonstrations
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.tools.function_schema import check_function
@@ -108,10 +108,14 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
 
 
 def _check_demonstrations(path: Path, owner: object) -> None:
-    """Read every row. Raises DataError also for a stage that needs rows of the first level, and has none."""
-    levels = {row.level for row in read_demonstrations(path)}
-    if isinstance(owner, SFTStage) and owner.shortest_first_steps and 1 not in levels:
+    """Read every row. Raises DataError also for a stage that lacks rows of the first level, or rows to train on."""
+    levels = collections.Counter(row.level for row in read_demonstrations(path))
+    if not isinstance(owner, SFTStage):
+        return
+    if owner.shortest_first_steps and not levels[1]:
         raise DataError(f"{path}: {NO_FIRST_LEVEL}")
+    if owner.held_out_rows and owner.held_out_rows >= levels.total():
+        raise DataError(f"{path}: {all_held_out(owner.held_out_rows, levels.total())}")
 
 
 def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import SFTStage
-from rstar2_train.data.demonstrations import NO_FIRST_LEVEL
+from rstar2_train.data.demonstrations import NO_FIRST_LEVEL, all_held_out
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.orchestrator.context import StageContext
@@ -75,9 +75,11 @@ class DemonstrationBatches:
 
 
 def _held_out(settings: SFTStage, rows: int) -> int:
-    """Return the number of demonstrations to hold out of `rows`; at least one is trained on."""
+    """Return the number of demonstrations to hold out of `rows`. Raises DataError if none is left to train on."""
     if settings.held_out_rows is not None:
-        return min(settings.held_out_rows, rows - 1)
+        if settings.held_out_rows >= rows:
+            raise DataError(f"{settings.data}: {all_held_out(settings.held_out_rows, rows)}")
+        return settings.held_out_rows
     return min(MOST_HELD_OUT, int(HELD_OUT_SHARE * rows)) if rows >= LEAST_ROWS else 0
 
 

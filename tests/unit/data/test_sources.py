@@ -96,19 +96,27 @@ def test_find_invalid_files_reports_first_error_per_field(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("level", "steps", "is_fault"), [(None, 2, True), (2, 2, True), (1, 2, False), (None, 0, False)]
+    ("level", "fields", "reason"),
+    [
+        (None, {"shortestFirstSteps": 2}, "shortestFirstSteps is set"),
+        (2, {"shortestFirstSteps": 2}, "shortestFirstSteps is set"),
+        (1, {"shortestFirstSteps": 2}, ""),
+        (None, {"heldOutRows": 1}, "heldOutRows is 1, of 1 usable rows"),
+        (None, {"heldOutRows": 0}, ""),
+    ],
 )
-def test_first_steps_need_rows_of_the_first_level(
-    tmp_path: Path, level: int | None, steps: int, is_fault: bool
+def test_settings_of_sft_need_their_rows(
+    tmp_path: Path, level: int | None, fields: dict[str, int], reason: str
 ) -> None:
-    """The setting is not ignored if no demonstration has a level."""
+    """A setting is not ignored if no demonstration has a level, nor changed if it leaves no row."""
     rows = tmp_path / "rows.jsonl"
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     rows.write_text(json.dumps({"messages": messages} | ({} if level is None else {"level": level})) + "\n")
-    stage = {"name": "a", "type": "SFT", "sft": {"data": str(rows), "shortestFirstSteps": steps}}
+    stage = {"name": "a", "type": "SFT", "sft": {"data": str(rows)} | fields}
     spec = {"model": {"source": "-"}, "stages": [stage]}
     errors = find_invalid_files(AgenticRLJob.model_validate({"metadata": {"name": "x"}, "spec": spec}))
-    assert ("shortestFirstSteps is set" in errors.get("spec.stages[0].sft.data", "")) is is_fault
+    error = errors.get("spec.stages[0].sft.data", "")
+    assert reason in error and bool(error) is bool(reason)
 
 
 def test_row_with_functions_in_environment_needs_rewards(tmp_path: Path) -> None:

@@ -116,15 +116,27 @@ def test_load_tokens_stopped_leaves_no_files(load: Loads) -> None:
     assert list(load.folder.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("rows", [None, 0, 10, 1000])
+@pytest.mark.parametrize("rows", [None, 0, 10])
 def test_batches_keep_held_out_rows_apart(load: Loads, rows: int | None) -> None:
-    """A held-out demonstration is never trained on; at least one is trained on. A small file has none by default."""
+    """A held-out demonstration is never trained on. A small file has none by default."""
     settings = SFTStage.model_validate({"data": "sft.jsonl", "batchSize": 16, "epochs": 1, "heldOutRows": rows})
     tokens = load()
     batches = DemonstrationBatches(tokens, settings=settings, seed=4)
     held_out = [bytes(np.asarray(each.ids)) for each in batches.held_out]
     trained = {bytes(np.asarray(each.ids)) for step in range(batches.steps) for each in batches.batch(step)}
-    assert len(held_out) == min(rows or 0, len(tokens.ends) - 1)
+    assert len(held_out) == (rows or 0)
     assert trained and not trained & set(held_out)
     again = DemonstrationBatches(load(), settings=settings, seed=4)
     assert [bytes(np.asarray(each.ids)) for each in again.held_out] == held_out
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"), [({"heldOutRows": 1000}, "heldOutRows is 1000, of "), ({"shortestFirstSteps": 5}, "level 1")]
+)
+def test_batches_without_the_rows_of_a_setting_are_refused(load: Loads, fields: dict[str, int], reason: str) -> None:
+    """The usable rows are known after the tokenisation; no setting is changed or ignored."""
+    settings = SFTStage.model_validate({"data": "sft.jsonl"} | fields)
+    tokens = load()
+    tokens.levels[:] = 2
+    with pytest.raises(DataError, match=reason):
+        DemonstrationBatches(tokens, settings=settings, seed=4)
