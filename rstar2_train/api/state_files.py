@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from rstar2_train.utils.text import reason
+
 Content = TypeVar("Content")
 
 
@@ -23,7 +25,7 @@ def read_state(path: Path, parse: Callable[[str], Content]) -> Content | None:
     except FileNotFoundError:
         return None
     except (IsADirectoryError, NotADirectoryError) as error:
-        raise UnreadableState(f"{path}: {error.strerror}. Restore the file from a copy of the state") from error
+        raise UnreadableState(f"{path}: {reason(error)}. Restore the file from a copy of the state") from error
     except ValueError as error:
         raise UnreadableState(
             f"{path} is damaged, or of another version of rstar2: {_fault(error)}. Restore the file from a copy of the "

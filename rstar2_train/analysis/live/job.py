@@ -29,6 +29,7 @@ from rstar2_train.rollout.template_file import tool_parser
 from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 from rstar2_train.tracking.traces import Decode
 from rstar2_train.tracking.tracker import journal_file
+from rstar2_train.utils.text import reason
 
 Identity = tuple[int, int, int]
 """Inode, size and time of change of a file. A replaced file has another one."""
@@ -119,7 +120,7 @@ class LiveJob:
         except UnreadableState as error:
             raise AnalysisError(f"{error}.") from error
         except OSError as error:
-            raise AnalysisError(f"{self._state.job_file} cannot be read: {error.strerror}") from error
+            raise AnalysisError(f"{self._state.job_file} cannot be read: {reason(error)}") from error
 
     def _read(self, job: AgenticRLJob) -> None:
         """Bring the table and the curves up to date."""

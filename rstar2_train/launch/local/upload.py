@@ -19,6 +19,7 @@ from rstar2_train.storage.store import AccessDenied, ObjectStore, StorageError
 from rstar2_train.storage.verified_read import read_index
 from rstar2_train.utils.disk import DiskRefused, named_disk
 from rstar2_train.utils.leftovers import stop_leftovers
+from rstar2_train.utils.text import reason
 
 
 def open_upload(job: AgenticRLJob, state: JobState, *, warn: Callable[[str], None]) -> StateUpload | None:
@@ -71,7 +72,7 @@ def fetched_state(manifest: Path, *, jobs: Path) -> JobState:
         with locked(state):
             fetch_state(job, state, checkpoints=False)
     except OSError as error:
-        raise PreflightError(f"{error.filename or state.root}: {error.strerror}") from error
+        raise PreflightError(f"{error.filename or state.root}: {reason(error)}") from error
     return state
 
 
