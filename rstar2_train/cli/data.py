@@ -23,7 +23,7 @@ from rstar2_train.data.prepare.records import DatasetLayout
 from rstar2_train.data.readers import DataError
 from rstar2_train.utils.disk import DiskRefused, named_disk
 from rstar2_train.utils.options import count, user_path
-from rstar2_train.utils.text import reason
+from rstar2_train.utils.text import printable, reason
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare.pipeline import PreparedDataset, ProgressCallback
@@ -203,7 +203,7 @@ def _inspect(args: argparse.Namespace) -> None:
     report = inspect_rows(files, layout=layout, limit=args.rows)
     table_console(width=WIDTH).print(column_table(report))
     for line in inspection_lines(report, layout):
-        print(line)
+        print(printable(line))
 
 
 def _layout_and_files(source: str) -> tuple[DatasetLayout, tuple[Path, ...]]:

@@ -68,6 +68,13 @@ def test_inspect_prints_columns_and_usable_rows(
     assert [text for text in (*expected, "problem", "number", "text") if text not in printed] == []
 
 
+def test_inspect_shows_characters_that_control_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mark of direction would reorder the rest of its line."""
+    given = _write(tmp_path / "mine.jsonl", PROBLEM | {"problem": "a\u202eb\u2028c\x85d\x1b[31m"})
+    assert main(["data", "inspect", str(given)]) == 0
+    assert re.search("[\u202e\u2028\x85\x1b]", capsys.readouterr().out) is None
+
+
 def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that are no conversations need a layout."""
     turns = [("user", "a"), ("assistant", "<tool_call>\n{}\n</tool_call>"), ("tool", "1"), ("assistant", "b")]
