@@ -22,6 +22,7 @@ from rstar2_train.rewards.line_prefixes import (
     new_lines,
     numbered_parts,
     without_marked_numbers,
+    without_marks,
     without_numbers,
 )
 from rstar2_train.rewards.markup_blocks import markup_blocks, table_program, tagged_blocks
@@ -141,7 +142,7 @@ def _without_prefixes(block: _Block) -> str:
 
 def _prefixed_part(lines: list[str]) -> str | None:
     """Return the program of the numbered lines, or of the diff, in a text that is no Python; None if it has none."""
-    parts = [*numbered_parts(lines), new_lines(diff_part(lines)) or []]
+    parts = [without_marks(lines), *numbered_parts(lines), new_lines(diff_part(lines)) or []]
     programs = [_whole_program(part) for part in parts]
     return next(
         (program for program in programs if program and _LIKE_CODE.search(program) and is_python(program)), None

@@ -14,8 +14,9 @@ from rstar2_train.rewards.document_blocks import before_prose, is_prose
 from rstar2_train.rewards.markup_blocks import unescaped
 
 _NAME = re.compile(
-    r"(?:%%writefile[ \t]++(?:-a[ \t]++)?\S++|[\w./-]+\.py:?|(?:python|py)[\d.]*+|(?:python)?[ \t]*+copy(?:[ \t]code)?)"
-    r"[ \t]*",
+    r"(?:%%writefile[ \t]++(?:-a[ \t]++)?\S++"
+    r"|(?:(?:file(?:name)?|path):[ \t]*+)?[*`=-]*+[ \t]*+[\w./-]+\.py[ \t]*+[*`=-]*+:?"
+    r"|(?:python|py)[\d.]*+|(?:python)?[ \t]*+copy(?:[ \t]code)?)[ \t]*",
     re.IGNORECASE,
 )
 """A line before a program: its file, its language, or the button of a chat window."""
@@ -30,6 +31,8 @@ _END_TOKEN = re.compile(
     r"<\|[^\s|<>]{1,40}\|>|<\uff5c[^\s\uff5c<>]{1,40}\uff5c>|</s>|<eos>|<(?:end|start)_of_turn>|\[/?INST\]"
 )
 """The text of a token that ends a turn or a text."""
+_START_TOKENS = re.compile(r"(?:\s*+(?:<\|channel\|>final<\|message\|>|<\|[^\s|<>]{1,40}\|>))++")
+_INVISIBLE = re.compile(r"[\xad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 _MAGIC = re.compile(r"[%!]{1,2}[A-Za-z].*")
 
 
@@ -92,6 +95,17 @@ def without_end_tokens(text: str) -> str:
     return text[:end]
 
 
+def _without_start_tokens(code: str) -> str:
+    """Return the code without tokens before it, such as `<|python_tag|>`."""
+    start = _START_TOKENS.match(code)
+    return code[start.end() :] if start else code
+
+
+def _without_invisible(code: str) -> str:
+    """Return the code without characters that are not seen, and with separators of lines as line breaks."""
+    return _INVISIBLE.sub("", code).replace("\u2028", "\n").replace("\u2029", "\n")
+
+
 def _without_edit(code: str) -> str:
     """Return the code of an edit that replaces nothing."""
     edit = _REPLACED.fullmatch(code)
@@ -113,6 +127,8 @@ def _without_prose(code: str) -> str:
 _STEPS: tuple[Callable[[str], str], ...] = (
     _without_prompts,
     _without_edit,
+    _without_invisible,
+    _without_start_tokens,
     without_end_tokens,
     _without_end,
     _without_magics,

@@ -40,7 +40,7 @@ _BEFORE_TEXT = re.compile(r"[^\"'#(\[{]*+")
 _TWO_WORDS = re.compile(r"(?<![\w.])([^\W\d]\w*+) (?=([^\W\d]\w*+))")
 _MARKER = re.compile(r"[ \t]*+(?:[-*+]|\d++[.)])[ \t]++")
 _RULE = re.compile(r"[ \t]*+(?:-{3,}|\*{3,})[ \t]*+")
-_SIGN = re.compile(r"[^\w\s\x00-\x7f]")
+_SIGN = re.compile(r"[^\w\s\x00-\x7f\ufeff]")
 """A sign such as a check mark, with which no line of Python starts."""
 _WIDE_MARK = re.compile(r"[\u3001\u3002\uff0c\uff1a\uff01]")
 """A punctuation mark of Chinese or Japanese, which Python has only in texts."""

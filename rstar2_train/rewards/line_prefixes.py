@@ -18,6 +18,8 @@ _MARKED = re.compile(
     r"|(?:[ \t]*+(?:\|\||-->|=>|>{1,2}|[|:\u2502\u2192\u2503\u250a\xa6])|[.),]|[ \t]?-(?=\s|$)|(?=\s|$)))(?P<code>.*)"
 )
 """Also numbers in brackets and comments, after `L`, and before other marks, which may start lines of a program."""
+_MARK = re.compile(r"[ \t]*+(?P<mark>[>|\u2502\u2022]|//)(?P<code>.*)")
+"""A mark before each line of a quotation, a table or a comment."""
 _DIFF_HEADER = re.compile(r"(?:diff |index |new file mode |--- |\+\+\+ |@@ |\\ No newline|\*\*\* ).*")
 _DIFF_START = re.compile(r"\s*(?:diff --git |--- (?:a/|/dev/null)|\*\*\* (?:\w+ Patch\n|Add File: ))")
 _WHOLE_FILE = re.compile(r"@@ -[01](?:,\d++)? \+1(?:,\d++)? @@.*")
@@ -41,6 +43,15 @@ def without_marked_numbers(lines: list[str]) -> list[str] | None:
     """
     code, _ = _counted(lines, _MARKED)
     return code if len(code) > 1 else None
+
+
+def without_marks(lines: list[str]) -> list[str]:
+    """Return lines without the mark, such as `>` of a quotation, with which all of them start; empty: none."""
+    matches = [_MARK.fullmatch(line) for line in lines if line.strip()]
+    marks = {match["mark"] if match else "" for match in matches}
+    if len(marks) != 1 or "" in marks:
+        return []
+    return [match["code"] if (match := _MARK.fullmatch(line)) else "" for line in lines]
 
 
 def numbered_parts(lines: list[str]) -> list[list[str]]:

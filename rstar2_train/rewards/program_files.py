@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import Any
@@ -33,11 +34,19 @@ def written_programs(text: str) -> list[str]:
 
 def _json_programs(text: str) -> list[str]:
     """Return the programs of a JSON value: a text, a notebook, an object or a call with code, or a list of them."""
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
+    value = _literal(text)
     return [value] if isinstance(value, str) else _value_programs(value, _MOST_NESTED)
+
+
+def _literal(text: str) -> Any:
+    """Return a value of JSON, or an object or list that is written as in Python; None if the text is neither."""
+    readers = (json.loads,) if text.lstrip().startswith('"') else (json.loads, ast.literal_eval)
+    for read in readers:
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+    return None
 
 
 def _value_programs(value: Any, depth: int) -> list[str]:

@@ -39,6 +39,8 @@ def test_answer_program_reads_hostile_text_in_linear_time() -> None:
         answer_program(text)
     for text in ("1 x\n2 y\n" * 20_000, "+x\n y\n" * 20_000, "code: |\n  x\n" * 20_000, "<span lineno" * 20_000):
         answer_program(text)
+    for text in ("> x\n" * 30_000, "<|a|>" * 30_000, "{'a':" * 30_000, "-" * 100_000 + "\nx", "a-." * 30_000 + "\nx"):
+        answer_program(text)
     spaces = " " * 100_000
     for text in (f"-{spaces}x", f"```{spaces}`", "- " * 50_000, ">" * 100_000, "`x" * 50_000, "```a\n" * 30_000):
         answer_program(text)
