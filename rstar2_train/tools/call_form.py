@@ -94,7 +94,7 @@ def _read_json(text: str, start: int, end: int) -> Iterator[WrittenCall]:
     while True:
         value, after, fault = _decode(text, end)
         if fault:
-            yield WrittenCall(start, after, fault=fault)
+            yield WrittenCall(start, end + 1, fault=fault)
             return
         given = {key: entry for key, entry in value.items() if key != "type"} if isinstance(value, dict) else {}
         if "parameters" in given:

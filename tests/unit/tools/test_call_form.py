@@ -113,6 +113,7 @@ def test_parse_calls_malformed_call_of_a_family_is_a_fault(parser: Any, text: st
     good = write_calls([(TOOL_NAME, {"code": "2"})], parser)
     bad, *others = _parse(f"{text.replace('X', TOOL_NAME)}\n\n{good}", parser)
     assert bad.fault == "malformed" and detail in bad.detail
+    assert all(start < end for start, end in call_spans(text, parser))
     if "closing" not in detail:
         assert [call.code for call in others] == ["2"]
 
@@ -127,7 +128,7 @@ def test_parse_calls_accepts_any_text_of_a_family(parser: Any, pieces: list[str]
     parsed = _parse(text, parser, most=3)
     assert len(parsed) <= 6
     spans = call_spans(text, parser)
-    assert all(0 <= start <= end <= len(text) for start, end in spans)
+    assert all(0 <= start < end <= len(text) for start, end in spans)
     assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
 
 
