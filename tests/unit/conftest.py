@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import selectors
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,7 +24,7 @@ def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
     select, monotonic, now = selectors.DefaultSelector.select, time.monotonic(), time.time()
     passed = 0.0
 
-    def jump(selector: selectors.DefaultSelector, timeout: float | None = None) -> list[object]:
+    def jump(selector: selectors.DefaultSelector, timeout: float | None = None) -> Sequence[object]:
         nonlocal passed
         if timeout is not None and timeout > 0:
             passed, timeout = passed + timeout, 0

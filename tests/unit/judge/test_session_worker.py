@@ -67,9 +67,9 @@ async def answers(silent: float, sent: float) -> list[tuple[str, float]]:
         result = await admission.run_cell(session, "1", JudgeLimits())
         return result.status, time.monotonic() - start
 
-    both = await asyncio.gather(run("a", 0.1), run("b", sent))
+    first, second = await asyncio.gather(run("a", 0.1), run("b", sent))
     await submitter.stop()
-    return both
+    return [first, second]
 
 
 @pytest.mark.parametrize("sent", [1.0, 5.5, 7.5])

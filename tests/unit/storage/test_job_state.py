@@ -338,9 +338,12 @@ class Writer:
 
     def _write(self, root: Path) -> Iterator[None]:
         for number, (old, new) in enumerate(pairwise(KEPT)):
-            yield write_atomically(root / new, "")
-            yield (root / old).unlink()
-            yield write_atomically(root / "progress.json", str(number))
+            write_atomically(root / new, "")
+            yield
+            (root / old).unlink()
+            yield
+            write_atomically(root / "progress.json", str(number))
+            yield
             with (root / "track/journal.jsonl").open("a") as file:
                 file.write(f"{number}\n")
             yield
@@ -355,13 +358,13 @@ class Writer:
 
 def test_snapshot_is_a_state_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer works between any two reads: a copy always has one of its files, and whole lines of the journal."""
-    names, copy = published_files.state_files, published_files._copy
-    monkeypatch.setattr(published_files, "state_files", lambda root: map(writer.after_read, names(root)))
-    monkeypatch.setattr(published_files, "_copy", lambda *file: writer.after_read(copy(*file)))
+    names, copy, writers = published_files.state_files, published_files._copy, list[Writer]()
+    monkeypatch.setattr(published_files, "state_files", lambda root: map(writers[-1].after_read, names(root)))
+    monkeypatch.setattr(published_files, "_copy", lambda *file: writers[-1].after_read(copy(*file)))
     monkeypatch.setattr(published_files, "_PAUSE_SECONDS", 0)
     for first in range(30):
         root = write(tmp_path / f"{first}", PUBLISHED | {KEPT[0]: ""}).root
-        writer = Writer(root, first=first)
+        writers.append(Writer(root, first=first))
         copied, _ = snapshot(root, tmp_path / f"copy-{first}")
         assert len({*KEPT} & {*copied}) in (1, 2)
         assert copied["track/journal.jsonl"].read_text().endswith("\n")
