@@ -187,6 +187,9 @@ def shard_policy(
         raise UnsupportedModel(f"{model_dir / 'config.json'}: {'; '.join(obstacles)}")
     model = build_on_meta(config, dtype=dtype, attention=attention.NAME if attention.supports(config) else "sdpa")
     model.tie_weights()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):  # torch would leave out the gradient of pad_token_id, often an end of turn
+            module.padding_idx = None
     # No dropout: the ratio of eq. 6 compares two passes over the same tokens, which must not differ randomly.
     model.eval()
     layers = getattr(model.base_model, "layers", None)

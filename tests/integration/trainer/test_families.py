@@ -11,6 +11,7 @@ import pytest
 import torch
 from models import CONFIG, OPTIMIZER, rank_here, rollout_groups
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.capacity.layout import Layout
@@ -38,6 +39,18 @@ def logprobs(folder: Path, rank: TrainerRank, rows: list[torch.Tensor], *, packe
     policy = load_policy(folder, compute=rank.compute, chunk=16, layout=LAYOUT, packed=packed, longest=96)
     with torch.no_grad():
         return self_check.scored(policy, rows, packed=packed)
+
+
+def test_padding_token_has_a_gradient(rank: TrainerRank, tmp_path: Path) -> None:
+    """It is the end of a turn in many models, and torch leaves the embedding of such a token as it is."""
+    write_family("Llama", tmp_path, pad_token_id=5)
+    policy = load_policy(tmp_path, compute=rank.compute, chunk=16, layout=LAYOUT, packed=False, longest=96)
+    row = torch.tensor([5, 95, 7, 9])
+    logprobs, _ = policy(ids=row[None], positions=torch.arange(3), targets=row[1:])
+    logprobs.sum().backward()
+    gradient = model.stored_shards(policy)["model.embed_tokens.weight"].grad
+    assert isinstance(gradient, DTensor)
+    assert gradient.full_tensor()[row[:3]].abs().sum(1).gt(0).all()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
