@@ -23,7 +23,13 @@ from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_template import ChatTemplate
 from rstar2_train.rollout.default_prompts import DEFAULT_PROMPT_PREFIX, TOOLS_MARK, default_system_prompt
 from rstar2_train.rollout.template_file import ChatFormatError, own_template
-from rstar2_train.rollout.tokenizer_files import embedded_tokens, listed_stop_ids, load_tokenizer, whole_text
+from rstar2_train.rollout.tokenizer_files import (
+    embedded_tokens,
+    listed_stop_ids,
+    load_tokenizer,
+    unreadable_tokens,
+    whole_text,
+)
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
@@ -87,7 +93,9 @@ class ChatFormat:
         self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
         eos = tokenizer.eos_token_id
         self.stop_ids: list[int] = sorted({self.end_of_turn_id, *stop_ids} | ({eos} if isinstance(eos, int) else set()))
-        self._unreadable = self._find_unreadable(embedded)
+        self._unreadable = unreadable_tokens(tokenizer, embedded, needed=self.stop_ids)
+        if self.end_of_turn_id not in self.encode(f"x{self.end_of_turn}x"):
+            raise ChatFormatError(f"{self.end_of_turn!r} next to a word is no token, so no turn has an end: correct it")
         self._markers = sorted(
             {token.content for token in tokenizer.added_tokens_decoder.values()} | {"</tool_response>"},
             key=len,
@@ -172,22 +180,6 @@ class ChatFormat:
         # A tokenizer may write a space before a whole text only, and a token may take the white space after it.
         head, ids = self.encode(before), self.encode(before + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
-
-    def _find_unreadable(self, embedded: int | None) -> frozenset[int]:
-        """Return the added tokens that the model cannot read, such as that of an image in a model of text.
-
-        Raises ChatFormatError if it cannot read an end of a turn or a token of the vocabulary itself.
-        """
-        if embedded is None or len(self.tokenizer) <= embedded:
-            return frozenset()
-        beyond = {token: text for text, token in self.tokenizer.get_vocab().items() if token >= embedded}
-        added = self.tokenizer.added_tokens_decoder.keys()
-        if needed := [token for token in beyond if token not in added or token in self.stop_ids]:
-            raise ChatFormatError(
-                f"token {min(needed)} ({beyond[min(needed)]!r}) is outside the model's embedding, whose vocab_size in "
-                f"config.json is {embedded}: use the tokenizer of this model"
-            )
-        return frozenset(beyond)
 
     @cached_property
     def _byte_decoder(self) -> ByteDecoder | None:

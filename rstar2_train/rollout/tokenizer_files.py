@@ -7,7 +7,7 @@ ones. Imports neither torch nor transformers until a tokenizer is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +103,11 @@ def whole_text(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     fast.no_padding()
     if getattr(fast.model, "dropout", None):
         raise ChatFormatError(f"{TOKENIZER} has a dropout, so a text has random tokens: set it to null")
-    written = fast.decode(fast.encode(PROBE, add_special_tokens=False).ids, skip_special_tokens=False)
-    if written.strip() != PROBE:  # some tokenizers write a space before each text
+    text = f"\n{PROBE}\n"
+    written = fast.decode(fast.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
+    if written.removeprefix(" ") != text:  # some tokenizers write a space before each text
         raise ChatFormatError(
-            f"{TOKENIZER} writes {PROBE!r} as {written!r}, so neither a model nor a demonstration can have a program "
+            f"{TOKENIZER} writes {text!r} as {written!r}, so neither a model nor a demonstration can have a program "
             "as it is: use a model whose tokenizer keeps case, line breaks and spaces"
         )
     return fast
@@ -116,6 +117,26 @@ def embedded_tokens(folder: Path) -> int | None:
     """Return the number of tokens that the model of a folder can read; None: no config.json states it."""
     size = _read_object(folder / CONFIG).get("vocab_size")
     return size if isinstance(size, int) and not isinstance(size, bool) else None
+
+
+def unreadable_tokens(
+    tokenizer: PreTrainedTokenizerBase, embedded: int | None, *, needed: Collection[int]
+) -> frozenset[int]:
+    """Return the added tokens that the model cannot read, such as that of an image in a model of text.
+
+    `embedded`: tokens that it can read; None: all. `needed`: the ends of a turn. Raises ChatFormatError if it cannot
+    read one of these, or a token of the vocabulary itself.
+    """
+    if embedded is None or len(tokenizer) <= embedded:
+        return frozenset()
+    beyond = {token: text for text, token in tokenizer.get_vocab().items() if token >= embedded}
+    added = tokenizer.added_tokens_decoder.keys()
+    if missing := [token for token in beyond if token not in added or token in needed]:
+        raise ChatFormatError(
+            f"token {min(missing)} ({beyond[min(missing)]!r}) is outside the model's embedding, whose vocab_size in "
+            f"config.json is {embedded}: use the tokenizer of this model"
+        )
+    return frozenset(beyond)
 
 
 def listed_stop_ids(folder: Path, tokenizer: PreTrainedTokenizerBase, *, vocabulary: int) -> set[int]:
@@ -185,6 +206,8 @@ def _changes(stored: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> I
         entry, name = added.get(token.content), _name(token.content, tokenizer)
         if entry is None and _vocabulary_id(stored, token.content) != number:
             yield f"{name} is no token of {TOKENIZER}"
+        elif entry is not None and entry["id"] != number:
+            yield f"{name} has the number {number}, in {TOKENIZER} {entry['id']}"
         elif entry is not None and any(getattr(token, flag) != entry.get(flag, False) for flag in _FLAGS):
             yield f"{name} takes other text than in {TOKENIZER} ({', '.join(_FLAGS)})"
 

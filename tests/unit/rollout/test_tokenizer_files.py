@@ -43,6 +43,7 @@ LOSSES: tuple[Callable[[Any], object], ...] = (
     lambda own: setattr(own, "normalizer", normalizers.Lowercase()),
     lambda own: setattr(own, "normalizer", normalizers.Replace("\n", " ")),
     lambda own: setattr(own, "normalizer", normalizers.Replace(Regex(" {2,}"), " ")),
+    lambda own: setattr(own, "normalizer", normalizers.Strip()),
     lambda own: setattr(own, "decoder", None),
     lambda own: setattr(own, "pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit()])),
 )
@@ -86,6 +87,17 @@ def older_tokenizer(folder: Path) -> None:
     write_tokenizer(folder, change=lambda own: setattr(own, "pre_tokenizer", digits))
     (folder / "tokenizer.json").rename(folder / "tokenizer.4.0.0.json")
     write_tokenizer(folder, fast_tokenizer_files=["tokenizer.4.0.0.json"])
+
+
+def stored(change: Callable[[list[dict[str, Any]]], object]) -> Change:
+    """Return the change of the added tokens in tokenizer.json."""
+
+    def write(folder: Path) -> None:
+        content = json.loads((folder / "tokenizer.json").read_text())
+        change(content["added_tokens"])
+        files(tokenizer=content)(folder)
+
+    return write
 
 
 def generation(**fields: Any) -> Change:
@@ -161,6 +173,12 @@ def test_lengths_saved_in_a_tokenizer_do_not_apply(
             "eos_token '<|im_end|>' takes other text than in tokenizer.json",
         ),
         (tokenizer(added_tokens_decoder={"256": END | {"content": "<|b|>"}}), "the token '<|b|>' is no token of"),
+        (stored(lambda added: added[2].update(id=262)), "eos_token '<|im_end|>' has the number 258, in tokenizer.json"),
+        (
+            stored(lambda added: added.append({**added[0], "content": "<|c|>"})),
+            "the token '<|c|>' has the number 259, in",
+        ),
+        (stored(lambda added: added[2].update(single_word=True)), "'<|im_end|>' next to a word is no token, so no"),
         (older_tokenizer, "a field of tokenizer_config.json changes the pre_tokenizer of tokenizer.json"),
         (files(config={"vocab_size": TOKENS - 1}), "token 258 ('<|im_end|>') is outside the model's embedding"),
         (files(config={"vocab_size": 200}), "token 200 ("),
