@@ -103,9 +103,11 @@ type. The first one is that of a missing field."""
 
 _ENGINE_FIELDS: Mapping[str, Any] = {
     "dual_chunk_attention_config": None,
+    "mrope_section": None,
     "rotary_emb_base": None,
     "rotary_emb_fraction": 1,
     "rotary_pct": 1,
+    "xdrope_section": None,
 }
 """Fields that vLLM reads for any model type, and no class of transformers whose model vLLM computes: values without an
 effect."""
@@ -154,12 +156,16 @@ def find_engine_obstacles(config: Mapping[str, Any], *, longest: int = 0) -> Ite
     ):
         yield f"head_dim: {width} is not supported for model_type {kind!r}: vLLM divides hidden_size by the heads"
     if kind not in _CAPPED and (cap := config.get("attn_logit_softcapping")):
-        yield f"attn_logit_softcapping: {cap} is not supported for model_type {kind!r}, only for {', '.join(_CAPPED)}"
+        capped = ", ".join(_CAPPED)
+        yield (
+            f"attn_logit_softcapping: {cap} is not supported for model_type {kind!r}, only for {capped}: use another "
+            "model"
+        )
     for name, values in ENGINE_VALUES.get(kind, {}).items():
         if config.get(name, values[0]) not in values:
             yield (
                 f"{name}: {config[name]!r} is not supported for model_type {kind!r}: transformers and vLLM compute the "
-                f"same model only with {values[0]!r}"
+                f"same model only with {values[0]!r}: use another model"
             )
 
 
@@ -170,6 +176,15 @@ def _window_obstacles(config: Mapping[str, Any], kind: str, longest: int) -> Ite
         yield (
             f"sliding_window: {window}: without sliding layers vLLM has rotary embeddings in each layer, transformers "
             "only if sliding_window is null: use another model"
+        )
+    if (
+        kind in ("qwen2", "qwen3")
+        and len(set(layers)) > 1
+        and config["max_window_layers"] != config["num_hidden_layers"]
+    ):
+        yield (
+            f"max_window_layers: {config['max_window_layers']}: no engine starts with windows in some of the layers: "
+            "set use_sliding_window to false if no sequence is longer than the window, or use another model"
         )
     if not window:
         if SLIDING in layers:

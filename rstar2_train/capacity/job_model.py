@@ -13,7 +13,13 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.engine_support import find_engine_obstacles
 from rstar2_train.capacity.fit import is_packed, longest_sequence, sequence_tokens
-from rstar2_train.capacity.model_support import UnsupportedModel, expert_count, find_notes, find_obstacles
+from rstar2_train.capacity.model_support import (
+    CAUSAL_CLASSES,
+    UnsupportedModel,
+    expert_count,
+    find_notes,
+    find_obstacles,
+)
 from rstar2_train.capacity.rope_fields import position_limit
 from rstar2_train.capacity.weight_check import find_weight_faults
 from rstar2_train.capacity.weight_files import INDEX, SINGLE, ambiguous_weights
@@ -34,6 +40,11 @@ def model_obstacles(job: AgenticRLJob, folder: Path) -> list[str]:
         obstacles += find_obstacles(config, packed=is_packed(job), longest=max(learned), adapter=adapter)
     if sampled := longest_sequence(job):
         obstacles += find_engine_obstacles(config, longest=sampled)
+        if not config.get("architectures"):
+            name = CAUSAL_CLASSES.get(str(config.get("model_type")), "NAME_OF_ITS_CLASS")
+            obstacles.append(
+                f"architectures: none: vLLM takes the model for one that samples no text: set it to [{name!r}]"
+            )
     return list(dict.fromkeys([*obstacles, *_long_conversations(job, config)]))
 
 

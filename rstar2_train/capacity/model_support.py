@@ -159,7 +159,8 @@ def output_layer(config: Mapping[str, Any]) -> OutputLayer:
             scale = 1.0 / value if kind in _DIVISORS else float(value)
         elif value != 1:
             raise UnsupportedModel(
-                f"{name}: {value} changes the logits in a way that the trainer does not know for model_type {kind!r}"
+                f"{name}: {value} changes the logits in a way that the trainer does not know for model_type {kind!r}: "
+                "use another model"
             )
     cap = config.get("final_logit_softcapping")
     if cap and kind in PROVEN and kind not in _CAPPED:
@@ -207,12 +208,12 @@ def find_obstacles(
     if adapter and kind not in ADAPTED:
         yield f"model_type {kind!r} is not supported with LoRA, only {', '.join(ADAPTED)}: remove lora"
     if config.get("is_encoder_decoder"):
-        yield "is_encoder_decoder: only decoders are trained"
-    if config.get("return_dict") is False:
-        yield "return_dict: false: the class would return its results without their names: remove the field"
+        yield "is_encoder_decoder: only decoders are trained: use another model"
+    if config.get("return_dict", True) is not True:
+        yield "return_dict: other than true: the class would return its results without their names: remove the field"
     for name, value in _CAUSAL.items():
         if config.get(name, value) not in (value, None):
-            yield f"{name}: {config[name]}: each token would attend to later ones; only causal models are trained"
+            yield f"{name}: {config[name]}: each token would attend to later ones: use a causal model"
     experts = expert_fields(config)
     if experts and kind not in MIXTURES:
         yield unsupported_mixture(experts[0], kind)

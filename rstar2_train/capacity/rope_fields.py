@@ -68,6 +68,11 @@ def find_rope_faults(config: Mapping[str, Any]) -> Iterator[str]:
             f"rope_parameters: the class of model_type {kind!r} has one rotary embedding for all layers: write its "
             f"fields without {', '.join(rope)} around them"
         )
+    if kind in _BY_LAYER and not nested and config.get("rope_parameters"):
+        yield (
+            f"rope_parameters: the class of model_type {kind!r} has one rotary embedding per kind of layer: write the "
+            "fields of each one under full_attention and sliding_attention"
+        )
     if nested and flat:
         yield f"{flat[0]} of the rotary embedding is next to those of the kinds of layers: remove it"
     for part in parts:

@@ -49,6 +49,8 @@ GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {
 }
 """Name -> (version of the data, function that writes it: `generate(directory, *, seed)`)."""
 
+_DOWNLOAD = ": download the whole folder, or save the model with save_pretrained of transformers"
+
 
 def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int, storage: StorageSpec | None = None) -> Path:
     """Return the path of `uri`. Creates generated data, and downloads from a bucket, unless the files exist.
@@ -88,7 +90,9 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
         path = Path(source.value)
         try:
             if source.holds == "model" and not (path / "config.json").is_file():
-                raise DataError(f"{path}: no config.json: not a Hugging Face model folder{merge_advice(path)}")
+                raise DataError(
+                    f"{path}: no config.json: not a Hugging Face model folder{merge_advice(path) or _DOWNLOAD}"
+                )
             if source.holds == "template" and (fault := file_fault(path)):
                 raise DataError(f"{path}: {fault}")
             if source.holds == "problems":

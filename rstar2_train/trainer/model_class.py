@@ -25,7 +25,8 @@ def read_model_config(model_dir: Path) -> Any:
     except InvalidConfig as error:
         raise UnsupportedModel(str(error)) from error
     with refused(
-        f"{model_dir / CONFIG}: transformers {version} has no config of model_type {kind!r} with these fields"
+        f"{model_dir / CONFIG}: transformers {version} has no config of model_type {kind!r} with these fields",
+        remedy="correct the field, or use another model",
     ):
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
 
@@ -49,7 +50,7 @@ def build_on_meta(config: Any, *, dtype: torch.dtype, attention: str) -> Any:
 
 
 @contextmanager
-def refused(action: str) -> Iterator[None]:
+def refused(action: str, *, remedy: str = "use another model") -> Iterator[None]:
     """Turn any error of a class of transformers into UnsupportedModel. `action`: the first part of the message."""
     try:
         yield
@@ -57,4 +58,4 @@ def refused(action: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:MOST_CHARACTERS].rstrip(".:")
-        raise UnsupportedModel(f"{action}: {type(error).__name__}: {text}: use another model") from error
+        raise UnsupportedModel(f"{action}: {type(error).__name__}: {text}: {remedy}") from error

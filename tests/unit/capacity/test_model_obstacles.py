@@ -15,6 +15,7 @@ from rstar2_train.capacity.job_model import model_notes, model_obstacles, weight
 
 LONGROPE = {
     "model_type": "phi3",
+    "architectures": ["Phi3ForCausalLM"],
     "max_position_embeddings": 4096,
     "original_max_position_embeddings": 128,
     "rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
@@ -113,6 +114,16 @@ def test_reason_of_trainer_and_engines_is_given_once(tmp_path: Path) -> None:
     """Both refuse a field of the rotary embedding that only one of them reads."""
     config = {"model_type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 2.0, "alpha": 1.0}}
     assert obstacles(tmp_path, config, [GRPO]).count("alpha of the rotary embedding") == 1
+
+
+@pytest.mark.parametrize("classes", [{}, {"architectures": None}, {"architectures": []}])
+@pytest.mark.parametrize(("stage", "is_refused"), [(GRPO, True), (SFT, False), (evaluate(60), True)])
+def test_engines_need_the_class_of_the_model(
+    classes: dict[str, Any], stage: dict[str, Any], is_refused: bool, tmp_path: Path
+) -> None:
+    """Without one vLLM takes the base class, which samples no text."""
+    text = obstacles(tmp_path, {"model_type": "llama"} | classes, [stage])
+    assert ("architectures: none: vLLM" in text and "['LlamaForCausalLM']" in text) is is_refused
 
 
 def test_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

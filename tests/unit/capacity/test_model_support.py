@@ -55,7 +55,7 @@ def test_output_layer_unknown_field_is_refused(field: str) -> None:
         ),
         ({"quantization_config": {"bits": 4}}, "quantised weights cannot be trained"),
         ({"quantization_config": {}}, "quantised weights cannot be trained"),  # no program can read such a folder
-        ({"return_dict": False}, "return_dict: false: .* remove the field"),
+        *(({"return_dict": value}, "return_dict: other .* remove the field") for value in (False, None, 0, "false")),
         ({"compression_config": {"bits": 4}}, "compression_config: quantised weights cannot be trained"),
         ({"model_type": "ernie4_5_moe", "moe_num_experts": 64}, "moe_num_experts: mixtures of experts"),
         ({"model_type": "aria_text", "moe_topk": 2}, "moe_topk: mixtures of experts"),

@@ -61,6 +61,14 @@ def test_find_rope_faults_allows_only_what_both_read(rope: dict[str, Any], messa
     assert not message or actual in "; ".join(find_engine_obstacles(config, longest=64))
 
 
+@pytest.mark.parametrize("kind", ["gemma3_text", "olmo3"])
+@pytest.mark.parametrize(("field", "is_refused"), [("rope_parameters", True), ("rope_scaling", False)])
+def test_rotary_embedding_of_all_kinds_of_layers_is_an_old_form(kind: str, field: str, is_refused: bool) -> None:
+    """transformers would add those of the kinds of layers to one in rope_parameters."""
+    faults = list(find_rope_faults({"model_type": kind, field: {"rope_type": "default", "rope_theta": 1e4}}))
+    assert ["per kind of layer: write" in fault for fault in faults] == [True] * is_refused
+
+
 @pytest.mark.parametrize("kind", sorted(PROVEN))
 def test_rotary_embedding_per_kind_of_layer_needs_its_class(kind: str) -> None:
     """Other classes of transformers look for the fields themselves, and an engine stops at its start."""

@@ -86,7 +86,7 @@ def test_find_invalid_files_reports_first_error_per_field(tmp_path: Path) -> Non
         "spec.stages[2].evaluate.benchmarks[0].data",
         "spec.stages[3].filter.data",
     ]
-    assert errors["spec.model.source"].endswith("no config.json: not a Hugging Face model folder")
+    assert errors["spec.model.source"].endswith("with save_pretrained of transformers")
     assert (
         errors["spec.stages[0].sft.data"]
         == f"{demos}:1: messages has no assistant message; SFT trains on assistant messages only"

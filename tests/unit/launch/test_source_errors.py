@@ -26,7 +26,7 @@ SAMPLES = {"name": "eval", "type": "Evaluate", "evaluate": {"benchmarks": [{"nam
 
 def job(folder: Path, config: dict[str, Any], stage: dict[str, Any]) -> AgenticRLJob:
     """Return a job with one stage and a model of this config.json."""
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"]} | config))
     stages = json.loads(json.dumps([stage]).replace("{folder}", str(folder)))
     model = {"source": str(folder), "assumeInstructionTuned": True}
     spec = {"model": model, "accelerator": {"vendor": "None"}, "trainer": {"gpusPerReplica": 0}, "stages": stages}

@@ -38,7 +38,7 @@ def model_files() -> dict[str, bytes]:
 MODEL = model_files()
 WEIGHTS = MODEL["model.safetensors"]
 DEMONSTRATION = b'{"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}\n'
-CONFIG = b'{"model_type": "qwen3"}'
+CONFIG = b'{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}'
 FILES = {
     ("models", "acme/policy"): {
         **MODEL,
