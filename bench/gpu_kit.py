@@ -28,6 +28,8 @@ RESULTS = ROOT / "bench" / "results" / "gpu_kit.json"
 BUDGET_SECONDS = 470.0
 """Time of all checks; those that it does not suffice for are named."""
 LEAST_SECONDS = 20.0
+INTERRUPTED = "interrupted"
+"""Verdict of a check during which the kit got SIGINT or SIGTERM."""
 GRACE_SECONDS = 15.0
 """Time that the processes of a check have to end."""
 
@@ -73,25 +75,46 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"run these: {', '.join(names)}")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS}")
     options = parser.parse_args()
+    try:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.open("a").close()
+    except OSError as error:
+        parser.error(f"{options.output}: cannot be written: {error.strerror}: set --output to another file")
     started = time.monotonic()
-    rows = []
-    for check in CHECKS:
-        if options.only and check.name not in options.only:
-            continue
-        left = BUDGET_SECONDS - (time.monotonic() - started)
-        row = {"check": check.title} | (
-            run(check, dry=options.dry, seconds=min(check.seconds, left))
-            if left > LEAST_SECONDS
-            else {"verdict": "no time left"}
-        )
+    rows: list[dict[str, Any]] = []
+    # A time limit of another program ends the processes of the check, and leaves table and file whole.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for check in (check for check in CHECKS if not options.only or check.name in options.only):
+        row = {"check": check.title} | attempt(check, rows, dry=options.dry, started=started)
         print(line(row), flush=True)
         rows.append(row)
         options.output.write_text(
             json.dumps({"command": "make gpu-kit", "dry": options.dry, "checks": rows}, indent=1) + "\n"
         )
-    failed = [row["check"] for row in rows if row["verdict"] not in ("pass", "skipped", "no time left")]
     print(f"\n{len(rows)} checks in {time.monotonic() - started:.0f} s: {options.output}")
+    return summarise(rows)
+
+
+def attempt(check: Check, rows: list[dict[str, Any]], *, dry: bool, started: float) -> dict[str, Any]:
+    """Run a check if there is time, and none was interrupted before; return its row without its name."""
+    left = BUDGET_SECONDS - (time.monotonic() - started)
+    if left <= LEAST_SECONDS:
+        return {"verdict": "no time left"}
+    if any(row["verdict"] == INTERRUPTED for row in rows):
+        return {"verdict": "not run"}
+    try:
+        return run(check, dry=dry, seconds=min(check.seconds, left))
+    except KeyboardInterrupt:
+        return {"verdict": INTERRUPTED}
+
+
+def summarise(rows: list[dict[str, Any]]) -> int:
+    """Print the checks that failed and those that did not run; return the exit code."""
+    failed = [row["check"] for row in rows if row["verdict"] in ("fail", INTERRUPTED)]
+    missing = [row["check"] for row in rows if row["verdict"] in ("no time left", "not run")]
     print(f"failed: {', '.join(failed)}" if failed else "none failed")
+    if missing:
+        print(f"not run: {', '.join(missing)}; run them with --only")
     return 1 if failed else 0
 
 
@@ -109,10 +132,19 @@ def run(check: Check, *, dry: bool, seconds: float) -> dict[str, Any]:
         errors_file = Path(folder) / "stderr"
         status = finish([sys.executable, *ranks, *program], environment, errors_file, seconds=seconds)
         errors = errors_file.read_text(errors="replace")
-        figures = json.loads(output.read_text()) if output.exists() else {"verdict": "fail", "error": status}
+        figures = read_figures(output) or {"verdict": "fail", "error": status}
     if figures["verdict"] == "fail":
         figures["stderr"] = errors[-3000:]
     return figures | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def read_figures(output: Path) -> dict[str, Any]:
+    """Return the figures that a check wrote; empty if it ended before."""
+    try:
+        figures: dict[str, Any] = json.loads(output.read_text())
+    except (OSError, ValueError):
+        return {}
+    return figures
 
 
 def finish(command: list[str], environment: dict[str, str], errors: Path, *, seconds: float) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,50 @@ def test_gpu_kit_refuses_an_unknown_check(names: list[str], monkeypatch: pytest.
     monkeypatch.setattr(sys, "argv", ["gpu-kit", "--dry", "--only", *names])
     with pytest.raises(SystemExit, match="2"):
         gpu_kit.main()
+
+
+def test_gpu_kit_names_the_checks_after_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A time limit of another program leaves a whole table and file, in which each check has a verdict."""
+    verdicts = iter([{"verdict": "pass"}, {"verdict": "fail", "error": "x"}, KeyboardInterrupt])
+
+    def run(check: gpu_kit.Check, **_: object) -> dict[str, object]:
+        figures = next(verdicts)
+        if isinstance(figures, dict):
+            return figures
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        raise AssertionError
+
+    output = tmp_path / "new" / "kit.json"
+    monkeypatch.setattr(gpu_kit, "run", run)
+    monkeypatch.setattr(sys, "argv", ["gpu-kit", "--dry", "--output", str(output)])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert gpu_kit.main() == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    rows = {row["check"]: row["verdict"] for row in json.loads(output.read_text())["checks"]}
+    assert list(rows) == [check.title for check in gpu_kit.CHECKS]
+    assert list(rows.values())[:4] == ["pass", "fail", "interrupted", "not run"]
+    text = capsys.readouterr().out
+    assert "failed: logits, attention\n" in text and "not run: families, state, speed 0.6b 4096" in text
+
+
+@pytest.mark.parametrize("content", [None, "", '{"verdict": "pa'])
+def test_gpu_kit_check_without_whole_figures_has_none(content: str | None, tmp_path: Path) -> None:
+    """A check that is ended while it writes them has failed, and the others run."""
+    if content is not None:
+        (tmp_path / "result.json").write_text(content)
+    assert gpu_kit.read_figures(tmp_path / "result.json") == {}
+
+
+def test_gpu_kit_refuses_a_file_that_it_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first check, not after it."""
+    monkeypatch.setattr(sys, "argv", ["gpu-kit", "--dry", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        gpu_kit.main()
+    assert "cannot be written: Is a directory: set --output to another file" in capsys.readouterr().err
