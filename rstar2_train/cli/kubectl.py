@@ -7,8 +7,12 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from rstar2_train.utils.text import printable
+
 KIND = "agenticrljobs.rstar2.dev"
 JOB_LABEL = "rstar2.dev/job"
+SHOWN_CHARACTERS = 80
+WRAPPER = "Check the kubectl on the PATH: a wrapper may print to its standard output, or a proxy may answer."
 _TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
 """Options of a process: kubectl prints UTF-8 in every locale."""
 
@@ -29,13 +33,22 @@ class Kubectl:
             done = subprocess.run(self._command(arguments), input=stdin, capture_output=True, check=False, **_TEXT)
         except FileNotFoundError as error:
             raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
+        except OSError as error:  # such as a program of another processor
+            raise KubectlFailed(f"kubectl cannot be run: {error.strerror}. Check the kubectl on the PATH.") from error
         if done.returncode:
             raise KubectlFailed(done.stderr.strip() or f"kubectl exited with code {done.returncode}")
         return done.stdout
 
     def get(self, *arguments: str) -> Any:
-        """Return an object, or a list of objects."""
-        answer = json.loads(self.text("get", *arguments, "-o", "json"))
+        """Return an object, or a list of objects. Raises KubectlFailed."""
+        text = self.text("get", *arguments, "-o", "json")
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            first = next(iter(text.splitlines()), "")[:SHOWN_CHARACTERS]
+            raise KubectlFailed(f"kubectl get printed no JSON object: {printable(first)!r}. {WRAPPER}")
         return answer.get("items", answer)
 
     def in_terminal(self, *arguments: str) -> int:
