@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rstar2_train.utils.text import printable
@@ -29,12 +30,8 @@ class Kubectl:
 
     def text(self, *arguments: str, stdin: str = "") -> str:
         """Return what kubectl prints. Raises KubectlFailed."""
-        try:
+        with _named():
             done = subprocess.run(self._command(arguments), input=stdin, capture_output=True, check=False, **_TEXT)
-        except FileNotFoundError as error:
-            raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
-        except OSError as error:  # such as a program of another processor
-            raise KubectlFailed(f"kubectl cannot be run: {error.strerror}. Check the kubectl on the PATH.") from error
         if done.returncode:
             raise KubectlFailed(done.stderr.strip() or f"kubectl exited with code {done.returncode}")
         return done.stdout
@@ -52,12 +49,25 @@ class Kubectl:
         return answer.get("items", answer)
 
     def in_terminal(self, *arguments: str) -> int:
-        """Run kubectl in this terminal until it exits. Return its exit code."""
-        return subprocess.run(self._command(arguments), check=False).returncode
+        """Run kubectl in this terminal until it exits. Return its exit code. Raises KubectlFailed."""
+        with _named():
+            return subprocess.run(self._command(arguments), check=False).returncode
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start kubectl; the caller reads its standard output and ends it."""
-        return subprocess.Popen(self._command(arguments), stdout=subprocess.PIPE, **_TEXT)
+        """Start kubectl; the caller reads its standard output and ends it. Raises KubectlFailed."""
+        with _named():
+            return subprocess.Popen(self._command(arguments), stdout=subprocess.PIPE, **_TEXT)
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         return ["kubectl", *arguments, *self._options]
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Raise KubectlFailed if kubectl cannot be started."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
+    except OSError as error:  # such as a program of another processor
+        raise KubectlFailed(f"kubectl cannot be run: {error.strerror}. Check the kubectl on the PATH.") from error

@@ -48,13 +48,17 @@ def test_kubectl_without_json_is_one_message(
     assert printed.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "logs demo", "suspend demo"])
 def test_kubectl_that_cannot_run_is_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A program of another processor, for example."""
+    """A program of another processor, for example, or none."""
     install(tmp_path, monkeypatch, b"\x7fELF")
-    assert kubectl_plugin.main(["status"]) == 1
+    assert kubectl_plugin.main(command.split()) == 1
     assert "kubectl cannot be run: Exec format error. Check the kubectl on the PATH" in capsys.readouterr().err
+    (tmp_path / "kubectl").unlink()
+    assert kubectl_plugin.main(command.split()) == 1
+    assert "kubectl is not on the PATH. Install it" in capsys.readouterr().err
 
 
 def test_kubectl_prints_utf8_in_every_locale(
