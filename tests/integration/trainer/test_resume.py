@@ -25,7 +25,7 @@ from tests.support.stage_attempt import create_attempt
 
 STEPS, LAST = 4, 4
 """Steps of the stage, and the last update of the first attempt: after a crash a GRPO stage resumes from step 2."""
-SPEC = {
+SPEC: dict[str, Any] = {
     "trainer": {"replicas": 1, "gpusPerReplica": 0, "tokensPerMicroBatch": 1024},
     "checkpoint": {"everySteps": 2},
     "grpo": {"promptsPerStep": 2, "rolloutsPerPrompt": 4, "keepPerPrompt": 2, "warmupSteps": 0, "learningRate": 1e-3},
