@@ -78,7 +78,7 @@ UNUSED = (
     ),
     Unused(
         ("importance_correction.cap",),
-        lambda job, stage, grpo: grpo.correction_cap is None and not (grpo.max_staleness and grpo.collapse.enabled),
+        lambda job, stage, grpo: grpo.correction_cap is None and not (_limits_sizes(grpo) and grpo.collapse.enabled),
         "the correction is off (maxStaleness is 0, or enabled is false): set enabled: true",
     ),
     Unused(

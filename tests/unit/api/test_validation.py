@@ -234,6 +234,15 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
         ({"importanceCorrection": {"cap": 5, "enabled": True}}, "", ""),
         # The cap is also that of the effective sample size.
         ({"importanceCorrection": {"cap": 5, "enabled": False}, "maxStaleness": 1}, "", ""),
+        (
+            {
+                "importanceCorrection": {"cap": 5, "enabled": False},
+                "maxStaleness": 1,
+                "collapse": {"minEffectiveSampleSize": 0},
+            },
+            "importanceCorrection.cap",
+            "the correction is off",
+        ),
         ({"collapse": {"enabled": False, "drop": 0.5}}, "collapse.drop", "set enabled: true"),
         ({"collapse": {"minEffectiveSampleSize": 0.5}}, "collapse.minEffectiveSampleSize", "maxStaleness is above 0"),
         ({"collapse": {"minEffectiveSampleSize": 0.5}, "maxStaleness": 1}, "", ""),
@@ -242,6 +251,11 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
         ({"collapse": {"windowSteps": 21}}, "collapse.windowSteps", "than two windows"),
         ({"collapse": {"drop": 1}}, "collapse.drop", "no reward falls below 0"),
         ({"collapse": {"drop": 1}, "maxStaleness": 1}, "collapse.drop", "no reward falls below 0"),
+        (
+            {"collapse": {"windowSteps": 21, "minEffectiveSampleSize": 0}, "maxStaleness": 1},
+            "collapse.windowSteps",
+            "than two windows",
+        ),
         ({"collapse": {"drop": 0.99}}, "", ""),
         ({"advanceWhen": {"minSteps": 5}}, "advanceWhen.minSteps", "set truncationBelow or allCorrectAbove"),
         ({"advanceWhen": {"truncationBelow": 0.1, "minSteps": 40}}, "advanceWhen.truncationBelow", "the stage ends"),
