@@ -24,6 +24,7 @@ from rstar2_train.capacity.weight_headers import read_tensors
 from rstar2_train.trainer import lora
 from rstar2_train.trainer.adapter_sum import merged
 from rstar2_train.trainer.model import Policy, stored_shards, trained_shards
+from rstar2_train.trainer.rounding import rounded
 from rstar2_train.trainer.sharding import tensor_shape
 from rstar2_train.weights import adapter_folder
 from rstar2_train.weights.adapter_folder import ADAPTER, AdapterIdentity
@@ -43,6 +44,9 @@ def write_weights(policy: Policy, source: Path, target: Path, *, dtype: torch.dt
         source: the model folder from which it was loaded.
         target: an existing folder, not yet visible to readers.
         dtype: number format of the files; None: that of config.json.
+
+    Raises:
+        UnsupportedModel: for a parameter that the number format cannot hold.
     """
     dtype = dtype or stored_dtype(source)
     shards = stored_shards(policy)
@@ -56,7 +60,7 @@ def write_weights(policy: Policy, source: Path, target: Path, *, dtype: torch.dt
             for name in files[file]:
                 value = whole.value(name, wanted=dist.get_rank() == writer)
                 if value is not None:
-                    gathered |= _tensors(value.to(device="cpu", dtype=dtype), policy.tensors_of(name))
+                    gathered |= _tensors(rounded(value, dtype, name=name, device="cpu"), policy.tensors_of(name))
         # The ranks write at the same time, each its own file.
         if dist.get_rank() < len(in_progress):
             save_file(gathered, target / in_progress[dist.get_rank()], metadata={"format": "pt"})

@@ -20,6 +20,7 @@ from rstar2_train.capacity.weight_files import INDEX
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.adapter_sum import low_rank, merged
 from rstar2_train.trainer.model_files import copy_companions
+from rstar2_train.trainer.rounding import overflow
 from rstar2_train.weights.adapter_check import (
     LayerShapes,
     check_base,
@@ -98,6 +99,6 @@ def _sum(weight: Tensor, product: Tensor, *, place: str) -> Tensor:
     if weight.dtype not in _DTYPES:
         raise ShardFileInvalid(f"{place} has dtype {weight.dtype}: merge with the folder of the unquantised model")
     total = merged(weight, product).to(weight.dtype)
-    if not total.isfinite().all():
-        raise ShardFileInvalid(f"{place} has values that {weight.dtype} cannot hold: convert the base to bfloat16")
+    if fault := overflow(total, place=place):
+        raise ShardFileInvalid(fault)
     return total

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rstar2_train.trainer.rounding import rounded
 from rstar2_train.trainer.sharding import own_pieces, shard_position
 from rstar2_train.weights.shard_file import BITS, DENSE_SHARE, FileSummary, Shard, bit_sum, write_shards
 
@@ -88,7 +89,7 @@ class ShardWriter:
         for name, parameter in shards.items():
             if shard_position(parameter)[2]:
                 continue  # the ranks of the first copy write the model
-            whole = signed_bits(parameter.to_local().detach().to(self._dtype))
+            whole = signed_bits(rounded(parameter.to_local().detach(), self._dtype, name=name))
             for piece in own_pieces(parameter, tensors.get(name, (name,))):
                 bits = whole[piece.place]
                 positions = None if snapshot else changed_positions(self._committed[piece.name], bits)

@@ -250,6 +250,20 @@ def test_lora_folders_hold_the_trained_policy(half_model: Path, tmp_path: Path) 
             assert values == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+@pytest.mark.parametrize("adapter", [SPEC, None])
+def test_export_of_values_that_float16_cannot_hold_is_refused(tmp_path: Path, adapter: LoRASpec | None) -> None:
+    """The merged and the whole model: no infinite weight is written."""
+    model = write_model(tmp_path / "model", dtype="float16", tied=False)
+    with rank_here(model, lora=adapter) as rank:
+        assert rank.policy is not None
+        with torch.no_grad():
+            for shard in trained_shards(rank.policy).values():
+                shard.to_local().fill_(7e4)
+        (tmp_path / "out").mkdir()
+        with pytest.raises(UnsupportedModel, match=r"has values that torch.float16 cannot hold: convert the base"):
+            rank.export(model, tmp_path / "out")
+
+
 def test_lora_checkpoint_of_another_adapter_is_refused(half_model: Path, model_dir: Path, tmp_path: Path) -> None:
     """Another base, rank, scale, other targets and a whole model are refused, and the message names the difference."""
     folder = tmp_path / "step-000001"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.capacity.model_support import UnsupportedModel
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.shard_writer import ShardWriter, signed_bits, tensor_bit_sum
 from rstar2_train.weights import version_store
@@ -55,6 +56,17 @@ def test_shard_writer_foreign_base_is_refused(tmp_path: Path) -> None:
     copy = HostCopy()
     copy.update([first, second])
     assert copy.arrays["w"].tolist() == signed_bits(values.bfloat16()).numpy().view(BITS["bfloat16"]).tolist()
+
+
+@pytest.mark.parametrize("value", [65504.0, 7e4, -7e4])
+def test_shard_writer_refuses_values_that_float16_cannot_hold(tmp_path: Path, value: float) -> None:
+    """No version has infinite weights; the largest value is held."""
+    writer = ShardWriter(rank=0, dtype=torch.float16)
+    if value == 65504.0:
+        publish(writer, tmp_path, torch.full((8, 4), value), number=1, base=None)
+        return
+    with pytest.raises(UnsupportedModel, match=r"w has values that torch.float16 cannot hold: convert the base"):
+        publish(writer, tmp_path, torch.full((8, 4), value), number=1, base=None)
 
 
 def test_shard_writer_full_disk_keeps_the_last_version(tmp_path: Path) -> None:
