@@ -21,7 +21,7 @@ from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Stage
 NULL = "null is the same as unset, so the stage has the value of spec.grpo"
 ONLY_UPDATE = "the probability ratio is 1 in the only update of a step: raise updatesPerStep"
 TWO_WINDOWS = "the stage has fewer steps than two windows of windowSteps"
-NO_DROP = "no reward falls below 0: lower drop, or set enabled: false"
+NEVER = "the trigger never applies, because no reward falls below 0: lower drop, or set enabled: false"
 NO_STAGE = "has no effect: the job has no GRPO stage"
 EVERY_STAGE = "has no effect: every GRPO stage sets its own value"
 DATA = ("data", "data_from")
@@ -107,21 +107,16 @@ UNUSED = (
         TWO_WINDOWS,
     ),
     Unused(
-        ("collapse.drop",),
-        lambda job, stage, grpo: grpo.collapse.drop == 1,
-        NO_DROP,
-    ),
-    Unused(
-        ("collapse.window_steps",),
+        ("collapse.drop", "collapse.window_steps"),
         lambda job, stage, grpo: grpo.collapse.drop == 1 and not _limits_sizes(grpo),
-        NO_DROP,
+        NEVER,
     ),
     Unused(
         ("advance_when.window_steps", "advance_when.min_steps"),
         lambda job, stage, grpo: (
-            grpo.advance_when.truncation_below is None and grpo.advance_when.all_correct_above is None
+            grpo.advance_when.truncation_below is None and grpo.advance_when.all_correct_above in (None, 1)
         ),
-        "no trigger is set: set truncationBelow or allCorrectAbove",
+        "no trigger is set: set truncationBelow, or allCorrectAbove below 1",
     ),
     Unused(
         ("advance_when.truncation_below", "advance_when.all_correct_above"),

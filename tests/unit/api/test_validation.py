@@ -169,6 +169,11 @@ def test_validation_rank_is_an_integer(rank: object) -> None:
             {"importanceCorrection": {"cap": 5}},
             "spec.grpo.importanceCorrection.cap is 5.0: has no effect",
         ),
+        (
+            "spec.grpo.advanceWhen",
+            {"allCorrectAbove": 1, "windowSteps": 2},
+            "spec.grpo.advanceWhen.windowSteps is 2: has no effect: no trigger is set",
+        ),
         ("spec.grpo.objective", {"overlongBufferRatio": 0.2, "overlongPenalty": 0}, "0 shapes no reward"),
         ("spec.secretRefs", {"teacher": {"name": "t"}}, "no objective has teacher.endpoint"),
         (
@@ -250,14 +255,15 @@ def test_validation_probable_mistake_is_a_warning(path: str, value: object, expe
         ({"collapse": {"windowSteps": 21, "drop": 0.5}, "maxStaleness": 1}, "collapse.drop", "than two windows"),
         ({"collapse": {"windowSteps": 21}}, "collapse.windowSteps", "than two windows"),
         ({"collapse": {"drop": 1}}, "collapse.drop", "no reward falls below 0"),
-        ({"collapse": {"drop": 1}, "maxStaleness": 1}, "collapse.drop", "no reward falls below 0"),
+        # The other condition of the trigger remains.
+        ({"collapse": {"drop": 1}, "maxStaleness": 1}, "", ""),
         (
             {"collapse": {"windowSteps": 21, "minEffectiveSampleSize": 0}, "maxStaleness": 1},
             "collapse.windowSteps",
             "than two windows",
         ),
         ({"collapse": {"drop": 0.99}}, "", ""),
-        ({"advanceWhen": {"minSteps": 5}}, "advanceWhen.minSteps", "set truncationBelow or allCorrectAbove"),
+        ({"advanceWhen": {"minSteps": 5}}, "advanceWhen.minSteps", "set truncationBelow, or allCorrectAbove"),
         ({"advanceWhen": {"truncationBelow": 0.1, "minSteps": 40}}, "advanceWhen.truncationBelow", "the stage ends"),
         ({"advanceWhen": {"allCorrectAbove": 1}}, "advanceWhen.allCorrectAbove", "no share is above 1"),
         ({"advanceWhen": {"allCorrectAbove": 0.7, "minSteps": 10}}, "advanceWhen.minSteps", "raise minSteps"),
