@@ -98,15 +98,6 @@ def _whole(*values: Fraction) -> list[int]:
     return [value.numerator for value in values]
 
 
-def _factorial(value: Fraction) -> Fraction:
-    (number,) = _whole(value)
-    if number < 0:
-        raise Undefined
-    if number > 10_000:
-        raise NotExact
-    return Fraction(math.factorial(number))
-
-
 def _chosen(upper: Fraction, lower: Fraction, count: Callable[[int, int], int]) -> Fraction:
     n, k = _whole(upper, lower)
     if n < 0 or k < 0 or n > 10_000:
@@ -129,7 +120,7 @@ def _totient(value: Fraction) -> Fraction:
 
 
 _EXACT: Mapping[str, Callable[..., Fraction]] = {
-    "factorial": _factorial,
+    "factorial": lambda value: _chosen(value, value, math.perm),
     "binom": lambda upper, lower: _chosen(upper, lower, math.comb),
     "permutations": lambda upper, lower: _chosen(upper, lower, math.perm),
     "totient": _totient,

@@ -174,10 +174,9 @@ class FunctionParser(NameParser):
 
     def _python(self, name: str) -> Node:
         """Parse a call of Python or SymPy by its arguments."""
-        interval = "[]"
-        if name == "Interval" and self.token.kind in ("word", "letter"):
-            mode = "".join(self._letters_ahead())
-            interval = {"open": "()", "Lopen": "(]", "Ropen": "[)"}.get(mode, "[]")
+        mode = ""
+        while self.token.kind in ("word", "letter"):
+            mode += self.take().text
         self.expect("(")
         self.skip("[")
         inner = self.sequence()
@@ -203,8 +202,8 @@ class FunctionParser(NameParser):
         if name == "Interval":
             flags = [part.text for part in parts[2:]]
             opened = [len(flags) > at and "T" in flags[at] for at in range(2)]
-            text = ("(" if opened[0] else interval[0]) + (")" if opened[1] else interval[1])
-            return Node("interval", parts[:2], text)
+            left, right = opened[0] or mode in ("open", "Lopen"), opened[1] or mode in ("open", "Ropen")
+            return Node("interval", parts[:2], ("(" if left else "[") + (")" if right else "]"))
         if name in ("Union", "Add", "Mul"):
             return functools.reduce(lambda node, part: Node(PYTHON[name], (node, part)), parts)
         if name == "sympyroot":
@@ -213,9 +212,3 @@ class FunctionParser(NameParser):
             return parts[0]
         kind = PYTHON[name]
         return Node(kind, parts) if kind in ("div", "pow") else Node("relation", parts[:2], kind)
-
-    def _letters_ahead(self) -> list[str]:
-        letters = []
-        while self.token.kind in ("word", "letter"):
-            letters.append(self.take().text)
-        return letters

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-from mpmath import mp
-
-from .evaluator import evaluate
 from .extract import final_answer
 from .grammar import Reading, parse, tokenized
 from .lexicon import NEUTRAL
 from .texts import unnoted
-from .tree import Node, ParseError, TooLarge, Undefined, Unknown, names
+from .tree import Node, ParseError, Unknown
 from .units import Unit
+from .values import real_value
 
 
 def read_measure(text: str, *, strict: bool = False) -> tuple[float, Unit] | None:
@@ -40,11 +38,8 @@ def read_measure(text: str, *, strict: bool = False) -> tuple[float, Unit] | Non
 
 
 def _value(node: Node) -> float | None:
-    if names(node):
-        return None
     try:
-        value, _ = evaluate(node, 0, 30)
-    except (Unknown, Undefined, TooLarge):
+        number = float(real_value(node))
+    except Unknown:
         return None
-    number = float(mp.re(value)) if mp.im(value) == 0 else math.nan
     return number if math.isfinite(number) else None

@@ -5,7 +5,6 @@ r"""Sets of real numbers as sorted intervals: intervals, unions, inequalities an
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -329,19 +328,7 @@ def merged(parts: list[RealInterval]) -> list[RealInterval]:
 
 
 def _intersection(first: list[RealInterval], second: list[RealInterval]) -> list[RealInterval]:
-    result = []
-    for a, b in itertools.product(first, second):
-        if _same(a.low, b.low):
-            low, low_closed = a.low, a.low_closed and b.low_closed
-        else:
-            low, low_closed = max((a.low, a.low_closed), (b.low, b.low_closed), key=lambda end: end[0])
-        if _same(a.high, b.high):
-            high, high_closed = a.high, a.high_closed and b.high_closed
-        else:
-            high, high_closed = min((a.high, a.high_closed), (b.high, b.high_closed), key=lambda end: end[0])
-        if (low < high and not _same(low, high)) or (_same(low, high) and low_closed and high_closed):
-            result.append(RealInterval(low, low_closed, high, high_closed))
-    return merged(result)
+    return complement(merged([*complement(first), *complement(second)]))
 
 
 def complement(parts: list[RealInterval]) -> list[RealInterval]:

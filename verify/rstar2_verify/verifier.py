@@ -26,7 +26,6 @@ from .preparation import (
     without_part_labels,
 )
 from .sentences import statements
-from .shapes import as_tuple
 from .texts import choice, choices, names_another_choice, same_directions, same_sentences, sentence, words_around
 from .tokens import Token
 from .tree import Node, ParseError, Undecided
@@ -99,10 +98,8 @@ def _compared(known: str, answer: str, kind: str | None) -> Verdict:
 
 def is_choice(text: str) -> bool:
     """Return whether a text is the letter of a choice, such as `B`, `(B)` or `B. Paris`."""
-    try:
-        return choice(tokenized(final_answer(text), Reading())) is not None
-    except ParseError:
-        return False
+    tokens = Comparison.tokens(final_answer(text))
+    return tokens is not None and choice(tokens) is not None
 
 
 def _digits(text: str) -> str:
@@ -240,7 +237,8 @@ class Comparison:
         if not reading.units and (known.kind == "quantity") != (answer.kind == "quantity"):
             return False  # a missing unit, and letters that may be one
         if reading.commas == ";":
-            known, answer = as_tuple(known), as_tuple(answer)
+            kinds = {"list": "tuple"}
+            known, answer = (side._replace(kind=kinds.get(side.kind, side.kind)) for side in (known, answer))
         known, answer = alike(known, answer, self.known, self.answer)
         return same_answer(answer, known) or self._choice_content(known, answer, reading)
 
