@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .tree import Node, integer, mapped, names, nodes, substituted
+from .tree import Node, has, integer, mapped, names, nodes, substituted
 
 _REDUCED = Node("div", (Node("name", text="h"), Node("mul", (integer(2), Node("constant", text="pi")))))
 """The reduced Planck constant."""
@@ -15,15 +15,9 @@ _REDUCED = Node("div", (Node("name", text="h"), Node("mul", (integer(2), Node("c
 
 def alike(known: Node, answer: Node, known_text: str, answer_text: str) -> tuple[Node, Node]:
     """Return both values in one notation."""
-    bases = [any(_is_common(node) for node in nodes(side)) for side in (known, answer)]
-    if any(bases):
-        known, answer = (mapped(side, _common) for side in (known, answer))
-    arrows = [any(name.startswith("vec ") for name in names(side)) for side in (known, answer)]
-    if arrows[0] != arrows[1]:
-        known, answer = (mapped(side, _without_arrow) for side in (known, answer))
-    directions = [any(map(_is_direction, nodes(side))) for side in (known, answer)]
-    if directions[0] != directions[1]:
-        known, answer = (mapped(side, _without_direction) for side in (known, answer))
+    for marked, change in ((_is_common, _common), (_has_arrow, _without_arrow), (_is_direction, _without_direction)):
+        if len({any(map(marked, nodes(side))) for side in (known, answer)}) > 1:
+            known, answer = mapped(known, change), mapped(answer, change)
     constants = [names(side) & {"\\hbar", "h"} for side in (known, answer)]
     if {"\\hbar"} in constants and {"h"} in constants:
         known, answer = (substituted(side, {"\\hbar": _REDUCED}) for side in (known, answer))
@@ -108,10 +102,14 @@ def _common(node: Node) -> Node | None:
     return None
 
 
+def _has_arrow(node: Node) -> bool:
+    return node.kind == "name" and node.text.startswith("vec ")
+
+
 def _without_arrow(node: Node) -> Node | None:
-    if node.kind == "name" and node.text.startswith("vec "):
-        return Node("reals") if node.text == "vec R" else Node("name", text=node.text[4:])
-    return None
+    if not _has_arrow(node):
+        return None
+    return Node("reals") if node.text == "vec R" else Node("name", text=node.text[4:])
 
 
 def _without_direction(node: Node) -> Node | None:
@@ -131,7 +129,7 @@ def _python_list(answer: Node, text: str, known: Node) -> Node:
     """Return a list for `[2, 3]` as Python prints it, if the known answer is a list."""
     if answer.kind == "relation" and answer.text == "=" and "[" in text:
         return answer._replace(parts=(answer.parts[0], _python_list(answer.parts[1], text[text.index("[") :], known)))
-    values = known.kind in ("list", "set", "tuple") or any(node.kind == "pm" for node in nodes(known))
+    values = known.kind in ("list", "set", "tuple") or has("pm", known)
     pair = answer.kind == "interval" and answer.text == "[]" and values
     several = answer.kind == "tuple" and text.startswith("[") and known.kind in ("list", "set")
     printed = (pair or several) and "\\" not in text and ", " in text

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from .exact import exact
 from .expressions import KNOWN_DIGITS, decimal, rounded, significant
-from .tree import Node, NotExact, Undefined, integer, mapped, nodes
+from .tree import Node, NotExact, Undefined, has, integer, mapped, nodes
 from .units import Unit, same_unit, scale, unit_of, written
 
 Same = Callable[[Node, Node], bool]
@@ -42,7 +42,7 @@ def same_amounts(given: Node, known: Node, same: Same) -> bool | None:
         return _same_quantities(given, known, same)
     if "percent" in kinds:
         return _same_percents(given, known, same)
-    if any(node.kind == "degree" for side in (given, known) for node in nodes(side)) and not kinds & {
+    if has("degree", given, known) and not kinds & {
         "relation", "list", "tuple", "set", "noted", "interval", "ratio", "builder", "matrix"
     }:  # fmt: skip
         return _same_angles(given, known, same)
@@ -92,7 +92,7 @@ def in_numbers(node: Node) -> Node:
 
 
 def _same_angles(given: Node, known: Node, same: Same) -> bool | None:
-    sides = [any(node.kind == "degree" for node in nodes(side)) for side in (given, known)]
+    sides = [has("degree", side) for side in (given, known)]
     turned = [
         any(node == _PI or (node.kind == "call" and node.text in _INVERSES) for node in nodes(side))
         for side in (given, known)
@@ -147,7 +147,7 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     if unit in ((("degree", 1),), (("rad", 1),)):
         angle = first if units[0] else second
         angle = Node("degree", (angle,)) if unit[0][0] == "degree" else angle
-        if unit[0][0] == "rad" and any(node.kind == "degree" for node in nodes(bare)):
+        if unit[0][0] == "rad" and has("degree", bare):
             return same(in_radians(bare), angle)
         return same(angle, second) if units[0] else same(first, angle)
     if bare.kind == "degree":

@@ -13,7 +13,7 @@ from mpmath import mp
 
 from .evaluator import evaluate, same_numerically
 from .exact import exact
-from .tree import Node, NotExact, Undefined, names, nodes, substituted
+from .tree import Node, NotExact, Undefined, has, names, nodes, substituted
 from .values import DIGITS, equal_values, real_value
 
 ROUNDED_DIGITS = 6
@@ -85,7 +85,7 @@ def same_expressions(given: Node, known: Node) -> bool:
             return True
         approximate = given.text == "~"
         return ours[0] == theirs[0] or _is_more_precise(ours, theirs, approximate) or _is_rounded_float(ours, theirs)
-    binds = [any(node.kind == "bind" for node in nodes(side)) for side in (given, known)]
+    binds = [has("bind", side) for side in (given, known)]
     if binds[0] != binds[1] and len(names(given) | names(known)) <= 1:
         return same_numerically(given, known) or equal_values(given, known)
     return equal_values(given, known)

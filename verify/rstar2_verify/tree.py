@@ -62,6 +62,11 @@ def nodes(node: Node) -> Iterator[Node]:
         stack += current.parts
 
 
+def has(kind: str, *sides: Node) -> bool:
+    """Return whether one of some trees has a node of a kind."""
+    return any(part.kind == kind for side in sides for part in nodes(side))
+
+
 def names(node: Node) -> set[str]:
     """Return the names in a tree, unknown functions included; not the variables that a sum or an integral binds."""
     if node.kind in ("name", "text", "apply"):
