@@ -216,6 +216,8 @@ class CommandParser(FunctionParser):
             return Node("tuple", node.parts if node.kind == "list" else (node,))
         if opening == "...":
             return Node("dots")
+        if opening == "!":  # `!p`
+            return Node("apply", (self.operand(),), "not")
         if opening == "<":
             parts = [self.sum()]
             while not self.skip(">"):
@@ -256,7 +258,7 @@ class CommandParser(FunctionParser):
         node = self.sequence()
         if self.skip("|", ":"):
             self.bars = 0
-            node = Node("builder", (node, self.sequence()))
+            node = Node("builder", (node, _membership(self.sequence())))
         self.expect(closing)
         self.bars = bars
         return node if node.kind == "builder" else Node("set", node.parts if node.kind == "list" else (node,))
@@ -311,6 +313,14 @@ class CommandParser(FunctionParser):
             self.tokens.insert(self.at, Token("letter", name[-1]))  # `\sinx`
             return self.command(name[:-1])
         raise ParseError(f"unknown command \\{name}")
+
+
+def _membership(condition: Node) -> Node:
+    r"""Return `k \in \{1, 2, 3\}` for the condition `k = 1, 2, 3`; other conditions unchanged."""
+    first, *others = condition.parts if condition.kind == "list" else (condition,)
+    if not others or first.text != "=" or any(part.kind == "relation" for part in others):
+        return condition
+    return Node("relation", (first.parts[0], Node("set", (first.parts[1], *others))), "\\in")
 
 
 def _is_proper(node: Node) -> bool:

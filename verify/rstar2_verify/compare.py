@@ -19,7 +19,7 @@ from .descriptions import described
 from .exact import exact
 from .expression_grammar import UNNAMED
 from .expressions import constant_factor, same_derivatives, same_expressions, without_denominators
-from .families import PARAMETERS, has_modulus, has_parity, is_periodic, parameter, same_families, same_residues
+from .families import PARAMETERS, has_parity, is_periodic, parameter, same_families, same_residues
 from .labels import evaluated, function_values, is_alternative, without_labels
 from .numerals import same_numerals
 from .pieces import same_pieces
@@ -38,7 +38,6 @@ from .shapes import (
     components,
     componentwise,
     from_rows,
-    has_signs,
     in_order,
     members,
     operands,
@@ -50,7 +49,7 @@ from .shapes import (
     with_systems,
 )
 from .texts import compatible_notes, opposed, repeated, same_directions, unnoted, with_common_note, words_around
-from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, names, substituted
+from .tree import Node, NotExact, TooLarge, Undecided, Undefined, Unknown, difference, has, names, substituted
 from .values import structure
 
 MAX_PAIRED = 40
@@ -103,7 +102,7 @@ def _same_parametric(given: Node, known: Node, free: Collection[str], *, all_int
         given = substituted(given, {ours: Node("name", text=theirs)})
         if same(given, known):
             return True
-    listed = "list" in (given.kind, known.kind) or has_parity(given) or has_signs(given) or has_signs(known)
+    listed = "list" in (given.kind, known.kind) or has_parity(given) or has("pm", given, known)
     periodic = listed and ours in PARAMETERS and theirs in PARAMETERS and is_periodic(known)
     if (all_integers or periodic) and same_families(given, known):
         return True
@@ -131,10 +130,11 @@ def same(given: Node, known: Node) -> bool:
     amounts = same_amounts(given, known, same)
     if amounts is not None:
         return amounts
-    if has_modulus(given) or has_modulus(known):
+    if has("congruent", given, known):
         residues = same_residues(given, known)
         if residues is not None:
             return residues
+    given, known = (spelled_out(side) if side.kind == "add" else side for side in (given, known))
     given, known = (evaluated(excluded_points(side)) for side in (given, known))
     given, known = as_point(in_order(given, known), known), as_point(known, given)
     pair = function_values(given, known) or (without_labels(given, known), without_labels(known, given, known=True))
@@ -167,8 +167,8 @@ def _same_kind(given: Node, known: Node) -> bool:
         return _same_sets(given, known)
     if given.kind == "relation" or known.kind == "relation":
         return given.kind == known.kind and _same_relations(given, known)
-    given, known = as_vector(given, known), as_vector(known, given)
     given, known = as_matrix(given, known), as_matrix(known, given)
+    given, known = as_vector(given, known), as_vector(known, given)
     if "empty" in (given.kind, known.kind):
         return given.kind == known.kind
     pieces = same_pieces(given, known)
@@ -183,9 +183,9 @@ def _same_kind(given: Node, known: Node) -> bool:
         return _same_ratios(given, known)
     collections = ("list", "set", "tuple")
     alternatives = given.kind == "list" and set(given.text.split()) == {"or"}
-    if alternatives and known.kind not in collections and not has_signs(known):
+    if alternatives and known.kind not in collections and not has("pm", known):
         return all(same(part, known) for part in given.parts)  # `1/2 or 0.5`
-    if given.kind in collections or known.kind in collections or has_signs(given) or has_signs(known):
+    if given.kind in collections or known.kind in collections or has("pm", given, known):
         return _is_mixed(given, known) or (
             is_alternative(given) == is_alternative(known) and _same_collections(given, known)
         )
@@ -222,7 +222,7 @@ def _same_collections(given: Node, known: Node) -> bool:
         nested = [sorted(part.kind in ("set", "empty") for part in side.parts) for side in (given, known)]
         if nested[0] != nested[1]:
             return False
-    if "tuple" in (given.kind, known.kind) and not (has_signs(given) or has_signs(known)):
+    if "tuple" in (given.kind, known.kind) and not has("pm", given, known):
         if "or" in (*given.text.split(), *known.text.split()):
             return False
         return {given.kind, known.kind} <= {"tuple", "list"} and _same_in_order(given.parts, known.parts)
@@ -231,7 +231,7 @@ def _same_collections(given: Node, known: Node) -> bool:
     if alternatives[0] != alternatives[1] and propositions:
         return False  # the choices `B or D`
     ours, theirs = list(members(given)), list(members(known))
-    if "set" in (given.kind, known.kind) or has_signs(given) or has_signs(known):
+    if "set" in (given.kind, known.kind) or has("pm", given, known):
         ours, theirs = _distinct(ours), _distinct(theirs)
     written = repeated(ours), repeated(theirs)
     counted = [len(full) > len(side) for full, side in zip(written, (ours, theirs), strict=True)]
@@ -380,9 +380,10 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     inequality = ours in TURNED
     if not (ours == theirs or (ours in EQUALITIES and theirs in EQUALITIES) or TURNED.get(ours) == theirs):
         return False
-    if any(part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)):
-        return _same_in_order(given.parts, known.parts) or _same_in_order(given.parts[::-1], known.parts)
-    if ours == theirs and ours in ("\\parallel", "\\perp"):
+    structured = any(
+        part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)
+    )
+    if structured or ours == theirs in ("\\parallel", "\\perp"):
         return _same_in_order(given.parts, known.parts) or _same_in_order(given.parts[::-1], known.parts)
     if ours == theirs == "\\to" or (ours not in EQUALITIES and not inequality and ours != "!="):
         return _same_in_order(given.parts, known.parts)

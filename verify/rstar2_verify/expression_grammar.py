@@ -138,7 +138,7 @@ class ExpressionParser(CommandParser):
                 if terms and terms[0].kind == "reals" and sign == "-" and term.kind == "set":
                     terms[0] = Node("difference", (terms[0], term))
                     continue
-                term = _negative(term) if sign == "-" else term
+                term = negative(term) if sign == "-" else term
             terms.append(term)
         *others, last = terms
         if others and last.kind == "quantity" and not any(term.kind == "quantity" for term in others):
@@ -154,9 +154,9 @@ class ExpressionParser(CommandParser):
                 raise ParseError("too many signs in front of a value")
             rest = self.product()
             self.signs -= 1
-            return rest if sign == "+" else _negative(rest) if sign == "-" else Node("pm", (rest,), sign[1:])
+            return rest if sign == "+" else negative(rest) if sign == "-" else Node("pm", (rest,), sign[1:])
         if self.is_word("negative", "minus", "plus") and self.ahead().kind != "end":
-            return self.product() if self.take().text.lower() == "plus" else _negative(self.product())
+            return self.product() if self.take().text.lower() == "plus" else negative(self.product())
         prefix = self.currency()
         node, plain = self.mixed_number()
         while True:
@@ -194,7 +194,7 @@ class ExpressionParser(CommandParser):
                     node.kind in ("name", "text") or (self.ahead().kind == "letter" and self.ahead(2).text == ")")
                 )
                 factor, plain = self.mixed_number()
-                product = _quotient_group(node, factor) or _with_minutes(node, factor)
+                product = _quotient_group(node, factor) or _with_minutes(node, factor) or _restated(node, factor)
                 node = product or Node("mul", (node, factor), "()" if called else "")
             else:
                 if prefix is not None and self.is_command("dollar"):
@@ -204,7 +204,7 @@ class ExpressionParser(CommandParser):
     def _signed(self) -> Node:
         """Parse a factor that may have a sign."""
         if self.skip("-"):
-            return _negative(self._signed())
+            return negative(self._signed())
         self.skip("+")
         return self.mixed_number()[0]
 
@@ -223,9 +223,9 @@ class ExpressionParser(CommandParser):
                     node = Node("apply", (node,), "double factorial")
                 else:
                     node = Node("call", (node,), "factorial")
-            elif self.is_sign("%") or self.is_word("percent", "pct"):
-                self.take()
-                node = Node("percent", (node,))
+            elif self.is_sign("%", "‰") or self.is_word("percent", "pct"):
+                share = node if self.take().text != "‰" else Node("div", (node, integer(10)))
+                node = Node("percent", (share,))
             elif node.kind == "number" and self.is_word("squared", "cubed"):
                 node = Node("pow", (node, integer(2 if self.take().text.lower() == "squared" else 3)))
             elif self.is_sign("\\degree") or (self.is_sign("\\circ") and node.kind == "number"):
@@ -290,7 +290,7 @@ class ExpressionParser(CommandParser):
         if self.is_sign("-", "+"):
             sign = self.take().text
             exponent = self.argument(whole_number=True)
-            return Node("pow", (base, _negative(exponent) if sign == "-" else exponent))
+            return Node("pow", (base, negative(exponent) if sign == "-" else exponent))
         exponent = self.argument(whole_number=True)
         if self.is_sign("^") and not braced:
             exponent = self._power(exponent)
@@ -323,8 +323,9 @@ def half_line(base: Node, sign: str) -> Node:
     return Node("interval", (zero, end) if sign == "+" else (Node("neg", (end,)), zero), "()")
 
 
-def _negative(node: Node) -> Node:
-    if node.kind in ("quantity", "percent"):
+def negative(node: Node) -> Node:
+    """Return a value with the other sign; that of a quantity is before its unit."""
+    if node.kind in ("quantity", "percent", "degree"):
         return node._replace(parts=(Node("neg", node.parts),))
     return Node("neg", (node,))
 
@@ -336,6 +337,13 @@ def _with_minutes(node: Node, marked: Node) -> Node | None:
         return None
     parts = (Node("div", (*amount.parts, integer(_MARKS[amount.unit]))) for amount in amounts)
     return Node("degree", (Node("add", (*node.parts, *parts)),))
+
+
+def _restated(node: Node, factor: Node) -> Node | None:
+    """Return the first of `0.125 (12.5%)`, which are the same number; None for other factors."""
+    value, share = (factor, node) if node.kind == "percent" else (node, factor)
+    same = value.kind == "number" and share.kind == "percent" and 100 * value.number == share.parts[0].number
+    return node if same and value.number else None
 
 
 def _is_group(node: Node) -> bool:

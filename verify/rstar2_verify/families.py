@@ -141,11 +141,6 @@ def _covers(first: Sequence[Any], second: Sequence[Any]) -> bool:
 # Congruences
 
 
-def has_modulus(node: Node) -> bool:
-    """Return whether a tree has a congruence."""
-    return any(part.kind == "congruent" for part in nodes(node))
-
-
 def same_residues(given: Node, known: Node) -> bool | None:
     r"""Return whether two answers are the same residue classes; None if one of them is none.
 

@@ -19,7 +19,7 @@ import contextlib
 import functools
 
 from .cursor import Reading
-from .expression_grammar import RELATIONS, UNNAMED, ExpressionParser
+from .expression_grammar import RELATIONS, UNNAMED, ExpressionParser, negative
 from .lexicon import GREEK, LIMITING, NEUTRAL, takes_argument
 from .tokens import Lexer, Token
 from .tree import Node, ParseError, depth
@@ -279,9 +279,7 @@ class Parser(ExpressionParser):
                 node = Node("remainder", (node, self.sum()))
             elif self.is_word("below") and self.ahead().text.lower() in ("zero", "0"):
                 self.at += 2
-                inner = node.parts[0] if node.kind in ("quantity", "degree") else node
-                negative = Node("neg", (inner,))
-                node = negative if inner is node else node._replace(parts=(negative,))
+                node = negative(node)
             elif self.is_word("times", "plus") and self.ahead().kind != "end" and self.ahead().text != "as":
                 notes.append(self.take().text.lower() + "-")
             elif self.is_word("of") and node.kind == "percent" and self.ahead().kind == "number":

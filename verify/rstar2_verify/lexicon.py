@@ -175,7 +175,7 @@ PHRASES = {
     **{kind: rf"(?:the |all )?{kind}s?(?: (?:integers|numbers))?(?= (?:from|between|(?:less|smaller) than))" for kind in ("even", "odd", "prime")},
     "N": "(?:the |all )?positive integers(?= (?:from|between|(?:less|smaller) than))", "H_0": "(?:the )?null hypothesis|the null(?! )",
     "I": "(?:the )?identity matrix(?: i)?", "base": "(?:in )?base", "bmod": "mod(?:ulo)?",
-    "sqrt": "(?:the )?square root of", "\\setminus": "except(?: for)?|other than",
+    "sqrt": "(?:the )?square root of", "‰": "per ?mille?", "\\setminus": "except(?: for)?|other than",
     "infinitely many": "infinitely many(?: solutions| values)?|infinite (?:number of )?solutions",
     "otherwise": "otherwise|else(?:where)?",
     "fail to reject": "(?:we )?(?:fail(?:s|ed)? to|cannot|can not|don't|do not|did not|should not) reject"

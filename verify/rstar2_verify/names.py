@@ -199,6 +199,9 @@ class NameParser(UnitParser):
                 return Node("name", text=top[2] + "'" * int(top[1] or 1))
             if top and written[1].startswith("partial"):
                 return self.name(f"{written[0]}/{written[1]}")
+            operator = re.fullmatch(r"d(?:\^(\d))?", written[0])
+            if operator and bottom and self.token.kind == "letter" and self.token.text != bottom[1]:
+                return self.name(self.take().text + "'" * int(operator[1] or 1))  # `\frac{d}{dx} f(x)`
             if re.fullmatch(r"(?:d|partial)(\^\d)?", written[0]) and bottom:
                 return self.name("d/d" + bottom[1])
         self.at = start

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from .expression_grammar import UNNAMED
 from .expressions import decimal
-from .tree import MINUS_ONE, Node, groups, integer, matrix, names, nodes, substituted
+from .tree import MINUS_ONE, Node, groups, has, integer, matrix, names, substituted
 
 MAX_SPELLED = 1000
 """Most numbers of a list with dots that is compared with a list without them."""
@@ -28,11 +28,6 @@ OTHERWISE = re.compile("otherwise|else(?:where)?")
 def is_equation(node: Node) -> bool:
     """Return whether a node is an equation, or a chain of equalities."""
     return node.kind == "relation" and set(node.text.split()) <= EQUALITIES
-
-
-def as_tuple(node: Node) -> Node:
-    """Return a list as a tuple; other nodes unchanged."""
-    return Node("tuple", node.parts) if node.kind == "list" else node
 
 
 def defined_function(node: Node) -> tuple[str, str] | None:
@@ -62,21 +57,18 @@ def defined_function(node: Node) -> tuple[str, str] | None:
 
 
 def spelled_out(node: Node) -> Node:
-    r"""Return `1, 2, 3, 4` for `1, 2, \dots, 4`; other nodes unchanged."""
+    r"""Return `1, 2, 3, 4` for `1, 2, \dots, 4`, and `1+2+4+8+16` for `1+2+\dots+16`; other nodes unchanged."""
     *start, dots, last = node.parts if len(node.parts) > 3 else (node,) * 4
     numbers = [part.number for part in (*start, last) if part.kind == "number" and part.number.denominator == 1]
     if dots.kind != "dots" or len(numbers) < len(node.parts) - 1:
         return node
     first, second, end = (number.numerator for number in (*numbers[:2], numbers[-1]))
-    terms = range(first, end + 1, second - first) if first < second and end - first < MAX_SPELLED else range(0)
-    if list(terms[: len(start)]) != numbers[:-1] or terms[-1] != end:
-        return node
-    return node._replace(parts=tuple(map(integer, terms)), text=" ".join("," * (len(terms) - 1)))
-
-
-def has_signs(node: Node) -> bool:
-    """Return whether a tree has a plus-minus sign."""
-    return any(part.kind == "pm" for part in nodes(node))
+    steps = range(first, end + 1, second - first) if first < second and end - first < MAX_SPELLED else range(0)
+    powers = (first * (second // first) ** at for at in range(MAX_SPELLED * (0 < 2 * first <= second)))
+    for terms in (list(steps), list(itertools.takewhile(lambda power: power <= end, powers))):
+        if terms[: len(start)] == numbers[:-1] and terms[-1] == end:
+            return node._replace(parts=tuple(map(integer, terms)), text=" ".join("," * (len(terms) - 1)))
+    return node
 
 
 def signed(node: Node, upper: bool) -> Node:
@@ -92,7 +84,7 @@ def signed(node: Node, upper: bool) -> Node:
 def members(node: Node) -> Iterator[Node]:
     """Yield the members of a list or set, with both signs of a plus-minus sign."""
     for part in node.parts if node.kind in ("list", "set") else (node,):
-        if has_signs(part):
+        if has("pm", part):
             yield from (signed(part, upper=True), signed(part, upper=False))
         else:
             yield part
@@ -122,7 +114,7 @@ def as_range(node: Node, other: Node) -> Node:
     ends = other.kind in ("tuple", "interval") and all(decimal(part) for part in other.parts)
     if node.kind == "ratio" and node.text == "to" and (ends or other.kind == "interval"):
         return node._replace(kind=other.kind, text="[]")
-    if not ends or node.kind != "add" or not has_signs(node):
+    if not ends or node.kind != "add" or not has("pm", node):
         return node
     return Node("tuple", (signed(node, upper=False), signed(node, upper=True)))
 

@@ -37,11 +37,11 @@ _CURRENCY = {"€": "euro", "£": "pound_sterling", "¥": "yen", "₹": "rupee",
 _BROKEN = {"\x0c": "f", "\x08": "b", "\t": "t", "\r": "r", "\n": "n", "\x07": "a", "\x0b": "v"}
 _MARKS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u20d7": "vec"}
 _COMBINED = re.compile(f"([A-Za-z])([{''.join(_MARKS)}])")
-_COMPOUND_SIGN = re.compile(r"\.\.\.|\*\*|\+/-|<=>|-->|[<>!=]=|[-=]>|\+-(?=\s{0,2}[\d\w(\\.])|-\+(?=\s{0,2}[\d\w(\\.])")
+_COMPOUND_SIGN = re.compile(r"\.\.\.|&&|\*\*|\+/-|<=>|-->|[<>!=]=|[-=]>|(?:\+-|-\+)(?=\s{0,2}[\d\w(\\.])")
 """Signs of several characters."""
 _MEANINGS = {
-    "**": "^", "+/-": "\\pm", "+-": "\\pm", "-+": "\\mp", "<=>": "\\rightleftharpoons", "-->": "\\to", "->": "\\to",
-    "=>": "\\to", "==": "=",
+    "**": "^", "&&": "and", "+/-": "\\pm", "+-": "\\pm", "-+": "\\mp", "<=>": "\\rightleftharpoons", "-->": "\\to",
+    "->": "\\to", "=>": "\\to", "==": "=",
 }  # fmt: skip
 _RELATED = re.compile(r"~\s*(?:[A-Z][a-z]*\(|△|\\?triangle|[A-Z]{3}\b)")
 """A sign before a distribution or a figure, and no blank: `X ~ N(0, 1)`, `△ABC ~ △DEF`."""
@@ -115,7 +115,7 @@ class Lexer(Scanner):
             self._add("command", _CURRENCY[character])
         elif character.isalpha():
             return self._letters(at)
-        elif character in "+-*/^_!'|=<>,;:()[]{}%.?#&@":
+        elif character in "+-*/^_!'|=<>,;:()[]{}%‰.?#&@":
             self._sign(character)
         elif unicodedata.category(character) in ("No", "So", "Nd"):
             return self._compatible(at)

@@ -57,6 +57,7 @@ class UnitParser(Cursor):
                 after = self.ahead()
                 ends = after.kind in ("end", "word") or after.text in (*",;)", "and", "or", "dollar")
                 roman_k = token.roman and token.text == "k" and after.text != "Omega"
+                money = money or after.text.lower().rstrip("s") in ("usd", "eur", *_MONEY)
                 size = _SUFFIXES[token.text] if (money or roman_k) and ends else None
             if size is None:
                 return node, multiplied
