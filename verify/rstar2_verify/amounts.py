@@ -129,8 +129,6 @@ def _same_quantities(given: Node, known: Node, same: Same) -> bool | None:
     first, second = (side.parts[0] if side.kind == "quantity" else side for side in (given, known))
     if given.kind == known.kind == "quantity" and not any(units) and given.unit != known.unit:
         return False  # square and cubic units
-    if not any(units):
-        return same(first, second)
     if all(units):
         plain = [[factor for factor in unit if factor[0] != "rad"] for unit in units]  # `rad/s` and `s^{-1}`
         if same_unit(*units) or (all(plain) and plain[0] == plain[1]):

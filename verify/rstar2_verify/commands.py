@@ -9,10 +9,10 @@ import contextlib
 
 from .cursor import MAX_DEPTH
 from .functions import BINDERS, PYTHON, FunctionParser
-from .lexicon import FUNCTIONS, GREEK, word_set
+from .lexicon import FUNCTIONS, GREEK, ORDINALS, word_set
 from .tokens import Token
 from .tree import Node, ParseError, groups, integer, names
-from .words import is_number_word, ordinal, spoken_number
+from .words import is_number_word, spoken_number
 
 _ACCENTS = word_set(
     "bar overline hat widehat tilde widetilde vec overrightarrow underline mathcal mathscr mathfrak overbrace",
@@ -173,7 +173,7 @@ class CommandParser(FunctionParser):
         token = self.token
         if self.ordinal_alone() and not is_number_word(token):
             self.take()
-            return integer(ordinal(token) or 0)
+            return integer(ORDINALS[token.text.lower()])
         if is_number_word(token):
             spoken = spoken_number(self.tokens, self.at)
             if spoken is None:

@@ -110,10 +110,6 @@ def sentence(tokens: Sequence[Token]) -> list[str]:
         text = "," if text == ";" else text
         if token.kind == "sign" and (text in _IGNORED_SIGNS or (text == "-" and not number_follows)):
             continue
-        if token.kind == "letter" and text in ("a", "A") and at + 1 < len(tokens) and tokens[at + 1].kind == "word":
-            previous = tokens[at - 1].kind if at else "sign"
-            if text == "a" or previous == "sign":
-                continue
         word = text.lower()
         word = str(CARDINALS.get(word, ORDINALS.get(word, word)))
         if word == "emptyset":

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from .cursor import Cursor
-from .lexicon import SCALES
+from .lexicon import BASES, ORDINALS, SCALES
 from .tokens import Token
 from .tree import Node, ParseError, integer
 from .units import Unit, product, unit_of
-from .words import base as base_of
-from .words import ordinal
 
 _POWER_WORDS = {"squared": 2, "cubed": 3}
 _SHAPES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
@@ -282,11 +280,10 @@ class UnitParser(Cursor):
         else:
             self.take()
         token = self.take()
-        number = base_of(token) if token.kind == "word" else None
         letters = token.text
         while token.kind == "letter" and self.token.kind == "letter" and len(letters) < 8:
             letters += self.take().text
-        number = number or base_of(token._replace(text=letters))
+        number = BASES.get(letters.lower())
         if token.node is not None and token.node.number.denominator == 1:
             number = token.node.number.numerator
         if (
@@ -300,4 +297,4 @@ class UnitParser(Cursor):
 
     def ordinal_alone(self) -> bool:
         """Return whether an ordinal in words is the whole answer."""
-        return self.at == 0 and self.ahead().kind == "end" and ordinal(self.token) is not None
+        return self.at == 0 and self.ahead().kind == "end" and self.is_word(*ORDINALS)

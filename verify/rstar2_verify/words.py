@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .lexicon import BASES, CARDINALS, HAN_NUMBERS, ORDINALS, PARTS, PHRASES, SCALES, word_set
+from .lexicon import CARDINALS, HAN_NUMBERS, PARTS, PHRASES, SCALES, word_set
 from .tokens import Token
 from .tree import Node, integer
 
@@ -219,13 +219,3 @@ def spoken_number(tokens: Sequence[Token], at: int) -> tuple[Node, int] | None:
 
 def _part(top: Node, bottom: int) -> Node:
     return Node("div", (top, integer(bottom)))
-
-
-def ordinal(token: Token) -> int | None:
-    """Return the number of `third`; None for other words."""
-    return ORDINALS.get(token.text.lower()) if token.kind == "word" else None
-
-
-def base(token: Token) -> int | None:
-    """Return the base of a numeral in words."""
-    return BASES.get(token.text.lower())
