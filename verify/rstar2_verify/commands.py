@@ -340,14 +340,9 @@ def _bracketed(opening: str, node: Node, closing: str) -> Node:
     if all(part.kind == "tuple" and len(part.parts) == 2 for part in node.parts):
         return Node("list", node.parts, node.text)  # a list of points as Python prints it
     if opening == "[" and closing == "]" and set(node.text.split()) == {",", ";"}:
-        return Node("tuple", _rows(node))  # `[1, 2; 3, 4]`
+        return Node("tuple", tuple(Node("tuple", tuple(row)) for row in groups(node, [";"])))  # `[1, 2; 3, 4]`
     if len(node.parts) == 2:
         return Node("interval", node.parts, ("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
     if opening == "[" and closing == "]":
         return Node("tuple", node.parts)
     raise ParseError("brackets that do not match")
-
-
-def _rows(node: Node) -> tuple[Node, ...]:
-    """Return the rows of a list with two kinds of separators as tuples."""
-    return tuple(Node("tuple", tuple(row)) for row in groups(node, [";"]))

@@ -24,14 +24,10 @@ def exact(node: Node) -> Fraction:
         return exact(node.parts[0]) / 100
     if kind in ("add", "mul", "div", "neg", "pow", "root") or (kind == "call" and node.text in _EXACT):
         parts = [exact(part) for part in node.parts]
-        return _bounded(_combine(node, parts))
+        value = _combine(node, parts)
+        if value.numerator.bit_length() + value.denominator.bit_length() <= _MAX_BITS:
+            return value
     raise NotExact
-
-
-def _bounded(value: Fraction) -> Fraction:
-    if value.numerator.bit_length() + value.denominator.bit_length() > _MAX_BITS:
-        raise NotExact
-    return value
 
 
 def _combine(node: Node, parts: list[Fraction]) -> Fraction:

@@ -95,7 +95,8 @@ class ExpressionParser(CommandParser):
                 node = Node(kind, (node, other._replace(kind="set") if other.kind == "list" else other))
             else:
                 node = Node(kind, (node, self.sum()))
-        if self.is_word("to", "in") and node.kind in ("number", "neg") and self._number_follows():
+        number_follows = self.ahead(1 + (self.ahead().text == "-")).kind == "number"
+        if self.is_word("to", "in") and node.kind in ("number", "neg") and number_follows:
             if self.is_word("in"):
                 self.take()
                 return Node("div", (node, self.sum()))
@@ -119,10 +120,6 @@ class ExpressionParser(CommandParser):
                 return Node("relation", (Node("text", text="label"), parts[1]), "=")  # `95% CI: [1, 2]`
             return Node("ratio", tuple(parts))
         return node
-
-    def _number_follows(self) -> bool:
-        """Return whether a number, which may have a sign, is behind the next token."""
-        return self.ahead(1 + (self.ahead().text == "-")).kind == "number"
 
     def sum(self) -> Node:
         """Parse a sum of signed terms."""

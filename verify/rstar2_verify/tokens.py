@@ -54,6 +54,7 @@ _SI_PART = re.compile(r"\\[a-zA-Z]+|[^\\\s]+")
 _FRACTION = re.compile("[¼-¾⅐-⅞]|[⁰¹²³⁴-⁹]+⁄[₀-₉]+")
 """`½`, and a fraction of raised and lowered digits."""
 _LETTERS = re.compile(r"[^\W\d_]+")
+_TABLED = frozenset({**SUPERSCRIPTS, **SUBSCRIPTS, **UNICODE_COMMANDS, **UNICODE})
 _BARE = sorted(FUNCTIONS - {"arg", "Re", "Im", "det", "lg", "sgn", "cis", "gcd", "lcm", "max", "min"}, key=len)[::-1]
 
 
@@ -109,8 +110,8 @@ class Lexer(Scanner):
             self._add("command", UNICODE_COMMANDS[character])
         elif character in _IGNORED:
             self.gap = self.gap or int(character == "$" and at > 0 and self.text[at - 1] != "\\")
-            if character == "$" and not self._is_math(at):
-                self._add("command", "dollar")
+            if character == "$" and self._odd_dollars and re.match(r"\$\s*-?[\d.]", self.text[at : at + 4]):
+                self._add("command", "dollar")  # a currency, and no mathematics
         elif character in _CURRENCY:
             self._add("command", _CURRENCY[character])
         elif character.isalpha():
@@ -122,10 +123,6 @@ class Lexer(Scanner):
         else:
             raise ParseError(f"unknown character {character!r}")
         return at + 1
-
-    def _is_math(self, at: int) -> bool:
-        """Return whether a dollar sign delimits mathematics, and is no currency."""
-        return not (self._odd_dollars and re.match(r"\$\s*-?[\d.]", self.text[at : at + 4]))
 
     def _compatible(self, at: int) -> int:
         """Read a compatibility character such as `㎡` or `℃` as its usual characters; others are letters."""
@@ -296,9 +293,7 @@ class Lexer(Scanner):
         match = _LETTERS.match(self.text, at)
         assert match is not None
         run = match[0]
-        script = next((index for index, mark in enumerate(run) if not _is_plain(mark)), len(run))
-        if script == 0:
-            script = 1
+        script = next((index for index, mark in enumerate(run) if mark in _TABLED), len(run)) or 1
         run = run[:script]
         end = at + script
         lower = run.lower()
@@ -358,11 +353,6 @@ class Lexer(Scanner):
             else:
                 self._add("letter", run[start])
             start += len(word or function) or 1
-
-
-def _is_plain(mark: str) -> bool:
-    """Return whether a character is a letter that no table of signs, commands and scripts has."""
-    return not (mark in SUPERSCRIPTS or mark in SUBSCRIPTS or mark in UNICODE_COMMANDS or mark in UNICODE)
 
 
 _NUMERALS = frozenset(["II", "III", "IV", "VI", "VII", "VIII", "IX"])

@@ -126,7 +126,8 @@ class Comparison:
             return Verdict("equal" if digits[0] == digits[1] else "different", "numerals of base 16")
         sides = [self.tokens(text) for text in (self.known, self.answer)]
         if None in sides:
-            return self._unread()
+            equal = _bare(self.known) == _bare(self.answer)
+            return Verdict("equal" if equal else "different", "the texts have characters that no answer has")
         known, answer = sides[0] or [], sides[1] or []
         decided = self._choices(known, answer)
         if decided is not None:
@@ -156,10 +157,6 @@ class Comparison:
                 return Verdict("different", "the values differ", *self.values)
             return Verdict("equal" if equal else "different", "both are compared as words", *self.values)
         return Verdict("different", "the values differ", *self.values)
-
-    def _unread(self) -> Verdict:
-        equal = _bare(self.known) == _bare(self.answer)
-        return Verdict("equal" if equal else "different", "the texts have characters that no answer has")
 
     @staticmethod
     def tokens(text: str) -> list[Token] | None:
