@@ -58,7 +58,7 @@ def buffer_streams(raw: type[io.FileIO] = io.FileIO) -> None:
         stream = getattr(sys, name)
         stream.flush()
         wrapped = io.TextIOWrapper(
-            io.BufferedWriter(raw(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
+            io.BufferedWriter(raw(stream.fileno(), "w", closefd=False)),
             encoding=stream.encoding,
             errors="backslashreplace",  # a terminal of ASCII or Latin-1 has no sign for each character
             line_buffering=stream.line_buffering or stream.write_through,  # the latter with PYTHONUNBUFFERED
