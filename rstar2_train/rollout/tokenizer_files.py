@@ -47,7 +47,11 @@ DEFAULTS = frozenset(
 """Fields of a generation config that the settings of the job replace, or that do not change the tokens."""
 
 
-_WITHOUT_TOKENS = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [], "post_processor": None}
+_WITHOUT_TOKENS: dict[str, object] = {
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+    "added_tokens": [],
+    "post_processor": None,
+}
 """Fields of a tokenizer.json whose other parts are read alone."""
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 """Fields of an added token that decide which text becomes it."""

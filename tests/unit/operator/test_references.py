@@ -121,7 +121,7 @@ def test_unreadable_objects_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("body", "is_reported"), [('{"kind": "Status"}', True), ("404 page not found", False)])
-def test_missing_claim_templates_are_reported_where_the_cluster_defines_them(
+def test_missing_claims_are_reported_where_their_kind_exists(
     body: str, is_reported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older API server answers 404 too; then the scheduler's words come when the stage starts."""
