@@ -128,14 +128,10 @@ class Lexer(Scanner):
         """Read a compatibility character such as `㎡` or `℃` as its usual characters; others are letters."""
         character = self.text[at]
         plain = unicodedata.normalize("NFKC", character)
-        if plain == "°C" or plain == "°F":
-            self._sign("\\degree")
-            self._add("letter", plain[1])
-        elif re.fullmatch(r"[a-zμ]+[23]?", plain):
-            self._add("word", plain.rstrip("23"))
-            if plain[-1].isdigit():
-                self._sign("^")
-                self._add("number", plain[-1], Node("number", number=Fraction(int(plain[-1]))))
+        if re.fullmatch(r"°[CF]|[a-zμ]+[23]?", plain):
+            inner = Lexer(plain, depth=self.depth + 1)
+            inner.roman, inner.gap, self.gap = True, self.gap, 0
+            self.tokens += inner.read()[:-1]
         else:
             self._add("word", character)
         return at + 1
