@@ -15,13 +15,10 @@ from .tree import Node, ParseError, groups, integer, names
 from .words import is_number_word, spoken_number
 
 _ACCENTS = word_set(
-    "bar overline hat widehat tilde widetilde vec overrightarrow underline mathcal mathscr mathfrak overbrace",
-    "underbrace overleftrightarrow overleftarrow",
+    "bar hat tilde vec underline mathcal mathscr mathfrak overbrace underbrace overleftrightarrow overleftarrow",
+    "dot ddot boxed",
 )
-FRACTIONS = frozenset(["frac", "dfrac", "tfrac", "cfrac"])
-_BINOMIALS = frozenset(["binom", "dbinom", "tbinom"])
 _CHOSEN = {"C": "binom", "P": "permutations"}
-_SETS = frozenset(["mathbb", "Bbb"])
 _CALLED = word_set("Matrix Piecewise diag Poly binomial permutations factorial Integer sympyroot")
 
 
@@ -37,6 +34,7 @@ _SIMPLE = {
     "nonnegative": _POSITIVE._replace(text="[)"),
     "negative": Node("interval", (Node("neg", (Node("infinity"),)), integer(0)), "()"),
     "nonzero": Node("difference", (Node("reals"), Node("set", (integer(0),)))),
+    **{name: Node("name", text=name) for name in ("even", "odd", "prime")},
 }  # fmt: skip
 """Commands without arguments."""
 _HALF_LINES = {
@@ -54,7 +52,7 @@ class CommandParser(FunctionParser):
         node = self.factor()
         if whole and node.kind == "number":
             start, fraction = self.at, None
-            if self.is_command(*FRACTIONS):
+            if self.is_command("frac"):
                 with contextlib.suppress(ParseError):
                     fraction = self.operand()
             elif self.token.kind == "number" and self.token.gap and self.ahead().text == "/":
@@ -267,15 +265,15 @@ class CommandParser(FunctionParser):
         """Parse a command with its arguments."""
         if name in FUNCTIONS and not (name in ("max", "min") and self.is_sign("_")):
             return self.function(name)
-        if name in FRACTIONS:
+        if name == "frac":
             return self._derivative() or Node("div", (self.argument(), self.argument()))
-        if name in _BINOMIALS:
+        if name == "binom":
             return Node("call", (self.argument(), self.argument()), "binom")
         if name in GREEK or name == "Pr":
             return self._greek(name) if name in GREEK else self.name(name)
-        if name in _ACCENTS or name in ("dot", "ddot", "boxed", "fbox"):
+        if name in _ACCENTS:
             return self._accent(name)
-        if name in _SETS:
+        if name == "mathbb":
             letter = self.argument()
             text = letter.text or "".join(sorted(names(letter)))
             node = Node("reals") if text == "R" and not self.is_sign("^", "_") else self.name(f"\\mathbb{text}")
@@ -290,9 +288,7 @@ class CommandParser(FunctionParser):
             return _SIMPLE[name]
         if name in ("Z", "N", "Q", "C"):
             return self.name(f"\\mathbb{name}")
-        if name in ("even", "odd", "prime"):
-            return Node("name", text=name)
-        if name in ("neg", "lnot"):
+        if name == "neg":
             return Node("apply", (self.operand(),), "not")
         if name in ("root", "root4"):
             index = integer(4) if name == "root4" else self.argument(whole_number=True)
@@ -300,7 +296,7 @@ class CommandParser(FunctionParser):
             return Node("root", (self.argument(whole_number=True), index))
         if name == "angle" and not (self.token.kind == "letter" or self.is_sign("{", "_")):
             return Node("call", (self._signed(),), "cis")  # type: ignore[attr-defined]  # `2\\angle 60^\\circ`
-        if name in ("angle", "measuredangle", "triangle"):
+        if name in ("angle", "triangle"):
             return self._figure("angle" if name != "triangle" else name)
         if name in ("lfloor", "lceil"):
             node = self.sum()

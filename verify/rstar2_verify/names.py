@@ -10,7 +10,6 @@ from .tokens import Token
 from .tree import Node, ParseError, integer, names
 from .unit_grammar import UnitParser
 
-_SAME_ACCENTS = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
 _FUNCTION_LETTERS = frozenset("fFhH")
 """Letters that are a function when an argument in parentheses follows; another letter is a factor."""
 
@@ -154,8 +153,7 @@ class NameParser(UnitParser):
 
     def _accent(self, name: str) -> Node:
         inner = self.argument()
-        name = _SAME_ACCENTS.get(name, name)
-        if name in ("boxed", "fbox", "underline", "overbrace", "underbrace"):
+        if name in ("boxed", "underline", "overbrace", "underbrace"):
             return inner
         flat = _flat(inner)
         if name in ("dot", "ddot"):

@@ -18,7 +18,7 @@ def unknown_functions(tokens: list[Token]) -> Iterator[str]:
         if token.kind == "letter":
             if following[:1] == ["'"] or following[:2] == ["^", "'"] or following[:3] == ["^", "{", "'"]:
                 yield token.text
-            fraction = at > 1 and tokens[at - 1].text == "{" and tokens[at - 2].text in ("frac", "dfrac", "tfrac")
+            fraction = at > 1 and tokens[at - 1].text == "{" and tokens[at - 2].text == "frac"
             if token.text == "d" and fraction:
                 name = following[0] if following[:1] != ["^"] else following[4] if following[1] == "{" else following[2]
                 below = "".join(other.text for other in tokens[at + 1 : at + 12])
@@ -106,7 +106,7 @@ def after_label(tokens: list[Token]) -> list[Token] | None:
     depth, at = 0, -1
     for index, token in enumerate(tokens):
         if token.kind != "sign":
-            if token.text in ("not", "wrong", "false", "no", "neg", "lnot"):
+            if token.text in ("not", "wrong", "false", "no", "neg"):
                 return None
             continue
         depth += (token.text in ("(", "[", "{", "\\{")) - (token.text in (")", "]", "}", "\\}"))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from .lexicon import word_set
 
-VARIANTS = {"varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho", "varsigma": "sigma"}
+VARIANTS = {
+    "varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho", "varsigma": "sigma", "dfrac": "frac",
+    "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "Bbb": "mathbb", "fbox": "boxed", "lnot": "neg",
+    "measuredangle": "angle", "overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde",
+}  # fmt: skip
 SKIPPED = word_set(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle",
     "scriptstyle limits nolimits therefore because mathstrut strut rm bf it hfill tiny small large Large LARGE huge",

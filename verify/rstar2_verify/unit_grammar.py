@@ -221,7 +221,7 @@ class UnitParser(Cursor):
         if token.text == "mu" and self.token.kind in ("letter", "word"):
             name = self.take()
             return unit_of("u" + name.text) if name.roman or bare else None
-        if token.text in ("frac", "dfrac", "tfrac") and self.is_sign("{"):
+        if token.text == "frac" and self.is_sign("{"):
             top = self._unit_name(bare=bare)
             bottom = self._unit_name(bare=True) if top else None
             return product(top, bottom, -1) if top and bottom else None
