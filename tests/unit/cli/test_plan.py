@@ -52,8 +52,8 @@ def test_plan_command_json_has_the_figures(capsys: pytest.CaptureFixture[str]) -
 
 def test_plan_command_model_folder_replaces_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--model gives the shape of a model that no table has; a job too large for the machine exits with 1."""
-    config = {"num_hidden_layers": 96, "hidden_size": 12288, "intermediate_size": 49152}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 96, "vocab_size": 50000}))
+    config = {"num_hidden_layers": 96, "hidden_size": 12288, "intermediate_size": 49152, "num_attention_heads": 96}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 50000, "architectures": ["C"]}))
     assert main(["plan", SMOKE, "--model", str(tmp_path)]) == 1
     assert "error: spec." in capsys.readouterr().out
 
@@ -61,7 +61,8 @@ def test_plan_command_model_folder_replaces_the_table(tmp_path: Path, capsys: py
 def test_plan_command_reads_the_headers_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder whose weights no run would load has no plan: torn files, and another format than config.json."""
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
-    (tmp_path / "config.json").write_text(json.dumps(sizes | {"vocab_size": 500, "dtype": "bfloat16"}))
+    config = sizes | {"vocab_size": 500, "dtype": "bfloat16", "architectures": ["C"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["plan", SMOKE, "--model", str(tmp_path)]) == 0
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     file = tmp_path / "model.safetensors"
