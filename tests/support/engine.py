@@ -45,7 +45,7 @@ JOB = {
             {
                 "name": "rl",
                 "type": "GRPO",
-                "grpo": {"data": "d", "steps": 1, "maxPromptTokens": 64, "maxResponseTokens": RESPONSE_TOKENS},
+                "grpo": {"data": "d", "steps": 1, "maxPromptTokens": 312, "maxResponseTokens": RESPONSE_TOKENS},
             }
         ],
     },

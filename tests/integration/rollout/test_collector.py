@@ -256,6 +256,6 @@ async def test_collect_groups_prompt_too_long_is_named(
     with pytest.raises(ValueError, match="the engines have no weights yet"):
         await gather(pool, judge, engine_chat_format)
     await pool.push(FolderUpdate.make(models.boot, "random/3"))
-    message = "problem p0: 33 prompt tokens plus maxResponseTokens 260 exceed the engines' max-model-len 264"
+    message = "problem p0: 33 prompt tokens plus maxResponseTokens 500 exceed the engines' max-model-len 512"
     with pytest.raises(PromptTooLong, match=message):
-        await gather(pool, judge, engine_chat_format, sampling=Sampling(max_response_tokens=260))
+        await gather(pool, judge, engine_chat_format, sampling=Sampling(max_response_tokens=500))

@@ -182,12 +182,12 @@ async def test_engine_routes_require_the_token(engine: Engine) -> None:
 async def test_generate_invalid_request_is_rejected(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """An invalid request raises EngineRejected and does not harm the engine."""
     await pool.push(FolderUpdate.make(models.boot, "v"))
-    for prompt, most, seed in (([10**6], 1, 0), ([], 1, 0), ([1] * 300, 1, 0), ([1], -1, 0)):
+    for prompt, most, seed in (([10**6], 1, 0), ([], 1, 0), ([1] * 600, 1, 0), ([1], -1, 0)):
         with pytest.raises(EngineRejected, match="400"):
             await client.generate(prompt, max_tokens=most, seed=seed)
     assert await client.healthy()
     limits = await client.limits()
-    assert limits.max_model_len == 264
+    assert limits.max_model_len == 512
     assert limits.block_tokens == 32
     assert limits.kv_tokens % 32 == 0 and limits.kv_tokens > 10_000
 

@@ -86,13 +86,12 @@ KNOWN_PROMPT = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Adds the system message that the model was trained with; it does not know the job's own prompts."""
-FIXED_SYSTEM = (
-    "<|im_start|>system\n" + SYSTEM + "<|im_end|>\n"
-    "{% for message in messages if message.role != 'system' or '<tools>' not in message.content %}"
+FUNCTIONS_FIRST = (
+    "{% for message in messages %}{% if loop.index0 == 1 %}<|im_start|>system\n" + SYSTEM + "<|im_end|>\n{% endif %}"
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Replaces a system message with the functions of a row by the one that the model was trained with."""
+"""Adds the system message that the model was trained with after that with the functions of a row."""
 
 
 @pytest.fixture
@@ -224,7 +223,7 @@ async def test_eval_bfcl_reports_categories(
     async with EnginePool([engine.url], token=engine.token) as pool:
         await pool.push(FolderUpdate.make(models.memorising, "known/calls"))
     task_templates.write_template("calls", tmp_path / "calls")
-    (tmp_path / "fixed.jinja").write_text(FIXED_SYSTEM)
+    (tmp_path / "functions.jinja").write_text(FUNCTIONS_FIRST)
     parameters = {"type": "dict", "properties": {"code": {"type": "string"}}, "required": ["code"]}
     function = {"name": "execute_python_code_with_standard_io", "description": "Runs.", "parameters": parameters}
     (tmp_path / "possible_answer").mkdir()
@@ -239,7 +238,7 @@ async def test_eval_bfcl_reports_categories(
     prepared = prepare([DatasetSource(LAYOUTS["bfcl"], tuple(files))], out=tmp_path / "data")
     prepared.file.rename(tmp_path / "bfcl.jsonl")
     job = copy.deepcopy(MANIFEST)
-    job["spec"]["model"] = {"source": "unused", "promptPrefix": "", "chatTemplate": "fixed.jinja"}
+    job["spec"]["model"] = {"source": "unused", "promptPrefix": "", "chatTemplate": "functions.jinja"}
     job["spec"]["rewards"] = [{"name": "calls", "type": "Program", "source": "calls/checker.py", "timeoutSeconds": 30}]
     job["spec"]["stages"][0]["evaluate"] |= {"samples": 1}
     (tmp_path / "sums.yaml").write_text(json.dumps(job))

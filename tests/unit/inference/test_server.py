@@ -172,7 +172,7 @@ def test_engine_command_reserved_argument_raises(name: str) -> None:
 def test_longest_sequence_is_the_maximum_of_all_stages() -> None:
     """Every stage type and the validation count for the longest sequence."""
     job = engine_job()
-    assert longest_sequence(job) == 264
+    assert longest_sequence(job) == 512
     spec = json.loads(json.dumps(JOB["spec"]))
     spec["stages"].append(
         {"name": "hard", "type": "Filter", "filter": {"data": "d", "sampling": {"maxResponseTokens": 300}}}
@@ -185,7 +185,7 @@ def test_longest_sequence_is_the_maximum_of_all_stages() -> None:
 def test_engine_takes_the_sequences_that_the_operator_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt that still runs may have longer ones than the job file; a rating has one token more."""
     job = engine_job()
-    assert (_longest(job, None), _longest(job, job.spec.stages[0].name)) == (264, 265)
+    assert (_longest(job, None), _longest(job, job.spec.stages[0].name)) == (512, 513)
     monkeypatch.setenv(SEQUENCE_TOKENS, "999")
     assert _longest(job, None) == 999
 
