@@ -11,6 +11,9 @@ Result = TypeVar("Result")
 GC_THRESHOLDS = (20_000, 20, 20)
 """New objects before a collection of the youngest generation, and collections before one of the next generation."""
 
+LATE_SECONDS = 0.5
+"""Delay of a timer that shows a pause of this process or machine: it fires before what has arrived is read."""
+
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the constructor of uvloop's event loop; None if it is not installed."""

@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from rstar2_train.utils.event_loop import LATE_SECONDS
+
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 15.0
 """Seconds after which an unused connection is not used again: well below the time that the servers of a job keep it."""
 DEAD_SECONDS = 60.0
-LATE_SECONDS = 0.5
-"""Delay of a timer that shows a pause of this process or machine: the time before it is no silence of the server."""
 KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -241,7 +241,7 @@ class _Connection(asyncio.Protocol):
             return
         if self._progress is not None:
             self._counted_from = max(self._counted_from, self._progress())
-        if time.monotonic() - self._timer_at > LATE_SECONDS:
+        if time.monotonic() - self._timer_at > LATE_SECONDS:  # the time of a pause is no silence of the server
             self._counted_from = time.monotonic()
         if time.monotonic() < self._counted_from + self._seconds:
             self._set_timer()

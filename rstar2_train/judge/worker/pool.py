@@ -28,6 +28,7 @@ from rstar2_train.judge.worker.provider import SandboxProvider
 from rstar2_train.judge.worker.running_call import TOO_MUCH_MEMORY, RunningCall
 from rstar2_train.judge.worker.sandbox_supervisor import SandboxSupervisor
 from rstar2_train.judge.worker.sessions import SessionTable, session_lost
+from rstar2_train.utils.event_loop import LATE_SECONDS
 
 log = logging.getLogger("rstar2.judge.pool")
 
@@ -35,8 +36,6 @@ DEPTH = 2
 """Calls in flight per sandbox: one runs, the next one waits in the pipe, so that the sandbox is never idle."""
 GRACE_SECONDS = 10.0
 """Time that a call may take beyond its limits before its sandbox counts as stuck."""
-LATE_SECONDS = 0.5
-"""Delay of a timer that shows a pause of this process: an answer of that time may still wait to be read."""
 IDLE_CHECK_SECONDS = 5.0
 PAUSE_SECONDS = 15.0
 """Time without calls and sessions after which a sandbox is paused. Its lanes drop their prepared processes before."""
@@ -217,7 +216,7 @@ class SandboxPool:
         running.timer = asyncio.get_running_loop().call_later(seconds, self._stop_stuck, running, sandbox, due)
 
     def _stop_stuck(self, running: RunningCall, sandbox: Sandbox, due: float) -> None:
-        if time.monotonic() - due > LATE_SECONDS:
+        if time.monotonic() - due > LATE_SECONDS:  # an answer may still wait to be read
             self._set_timer(running, sandbox, GRACE_SECONDS)
             return
         log.error("Sandbox %s did not answer within the limits of its calls; replacing it.", sandbox.id)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from rstar2_train.utils.event_loop import LATE_SECONDS
 from rstar2_train.utils.http_connections import (
-    LATE_SECONDS,
     HttpConnections,
     NotConnected,
     Reply,
