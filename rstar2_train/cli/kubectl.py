@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rstar2_train.utils.text import printable
+from rstar2_train.utils.text import printable, reason
 
 KIND = "agenticrljobs.rstar2.dev"
 JOB_LABEL = "rstar2.dev/job"
@@ -70,4 +70,4 @@ def _named() -> Iterator[None]:
     except FileNotFoundError as error:
         raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
     except OSError as error:  # such as a program of another processor
-        raise KubectlFailed(f"kubectl cannot be run: {error.strerror}. Check the kubectl on the PATH.") from error
+        raise KubectlFailed(f"kubectl cannot be run: {reason(error)}. Check the kubectl on the PATH.") from error

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 from rstar2_train.capacity.config_file import TOKENIZER
 from rstar2_train.rollout.teacher_check import TEXTS
 from rstar2_train.rollout.template_file import ChatFormatError
-from rstar2_train.rollout.tokenizer_files import load_tokenizer, whole_text
+from rstar2_train.rollout.tokenizer_files import whole_text
+from rstar2_train.utils.text import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+FILE_CLASS = "PreTrainedTokenizerFast"
+"""The class of transformers that reads tokenizer.json as it is."""
 
-def find_difference(folder: Path) -> str:
+
+def find_difference(folder: Path, tokenizer: PreTrainedTokenizerBase) -> str:
     """Return how the tokens of texts differ from those of tokenizer.json for programs with AutoTokenizer; else empty.
 
-    Raises ChatFormatError for a folder with which no engine starts.
+    `tokenizer`: that of the folder, as `load_tokenizer` reads it. Raises ChatFormatError for a folder with which no
+    engine starts.
     """
-    own, other = whole_text(load_tokenizer(folder)), _auto_tokenizer(folder)
+    own, other = whole_text(tokenizer), _auto_tokenizer(folder)
     for text in TEXTS:
         try:
             ids = other.encode(text, add_special_tokens=False)
@@ -46,10 +51,9 @@ def _auto_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             str(folder), local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # each class raises errors of its own
-        reason = " ".join(str(error).split())[:300].rstrip(".")
         raise ChatFormatError(
             f"{folder}: no engine starts, because AutoTokenizer of transformers cannot read the tokenizer: "
-            f"{type(error).__name__}: {reason}; set tokenizer_class in tokenizer_config.json to "
-            "PreTrainedTokenizerFast, and remove auto_map there"
+            f"{type(error).__name__}: {one_line(error, most=300).rstrip('.')}; set tokenizer_class in "
+            f"tokenizer_config.json to {FILE_CLASS}, and remove auto_map there"
         ) from error
     return tokenizer

@@ -18,8 +18,8 @@ from rstar2_train.capacity.reference_model import is_served, reference_models
 from rstar2_train.data.demonstrations import empty_fields, read_demonstrations
 from rstar2_train.data.readers import DataError
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
-from rstar2_train.rollout.engine_tokenizer import find_difference
-from rstar2_train.rollout.tokenizer_files import PROBE
+from rstar2_train.rollout.engine_tokenizer import FILE_CLASS, find_difference
+from rstar2_train.rollout.tokenizer_files import PROBE, load_tokenizer
 from rstar2_train.tools.parser import INVALID_CALL, first_fault
 from rstar2_train.tools.toolset import offline_toolset
 
@@ -28,9 +28,6 @@ MOST_FORMS = 256
 _TAGS = ("<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "```tool_code", "<|python_tag|>", '{"name"')
 _PROBLEM = f"{PROBE}\n\n```python\nif a < b and b > c & d:\n    e = 'f'\n```\n{'word ' * 2000}"
 """A problem with the signs that filters of a template change, and with more characters than they keep."""
-
-_CLASS = "PreTrainedTokenizerFast"
-"""The class of transformers that reads tokenizer.json as it is."""
 
 
 def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
@@ -47,7 +44,7 @@ def find_template_errors(job: AgenticRLJob) -> dict[str, str]:
         chat_format = ChatFormat.load(model.value, job.spec.model, tools=offline_toolset(job.spec))
         chat_format.prompt_ids(_PROBLEM)
         if any(stage.needs_engines for stage in job.spec.stages):
-            find_difference(Path(model.value))  # raises for a folder with which none starts
+            find_difference(Path(model.value), chat_format.tokenizer)  # raises for a folder with which none starts
     except ChatFormatError as error:
         return {model.field: str(error)}
     errors = _teacher_errors(job)
@@ -68,10 +65,10 @@ def _teacher_errors(job: AgenticRLJob) -> dict[str, str]:
         if not is_served(job, field) or not (folder / TOKENIZER).is_file():
             continue
         try:
-            if difference := find_difference(folder):
+            if difference := find_difference(folder, load_tokenizer(folder)):
                 errors[field] = (
                     f"{folder}: engines cannot serve it as the teacher: {difference}: "
-                    f"set tokenizer_class in its tokenizer_config.json to {_CLASS}, or remove spec.teacher"
+                    f"set tokenizer_class in its tokenizer_config.json to {FILE_CLASS}, or remove spec.teacher"
                 )
         except ChatFormatError as error:
             errors[field] = str(error)
@@ -87,10 +84,11 @@ def find_template_notes(folder: Path, source: ModelSource) -> list[str]:
                 "the chat template changes earlier messages when later ones follow: a rollout, as a demonstration, "
                 "keeps the text that its first turns had; other programs render the whole conversation again"
             )
-        if difference := find_difference(folder):
+        if difference := find_difference(folder, chat_format.tokenizer):
             notes.append(
                 f"{difference}: the job has the tokens of {TOKENIZER}, and engines get token ids; programs that give a "
-                f"text to AutoTokenizer, such as the chat endpoint of vLLM, have others: read the folder with {_CLASS}"
+                "text to AutoTokenizer, such as the chat endpoint of vLLM, have others: read the folder with "
+                f"{FILE_CLASS}"
             )
     except ChatFormatError:
         return []

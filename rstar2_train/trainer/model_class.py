@@ -13,6 +13,7 @@ from transformers import __version__ as version
 
 from rstar2_train.capacity.config_file import CONFIG, InvalidConfig, read_config
 from rstar2_train.capacity.model_support import UnsupportedModel
+from rstar2_train.utils.text import one_line
 
 MOST_CHARACTERS = 300
 """Characters of an error of transformers in a message: the reason may be on its second line, or its third."""
@@ -57,5 +58,5 @@ def refused(action: str, *, remedy: str = "use another model") -> Iterator[None]
     except UnsupportedModel:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:MOST_CHARACTERS].rstrip(".:")
+        text = one_line(error, most=MOST_CHARACTERS).rstrip(".:")
         raise UnsupportedModel(f"{action}: {type(error).__name__}: {text}: {remedy}") from error

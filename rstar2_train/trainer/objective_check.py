@@ -32,6 +32,7 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.custom_objective import FUNCTIONS, ObjectiveFailed, custom_functions, line_of, module_name
 from rstar2_train.grpo_roc.objectives import functions_of
 from rstar2_train.grpo_roc.tokens import LOG_RATIO_LIMIT, GroupRewards, Tokens
+from rstar2_train.utils.text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -389,7 +390,7 @@ def main(argv: list[str]) -> int:
         for document in documents:
             check_objective(GRPOSettings.model_validate(document))
     except ObjectiveFailed as error:
-        fault = " ".join(str(error).split())[:2000]
+        fault = one_line(error, most=2000)
     faulthandler.cancel_dump_traceback_later()
     with os.fdopen(int(argv[0]), "w") as pipe:
         json.dump({"fault": fault}, pipe)

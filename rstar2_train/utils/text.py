@@ -32,6 +32,11 @@ def reason(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def one_line(error: BaseException, *, most: int) -> str:
+    """Return the first characters of the text of an error, in one line."""
+    return " ".join(str(error).split())[:most]
+
+
 def short_repr(value: object) -> str:
     """Return `repr(value)` for a message, cut to 60 characters."""
     text = repr(value)
