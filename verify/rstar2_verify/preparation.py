@@ -27,9 +27,12 @@ def unknown_functions(tokens: list[Token]) -> Iterator[str]:
 
 
 def has_unit_vector(tokens: list[Token]) -> bool:
-    accents = (at for at, token in enumerate(tokens) if token.kind == "command" and token.text in ("vec", "hat"))
-    inner = ([other.text for other in tokens[at + 1 : at + 5] if other.text not in ("{", "vec")] for at in accents)
-    return any(texts[:1] in (["i"], ["j"], ["k"], ["imath"], ["jmath"]) for texts in inner)
+    for at, token in enumerate(tokens):
+        if token.kind == "command" and token.text in ("vec", "hat"):
+            following = [other.text for other in tokens[at + 1 : at + 5] if other.text not in ("{", "vec")]
+            if following and following[0] in ("i", "j", "k", "imath", "jmath"):
+                return True
+    return False
 
 
 def has_components(known: list[Token], answer: list[Token]) -> bool:

@@ -30,6 +30,11 @@ def is_equation(node: Node) -> bool:
     return node.kind == "relation" and set(node.text.split()) <= EQUALITIES
 
 
+def as_tuple(node: Node) -> Node:
+    """Return a list as a tuple; other nodes unchanged."""
+    return Node("tuple", node.parts) if node.kind == "list" else node
+
+
 def defined_function(node: Node) -> tuple[str, str] | None:
     """Return the name and the argument of the function that an equation defines; an empty argument for `y = 2x`."""
     if not is_equation(node) or len(node.parts) != 2:
@@ -64,7 +69,8 @@ def spelled_out(node: Node) -> Node:
         return node
     first, second, end = (number.numerator for number in (*numbers[:2], numbers[-1]))
     steps = range(first, end + 1, second - first) if first < second and end - first < MAX_SPELLED else range(0)
-    powers = (first * (second // first) ** at for at in range(MAX_SPELLED * (0 < 2 * first <= second)))
+    ratio = second // first if 0 < 2 * first <= second else 0
+    powers = (first * ratio**at for at in range(MAX_SPELLED if ratio else 0))
     for terms in (list(steps), list(itertools.takewhile(lambda power: power <= end, powers))):
         if terms[: len(start)] == numbers[:-1] and terms[-1] == end:
             return node._replace(parts=tuple(map(integer, terms)), text=" ".join("," * (len(terms) - 1)))

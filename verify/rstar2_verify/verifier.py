@@ -26,6 +26,7 @@ from .preparation import (
     without_part_labels,
 )
 from .sentences import statements
+from .shapes import as_tuple
 from .texts import choice, choices, names_another_choice, same_directions, same_sentences, sentence, words_around
 from .tokens import Token
 from .tree import Node, ParseError, Undecided
@@ -234,8 +235,7 @@ class Comparison:
         if not reading.units and (known.kind == "quantity") != (answer.kind == "quantity"):
             return False  # a missing unit, and letters that may be one
         if reading.commas == ";":
-            kinds = {"list": "tuple"}
-            known, answer = (side._replace(kind=kinds.get(side.kind, side.kind)) for side in (known, answer))
+            known, answer = as_tuple(known), as_tuple(answer)
         known, answer = alike(known, answer, self.known, self.answer)
         return same_answer(answer, known) or self._choice_content(known, answer, reading)
 
